@@ -1,0 +1,5 @@
+"""`python -m ringup`."""
+
+from ringup.cli import main
+
+main()

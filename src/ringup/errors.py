@@ -1,0 +1,51 @@
+"""
+Every error a user can act on.
+
+    RingupError            exit 4, two lines: what, hint
+    ├── UsageError         exit 2: the words on the command line are wrong
+    ├── NodesError         the node list cannot be read or is empty
+    ├── BundleError        a saved collection cannot be read
+    ├── NodeUnreachable    ssh's or the shell's own words, one node
+    ├── LaunchError        the job cannot be started as asked
+    └── LogsError          no log could be read
+
+Only `cli` shows them and exits.  Any other exception is a bug of ours: exit 70.
+"""
+
+from __future__ import annotations
+
+
+class RingupError(Exception):
+    """Something the user can act on; shown as two lines, never a traceback."""
+
+    exit_code = 4
+
+    def __init__(self, what: str, *, hint: str) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+class UsageError(RingupError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = 2
+
+
+class NodesError(RingupError):
+    """The list of nodes cannot be read, is empty or too long."""
+
+
+class BundleError(RingupError):
+    """A saved collection (`--from`) cannot be read."""
+
+
+class NodeUnreachable(RingupError):
+    """One node could not be reached; carries ssh's own words."""
+
+
+class LaunchError(RingupError):
+    """The job cannot be started as asked."""
+
+
+class LogsError(RingupError):
+    """None of the logs could be read."""
