@@ -1,0 +1,369 @@
+"""
+What was found on the nodes: frozen, and the unit is in the name.
+
+A value that could not be read is not here: its field's name stands in
+`Node.unknown` with the reason, and the field keeps its empty default, which no
+rule may then read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+InterfaceKind = Literal[
+    "physical", "loopback", "bridge", "veth", "bond", "vlan", "tunnel", "infiniband", "macvlan", "virtual"
+]
+"""`physical` has a device behind it in sysfs; `virtual` is whatever else the kernel made."""
+
+ReachFailure = Literal[
+    "ssh-host-key-unknown",
+    "ssh-host-key-changed",
+    "ssh-key-refused",
+    "ssh-connection-refused",
+    "ssh-no-route",
+    "ssh-timeout",
+    "ssh-name-unknown",
+    "ssh-key-exchange-hangs",
+    "ssh-long-answer-lost",
+    "ssh-failed",
+    "no-answer",
+]
+"""How a node was not reached; each is also the name of a rule."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """
+    Who a node is before anything was asked.
+
+    `name` is how the user wrote it (without user and slots) and is what every table
+    shows; `address` is what a `--local` node plays on, empty elsewhere.
+    """
+
+    name: str
+    user: str = ""
+    slots: int = 0
+    local: bool = False
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Address:
+    """One address of an interface."""
+
+    address: str
+    prefix_length: int
+    family: Literal["inet", "inet6"] = "inet"
+    scope: str = "global"
+
+
+@dataclass(frozen=True)
+class Interface:
+    """
+    One network interface, as the kernel shows it.
+
+    `index` is the kernel's ifindex: NCCL and Gloo walk interfaces in that order.
+    `speed_gbit_s` is None where the kernel has no trustworthy figure (no device behind it).
+    """
+
+    name: str
+    index: int
+    kind: InterfaceKind
+    is_up: bool
+    has_carrier: bool
+    mtu_bytes: int
+    speed_gbit_s: float | None = None
+    mac: str = ""
+    driver: str = ""
+    master: str = ""
+    addresses: tuple[Address, ...] = ()
+    rp_filter: int = 0
+
+    @property
+    def usable_addresses(self) -> tuple[Address, ...]:
+        """Addresses a peer can be told: not loopback, not link-local."""
+        return tuple(a for a in self.addresses if a.scope == "global")
+
+
+@dataclass(frozen=True)
+class Route:
+    """One line of the routing table; `destination` is a prefix such as "10.0.0.0/24" or "default"."""
+
+    destination: str
+    interface: str
+    gateway: str = ""
+    source: str = ""
+    metric: int = 0
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a name resolves to on a node, in getaddrinfo's order; `error` is the resolver's own words."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    error: str = ""
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of interest; `run_id` is the run tag in its environment, where readable."""
+
+    pid: int
+    ppid: int
+    user: str
+    age_s: float
+    command: str
+    run_id: str = ""
+    evidence: str = ""
+    """Why it counts as left by an earlier run: "parent gone", "torchrun environment", ..."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A listening TCP socket; `process` is None where the owner cannot be seen (another user's)."""
+
+    address: str
+    port: int
+    user: str = ""
+    process: Process | None = None
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """
+    The python the job would use, as found in the shell the job gets.
+
+    Versions are read from package metadata, never by importing torch; "" means not installed.
+    """
+
+    path: str
+    version: str = ""
+    torch: str = ""
+    cuda: str = ""
+    nccl: str = ""
+    """Version of the NCCL that torch would load ("2.27.7"), "" where there is none."""
+    numpy: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Launchers and frameworks installed beside it: accelerate, deepspeed, colossalai, jax, ..."""
+    torch_path: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the job's own shell; infinity is unlimited."""
+
+    memlock_bytes: float
+    open_files: float
+    processes: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Space:
+    """Room on one file system."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class FileFact:
+    """The training script (or another file) on a node; `sha256` is "" where it is missing."""
+
+    path: str
+    exists: bool
+    sha256: str = ""
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Clock:
+    """
+    A node's clock against the launcher's: offset = remote - local, at the best round trip.
+
+    The true offset lies within `error_s` of `offset_s` (half the round trip).
+    """
+
+    offset_s: float
+    error_s: float
+
+
+@dataclass(frozen=True)
+class PortRanges:
+    """`ip_local_port_range` and `ip_local_reserved_ports` of a node."""
+
+    ephemeral_first: int
+    ephemeral_last: int
+    reserved: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """Why a node could not be asked: the failure's name and ssh's (or the shell's) own words."""
+
+    kind: ReachFailure
+    words: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """Everything known of one node."""
+
+    name: str
+    host: Host = field(default_factory=lambda: Host(""))
+    unreached: Unreached | None = None
+    hostname: str = ""
+    fqdn: str = ""
+    boot_id: str = ""
+    user: str = ""
+    uid: int = -1
+    kernel: str = ""
+    machine: str = ""
+    cpu_count: int = 0
+    """CPUs this user may run on (sched_getaffinity), not those of the machine."""
+    memory_bytes: int = 0
+    own_name: Resolution = field(default_factory=lambda: Resolution(""))
+    """What the node's own hostname resolves to on the node itself."""
+    peer_names: tuple[Resolution, ...] = ()
+    """What the other nodes' names (as the user wrote them, and as they call themselves) resolve to here."""
+    reverse_lookup_s: float = 0.0
+    """Seconds one reverse look-up of a peer's address takes."""
+    interfaces: tuple[Interface, ...] = ()
+    routes: tuple[Route, ...] = ()
+    listeners: tuple[Listener, ...] = ()
+    leftovers: tuple[Process, ...] = ()
+    """Processes that look like ranks or launchers of an earlier run."""
+    interpreter: Interpreter = field(default_factory=lambda: Interpreter(""))
+    torchrun_on_path: str = ""
+    """Path of torchrun in a non-interactive shell, "" when it is not on PATH there."""
+    limits: Limits = field(default_factory=lambda: Limits(0, 0))
+    shm: Space = field(default_factory=lambda: Space("/dev/shm", 0, 0))
+    tmp: Space = field(default_factory=lambda: Space("/tmp", 0, 0))
+    chdir: FileFact = field(default_factory=lambda: FileFact("", False))
+    script: FileFact = field(default_factory=lambda: FileFact("", False))
+    clock: Clock = field(default_factory=lambda: Clock(0.0, 0.0))
+    answer_s: float = 0.0
+    """Seconds from asking to the node's complete answer."""
+    ports: PortRanges = field(default_factory=lambda: PortRanges(32768, 60999))
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """NCCL_*, GLOO_*, TORCH_*, PET_*, ... already set in the shell the job gets."""
+    nccl_conf: Mapping[str, str] = field(default_factory=dict)
+    """Variables set by /etc/nccl.conf or ~/.nccl.conf, the latter winning."""
+    gpu_count: int = 0
+    """GPUs visible to the job; 0 where there are none."""
+    shell_noise: str = ""
+    """What the shell's start-up files printed before our script could."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Field name -> why it could not be read."""
+
+    def interface(self, name: str) -> Interface | None:
+        """The interface of that name, or None."""
+        return next((i for i in self.interfaces if i.name == name), None)
+
+
+def unreached_node(host: Host, failure: Unreached) -> Node:
+    """A node that could not be asked: every fact unknown, for that reason."""
+    known = {"name", "host", "unreached", "unknown"}
+    reason = f"not reached: {failure.words}"
+    return Node(
+        name=host.name,
+        host=host,
+        unreached=failure,
+        unknown={f.name: reason for f in dataclasses.fields(Node) if f.name not in known},
+    )
+
+
+LinkPurpose = Literal["interface", "rendezvous", "ephemeral"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """
+    One attempt to talk from `src` to an address of `dst`.
+
+    `bound` says how the socket was opened: "routed" as NCCL and Gloo do it, "source" bound
+    to an address of `src_interface`, "device" bound to the device (only to explain a failure).
+    `src_interface` of a routed attempt is the one the kernel chose, "" where it could not say.
+    """
+
+    src: str
+    dst: str
+    src_interface: str
+    dst_interface: str
+    address: str
+    port: int
+    ok: bool
+    error: str = ""
+    """Kernel's words in short: "timed out", "connection refused", "no route to host", ..."""
+    rtt_ms: float | None = None
+    large_packet_ok: bool | None = None
+    """None: not tried, because the small message already failed."""
+    bound: Literal["routed", "source", "device"] = "routed"
+    purpose: LinkPurpose = "interface"
+    stranger: bool = False
+    """Something answered that does not know our token."""
+    mbyte_s: float | None = None
+    """Rate of the large message, a hint only."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the user asked to start; what checks and the plan judge against."""
+
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    chdir: str = ""
+    setup: str = ""
+    python: str = ""
+    """As the user gave it; "" means the default of INTERFACE.md."""
+    nproc: int = 0
+    """Ranks per node; 0 means the visible GPUs of each node."""
+    launcher: str = "torchrun"
+    backend: str = ""
+    rendezvous: Literal["static", "c10d"] = "static"
+    port: int = 0
+    """Rendezvous port the user insists on; 0 means free choice."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """`--env` of the user; wins over everything."""
+    debug: bool = False
+    link_gbit_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """All nodes in the user's order (the first is the head) and what was tried between them."""
+
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...] = ()
+    job: Job = field(default_factory=Job)
+    schedule: str = ""
+    """How the pairs were chosen when not all were tried; "" means every pair."""
+    pairs_unknown: Mapping[str, str] = field(default_factory=dict)
+    """Node name -> why the pair tests say nothing about it."""
+    is_local: bool = False
+    """`--local N` or one machine: host identity is not judged."""
+
+    @property
+    def head(self) -> Node:
+        """The node that hosts the rendezvous."""
+        return self.nodes[0]
+
+    def node(self, name: str) -> Node:
+        """The node of that name; KeyError if there is none."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)
+
+    def only(self, nodes: Iterable[Node]) -> Cluster:
+        """The same cluster with only these nodes and the links between them."""
+        kept = tuple(nodes)
+        names = {n.name for n in kept}
+        links = tuple(li for li in self.links if li.src in names and li.dst in names)
+        return dataclasses.replace(self, nodes=kept, links=links)
