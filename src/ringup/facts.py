@@ -245,6 +245,8 @@ class Node:
     limits: Limits = field(default_factory=lambda: Limits(0, 0))
     shm: Space = field(default_factory=lambda: Space("/dev/shm", 0, 0))
     tmp: Space = field(default_factory=lambda: Space("/tmp", 0, 0))
+    cache: Space = field(default_factory=lambda: Space("", 0, 0))
+    """First writable of ~/.cache/ringup, /dev/shm, /tmp: where a run keeps its few files on the node."""
     chdir: FileFact = field(default_factory=lambda: FileFact("", False))
     script: FileFact = field(default_factory=lambda: FileFact("", False))
     clock: Clock = field(default_factory=lambda: Clock(0.0, 0.0))

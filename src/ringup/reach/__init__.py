@@ -80,7 +80,7 @@ class Reach(Protocol):
         """
 
     def turn(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` for anything from any node and call the listeners; returns after one batch."""
+        """Wait up to `timeout_s` for anything from any node, call the listeners, return after one batch."""
 
     def close(self) -> None:
         """End every connection; may be called twice."""
