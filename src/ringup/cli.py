@@ -1,0 +1,112 @@
+"""
+The command line: find the command, show errors, leave with the promised exit code.
+
+Nothing is imported for a command but the module of that command, so `ringup --help`
+costs a few milliseconds over bare Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+from ringup import __version__
+from ringup.errors import RingupError
+
+COMMANDS = {
+    "check": "look at every node and prove every pair before anything is started",
+    "run": "check, decide, launch, watch, clean up",
+    "attach": "go back to a run started with --detach",
+    "env": "the environment variables that change something here, each with its reason",
+    "logs": "name the root cause from NCCL, torch and launcher output",
+    "explain": "what a problem means and how to fix it",
+    "demo": "a real two-node run on this one machine: no root, no ssh, no GPU",
+}
+"""Name -> one line.  The module is `ringup.commands.NAME`."""
+
+EPILOG = """\
+nodes:      -H node[1-8],gpu3 | --hostfile F | --local N | nothing: the allocation, else this machine
+exit codes: 0 fine, 1 an error was found, 2 wrong usage, 3 not checked (--strict), 4 see the message
+start with: ringup demo        then: ringup check -H node1,node2        then: ringup run -H node1,node2 -- train.py
+"""
+
+
+def overview() -> str:
+    """What `ringup --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [
+        "usage: ringup COMMAND ...",
+        "",
+        "Check, launch and guard multi-node GPU training; name the root cause when it hangs.",
+        "",
+        "commands:",
+        *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
+        "",
+        "`ringup COMMAND --help` shows a command's options, `ringup --version` the version.",
+        "",
+    ]
+    return "\n".join(lines) + EPILOG
+
+
+def parser_for(name: str) -> argparse.ArgumentParser:
+    """The parser of one command, with its own options."""
+    module = importlib.import_module(f"ringup.commands.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"ringup {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    parser.set_defaults(run_command=module.run)
+    return parser
+
+
+def dispatch(argv: list[str]) -> int:
+    """Run one command; the exit code.  Raises RingupError for what the user can act on."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(overview(), end="")
+        return 0 if argv else 2
+    name = argv[0]
+    if name in ("-V", "--version"):
+        print(f"ringup {__version__}")
+        return 0
+    if name not in COMMANDS:
+        print(f"ringup: no command {name!r}\nhint: `ringup --help` lists them", file=sys.stderr)
+        return 2
+    parser = parser_for(name)
+    args = parser.parse_args(argv[1:])
+    code: int = args.run_command(args)
+    return code
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The console script.  Errors are shown here and nowhere else."""
+    try:
+        code = dispatch(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except RingupError as error:
+        from ringup.units import printable
+
+        what = "\n        ".join(printable(line, 2000) for line in str(error).splitlines() or [""])
+        print(f"ringup: {what}\nhint: {printable(error.hint, 2000)}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        print("ringup: interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        # The reader (`| head`) left; Python would complain once more while closing stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        print(
+            f"ringup {__version__}: this is a bug of ringup's, please report it with the lines above",
+            file=sys.stderr,
+        )
+        code = 70
+    sys.exit(code)
