@@ -33,6 +33,7 @@ LAYERS = {
     "clean": 5,
     "stacks": 5,
     "report": 6,
+    "page": 6,
     "commands": 7,
     "cli": 8,
     "__main__": 9,

@@ -29,7 +29,7 @@ COMMANDS = {
 EPILOG = """\
 nodes:      -H node[1-8],gpu3 | --hostfile F | --local N | nothing: the allocation, else this machine
 exit codes: 0 fine, 1 an error was found, 2 wrong usage, 3 not checked (--strict), 4 see the message
-start with: ringup demo        then: ringup check -H node1,node2        then: ringup run -H node1,node2 -- train.py
+start with: `ringup demo`, then `ringup check -H n1,n2`, then `ringup run -H n1,n2 -- train.py`
 """
 
 

@@ -1,0 +1,119 @@
+"""Look at every node and prove every pair before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ringup.commands import common
+from ringup.facts import Cluster, Host, Job
+from ringup.plan import Plan
+from ringup.reach import Reach
+from ringup.rules import Finding, Skipped
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `ringup check`."""
+    common.add_node_arguments(parser)
+    common.add_job_arguments(parser)
+    common.add_collection_arguments(parser)
+    common.add_output_arguments(parser)
+
+
+class Progress:
+    """One line on stderr that says what is being waited for; a plain line each where there is no terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self.live = sys.stderr.isatty()
+        self.started = time.monotonic()
+        self.last = ""
+
+    def __call__(self, text: str) -> None:
+        if self.quiet or text == self.last:
+            return
+        self.last = text
+        if self.live:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        """Leave the line clean for what follows."""
+        if self.live and self.last:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self.last = ""
+
+
+def collect(reach: Reach, job: Job, args: argparse.Namespace, progress: Progress) -> Cluster:
+    """Facts of all nodes and what was proven between them."""
+    from ringup import probes
+
+    try:
+        return probes.collect(reach, job, timeout_s=args.timeout, on_progress=progress)
+    finally:
+        progress.done()
+
+
+def judge(cluster: Cluster, run_id: str = "") -> tuple[list[Finding], list[Skipped], Plan | None]:
+    """Findings settled against the plan they allow, worst first; the plan is None when none is possible."""
+    import ringup.checks  # noqa: F401  (fills the registry)
+    from ringup.plan import network, settle
+    from ringup.rules import run_checks
+
+    findings, skipped = run_checks(cluster)
+    plan = network.decide(cluster, run_id)
+    return settle.settle(findings, plan, cluster), skipped, plan
+
+
+def exit_code(findings: list[Finding], skipped: list[Skipped], strict: bool) -> int:
+    """As INTERFACE.md says: 1 an error, 3 something not checked under --strict, else 0."""
+    if any(f.severity == "error" for f in findings):
+        return 1
+    return 3 if strict and skipped else 0
+
+
+def save(cluster: Cluster, args: argparse.Namespace) -> None:
+    """`--save F`."""
+    if args.save:
+        from ringup import bundle
+
+        bundle.save(cluster, Path(args.save))
+
+
+def show(
+    cluster: Cluster, findings: list[Finding], skipped: list[Skipped], plan: Plan | None, args: Any
+) -> None:
+    """The result, as asked: text or JSON, and a page."""
+    from ringup import report
+
+    if args.html:
+        from ringup import page
+
+        Path(args.html).write_text(page.check_page(cluster, findings, skipped, plan), encoding="utf-8")
+        common.say(f"page written: {args.html}", quiet=args.quiet)
+    if args.json:
+        print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
+    else:
+        print(report.check_text(cluster, findings, skipped, plan, report.Style(sys.stdout)))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Collect, judge, show."""
+    job = common.job_from(args)
+    if args.from_file:
+        from ringup import bundle
+
+        cluster = bundle.load(Path(args.from_file))
+    else:
+        hosts: tuple[Host, ...] = common.nodes_from(args)
+        from ringup import reach
+
+        with reach.open(hosts, ssh_config=args.ssh_config) as door:
+            cluster = collect(door, job, args, Progress(args.quiet))
+        save(cluster, args)
+    findings, skipped, plan = judge(cluster)
+    show(cluster, findings, skipped, plan, args)
+    return exit_code(findings, skipped, args.strict)

@@ -1,0 +1,135 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from ringup import hosts as hosts_module
+from ringup.errors import NodesError, UsageError
+from ringup.facts import Host, Job
+
+
+def add_node_arguments(parser: argparse.ArgumentParser) -> None:
+    """Who the nodes are and how they are reached."""
+    group = parser.add_argument_group("nodes")
+    group.add_argument(
+        "-H", "--hosts", metavar="NODES", help="node[1-8],gpu3,user@host; the first is the head"
+    )
+    group.add_argument("--hostfile", metavar="F", help="one node per line; slots=N and host:N are understood")
+    group.add_argument(
+        "--local", type=int, metavar="N", help="N nodes played on this machine (no root, no ssh)"
+    )
+    group.add_argument("--groups", action="store_true", help="allow ClusterShell groups (@name) and * in -H")
+    group.add_argument("--ssh-config", metavar="F", help="ssh's configuration file, instead of ~/.ssh/config")
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """What surrounds the job on every node."""
+    group = parser.add_argument_group("the job's surroundings")
+    group.add_argument("--python", default="", metavar="PY", help="interpreter on the nodes")
+    group.add_argument("--chdir", default="", metavar="D", help="directory on the nodes (default: this one)")
+    group.add_argument(
+        "--setup", default="", metavar="CMD", help="shell command before everything: module load ..."
+    )
+    group.add_argument(
+        "--env", action="append", default=[], metavar="K=V", help="set for the job; repeatable"
+    )
+    group.add_argument("--backend", choices=("nccl", "gloo"), default="", help="what the script will use")
+    group.add_argument("--link-gbit", type=float, metavar="N", help="a link's rate where it cannot be read")
+
+
+def add_collection_arguments(parser: argparse.ArgumentParser) -> None:
+    """Saving, loading and bounding what is collected."""
+    group = parser.add_argument_group("collecting")
+    group.add_argument("--save", metavar="F", help="write everything collected to F")
+    group.add_argument(
+        "--from", dest="from_file", metavar="F", help="work on such a file; no node is reached"
+    )
+    group.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="bound of the whole check (60)"
+    )
+    group.add_argument("--strict", action="store_true", help="exit 3 when something could not be checked")
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """How the result is shown."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="JSON on stdout, everything else on stderr")
+    group.add_argument("--html", metavar="F", help="also write a self-contained page")
+    group.add_argument("--quiet", action="store_true", help="no progress, only the result")
+
+
+def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
+    """
+    The nodes the command line (or the allocation) names; else this machine.
+
+    Raises UsageError when two sources are named, NodesError when the list cannot be read.
+    """
+    given = [name for name in ("hosts", "hostfile", "local") if getattr(args, name) is not None]
+    if len(given) > 1:
+        raise UsageError(
+            f"--{given[0]} and --{given[1]} both name the nodes", hint="give one of -H, --hostfile, --local"
+        )
+    if args.hosts is not None:
+        return hosts_module.expand(args.hosts, allow_groups=args.groups)
+    if args.hostfile is not None:
+        try:
+            text = Path(args.hostfile).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise NodesError(f"{args.hostfile}: {error.strerror}", hint="name a readable file") from error
+        return hosts_module.read_hostfile(text)
+    if args.local is not None:
+        return hosts_module.local_nodes(args.local)
+    return hosts_module.from_allocation(os.environ) or hosts_module.this_machine()
+
+
+def environment_from(pairs: list[str]) -> dict[str, str]:
+    """
+    `--env K=V` as a mapping.
+
+    Raises UsageError for a word without `=` or a name no shell could export.
+    """
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.replace("_", "a").isalnum() or name[0].isdigit() or not name.isascii():
+            raise UsageError(
+                f"--env {pair.split('=')[0]!r} is not NAME=VALUE", hint="for example --env NCCL_DEBUG=INFO"
+            )
+        if "\0" in value:
+            raise UsageError(f"--env {name}: a value cannot hold a NUL byte", hint="leave it out")
+        found[name] = value
+    return found
+
+
+def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
+    """The job as asked; `words` are the script and its arguments (for `run`)."""
+    script, *arguments = words or [""]
+    env = environment_from(args.env)
+    port = env.get("MASTER_PORT", "")
+    if port and not (port.isdigit() and 0 < int(port) < 65536):
+        raise UsageError(f"MASTER_PORT={port!r} is not a port", hint="a number from 1 to 65535")
+    return Job(
+        script=script,
+        arguments=tuple(arguments),
+        chdir=args.chdir or str(Path.cwd()),
+        setup=args.setup,
+        python=args.python,
+        nproc=getattr(args, "nproc", None) or 0,
+        launcher=getattr(args, "launcher", "torchrun"),
+        backend=args.backend,
+        rendezvous=getattr(args, "rdzv", "static"),
+        port=int(port) if port else 0,
+        env=env,
+        debug=getattr(args, "debug", False),
+        link_gbit_s=args.link_gbit,
+    )
+
+
+def say(text: str, *, quiet: bool = False) -> None:
+    """A line for people, on stderr."""
+    if not quiet:
+        print(text, file=sys.stderr, flush=True)

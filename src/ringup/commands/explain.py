@@ -1,0 +1,52 @@
+"""What a problem means, why it matters and how to fix it; without a name, the list."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+
+from ringup.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `ringup explain`."""
+    parser.add_argument("name", nargs="?", help="a problem's name, as check and logs print it")
+    parser.add_argument("--json", action="store_true", help="JSON on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one problem's text, or one line for each."""
+    import ringup.checks  # noqa: F401  (fills the registry)
+    import ringup.logs.causes  # noqa: F401  (fills the registry)
+    from ringup.report import envelope
+    from ringup.rules import PROBLEMS
+
+    if args.name is None:
+        if args.json:
+            print(json.dumps(envelope(problems=[vars(p) for p in PROBLEMS.values()])))
+            return 0
+        width = max(map(len, PROBLEMS))
+        for problem in sorted(PROBLEMS.values(), key=lambda p: p.name):
+            print(f"{problem.name:<{width}}  {problem.severity:<7}  {problem.summary}")
+        return 0
+    if args.name not in PROBLEMS:
+        near = difflib.get_close_matches(args.name, PROBLEMS, n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "`ringup explain` lists them all"
+        raise UsageError(f"no problem is named {args.name!r}", hint=hint)
+    problem = PROBLEMS[args.name]
+    if args.json:
+        print(json.dumps(envelope(problem=vars(problem))))
+        return 0
+    import textwrap
+
+    print(f"{problem.name}  (at worst: {problem.severity})\n")
+    for label, text in (
+        ("", problem.summary),
+        ("Why", problem.why),
+        ("Fix", problem.fix),
+        ("In logs", problem.in_logs),
+    ):
+        if text:
+            print(textwrap.fill(f"{label}: {text}" if label else text, width=92) + "\n")
+    return 0

@@ -1,0 +1,210 @@
+"""Findings, plans and facts shown: text for people, JSON for machines.  Nothing is decided here."""
+
+from __future__ import annotations
+
+import math
+import os
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from ringup import __version__
+from ringup.facts import Cluster, Link, Node
+from ringup.plan import EnvVar, Plan
+from ringup.rules import Finding, Fix, Severity, Skipped
+from ringup.units import printable
+
+SCHEMA = 1
+_COLOURS = {"error": "31;1", "warning": "33", "note": "36", "ok": "32", "dim": "2", "bold": "1"}
+
+
+class Style:
+    """Colour where it is wanted: a terminal, and NO_COLOR (no-color.org) unset or empty."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.on = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    def __call__(self, colour: str, text: str) -> str:
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.on else text
+
+
+def envelope(**fields: Any) -> dict[str, Any]:
+    """Every JSON object's first two keys, then its own; infinities become null."""
+    return {"ringup": __version__, "schema": SCHEMA, **{k: plain(v) for k, v in fields.items()}}
+
+
+def plain(value: Any) -> Any:
+    """Data that JSON can hold: tuples as lists, infinities and NaN as null."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """A finding as INTERFACE.md promises it."""
+    fix = finding.fix or Fix("")
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "node": finding.node,
+        "where": finding.where,
+        "found": finding.found,
+        "wanted": finding.wanted,
+        "why": finding.why,
+        "worked_around_by": finding.worked_around_by,
+        "fix": {"text": fix.text, "env": dict(fix.env), "commands": list(fix.commands)},
+    }
+
+
+def link_json(link: Link) -> dict[str, Any]:
+    """One attempt as INTERFACE.md promises it."""
+    return {**asdict(link), "error": link.error or None}
+
+
+def env_json(variables: Iterable[EnvVar]) -> list[dict[str, Any]]:
+    """The recommended variables as INTERFACE.md promises them."""
+    return [{"name": v.name, "value": v.value, "node": v.node, "because": v.because} for v in variables]
+
+
+def check_json(
+    cluster: Cluster, findings: Sequence[Finding], skipped: Sequence[Skipped], plan: Plan | None
+) -> dict[str, Any]:
+    """`check --json`."""
+    return envelope(
+        nodes=[asdict(node) for node in cluster.nodes],
+        findings=[finding_json(f) for f in findings],
+        not_checked=[asdict(s) for s in skipped],
+        pairs=[link_json(link) for link in cluster.links],
+        schedule=cluster.schedule,
+        env=env_json(plan.env if plan else ()),
+    )
+
+
+def wrapped(label: str, text: str, width: int = 100) -> list[str]:
+    """Lines of one labelled paragraph, bounded and harmless on a terminal."""
+    indent = " " * 10
+    return textwrap.wrap(
+        printable(text, 2000),
+        width=width,
+        initial_indent=f"  {label:<8}",
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [f"  {label}"]
+
+
+def finding_lines(finding: Finding, style: Style) -> list[str]:
+    """A finding on a few lines: what, where, why, what to do."""
+    severity: Severity = finding.severity or "error"
+    head = f"{style(severity, severity)}  {style('bold', printable(finding.where, 200))}  {finding.rule}"
+    lines = [head, *wrapped("found", finding.found), *wrapped("wanted", finding.wanted)]
+    if finding.worked_around_by:
+        lines += wrapped("avoided", finding.worked_around_by)
+    if severity != "note":
+        lines += wrapped("why", finding.why)
+    if finding.fix and severity != "note":
+        lines += wrapped("fix", finding.fix.text)
+        lines += [f"          export {k}={printable(v)}" for k, v in finding.fix.env.items()]
+        lines += [f"          $ {printable(c, 2000)}" for c in finding.fix.commands]
+    return lines
+
+
+def node_line(node: Node, width: int) -> str:
+    """One node in one line."""
+    name = f"{printable(node.name, 64):<{width}}"
+    if node.unreached:
+        return f"  {name}  not reached: {printable(node.unreached.words, 200)}"
+    addresses = ", ".join(
+        f"{i.name} {a.address}" for i in node.interfaces if i.kind != "loopback" for a in i.usable_addresses
+    )
+    if not addresses and node.interfaces:
+        addresses = ", ".join(f"{i.name} {a.address}" for i in node.interfaces for a in i.addresses)
+    torch = node.interpreter.torch
+    software = (
+        f"torch {torch}" if torch else "no torch" if "interpreter" not in node.unknown else "torch unknown"
+    )
+    gpus = f"{node.gpu_count} GPU{'s' * (node.gpu_count != 1)}" if node.gpu_count else "no GPU"
+    return f"  {name}  {printable(addresses, 300)}  |  {printable(software, 60)}, {gpus}"
+
+
+def pairs_line(cluster: Cluster) -> str:
+    """How many attempts succeeded, and whether they were all there could be."""
+    tried = [li for li in cluster.links if li.purpose == "interface" and li.bound == "routed"]
+    if not tried:
+        return "no pairs tried" if len(cluster.nodes) > 1 else "one node: no pairs to prove"
+    good = sum(li.ok and li.large_packet_ok is not False for li in tried)
+    how = cluster.schedule or "every node to every address of every other, both directions"
+    return f"{good} of {len(tried)} paths carry small and large messages ({how})"
+
+
+def env_lines(variables: Sequence[EnvVar]) -> list[str]:
+    """The recommended environment, each with its reason."""
+    if not variables:
+        return ["  nothing to set: NCCL and Gloo choose well here"]
+    return [
+        f"  {v.name}={printable(v.value)}{f'  [{printable(v.node, 64)}]' if v.node else ''}"
+        f"  # {printable(v.because, 300)}"
+        for v in variables
+    ]
+
+
+def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
+    """What was not checked, one line a reason, rules folded."""
+    groups: dict[tuple[str | None, str], list[str]] = {}
+    for s in skipped:
+        groups.setdefault((s.node, s.reason), []).append(s.rule)
+    lines = []
+    for (node, reason), rules in groups.items():
+        names = ", ".join(rules[:3]) + (f" and {len(rules) - 3} more" if len(rules) > 3 else "")
+        lines.append(f"  {printable(node or 'all', 64)}: {names}: {printable(reason, 300)}")
+    return lines
+
+
+def counts(findings: Sequence[Finding]) -> str:
+    """ "1 error, 2 warnings" or the good news."""
+    words = []
+    for severity in ("error", "warning", "note"):
+        number = sum(f.severity == severity for f in findings)
+        if number:
+            words.append(f"{number} {severity}{'s' * (number != 1)}")
+    return ", ".join(words) or "nothing found"
+
+
+def check_text(
+    cluster: Cluster,
+    findings: Sequence[Finding],
+    skipped: Sequence[Skipped],
+    plan: Plan | None,
+    style: Style,
+) -> str:
+    """`ringup check` for people: findings worst first, then what the plan would be."""
+    width = max((len(n.name) for n in cluster.nodes), default=4)
+    lines = [style("bold", f"{len(cluster.nodes)} node{'s' * (len(cluster.nodes) != 1)}")]
+    shown = cluster.nodes if len(cluster.nodes) <= 16 else (*cluster.nodes[:8], *cluster.nodes[-2:])
+    lines += [node_line(node, min(width, 40)) for node in shown]
+    if len(shown) < len(cluster.nodes):
+        lines.append(f"  ... {len(cluster.nodes) - len(shown)} more nodes are in --json")
+    lines += [f"  {pairs_line(cluster)}", ""]
+    for finding in findings:
+        lines += [*finding_lines(finding, style), ""]
+    if plan:
+        lines += [style("bold", "environment"), *env_lines(plan.env)]
+        lines += [f"  {printable(note, 300)}" for note in plan.notes]
+        lines.append("")
+    if skipped:
+        lines += [style("bold", "not checked"), *skipped_lines(skipped), ""]
+    worst = findings[0].severity or "error" if findings else "ok"
+    verdict = counts(findings)
+    if worst in ("ok", "note"):
+        verdict += ": ready to run" if plan else ""
+    elif worst == "warning":
+        verdict += ": ready to run, with what is said above" if plan else ""
+    else:
+        verdict += ": do not start before the errors are gone"
+    lines.append(style(worst, verdict))
+    return "\n".join(lines)
