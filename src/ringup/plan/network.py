@@ -1,0 +1,236 @@
+"""
+Which interface the ranks meet on, at which address and port, and what must be set for it.
+
+Reachability decides; subnets and names never do.  A variable is set only where NCCL or
+Gloo, left alone, would choose otherwise.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ringup import gloo
+from ringup.facts import Cluster, Job, Node
+from ringup.nccl import choice
+from ringup.plan import EnvVar, NodePlan, Plan, command
+from ringup.reachability import Network, networks
+
+LOOPBACK = "127.0.0.1"
+PORTS = (29500, *range(29501, 29517))
+"""Rendezvous ports in order of preference: torch's default first, all below Linux's ephemeral range."""
+
+STALE = ("PET_", "TORCHELASTIC_")
+"""Prefixes of variables that change torchrun's defaults behind the user's back (torch argparse_util.py)."""
+
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What a launcher sets for its ranks; in a node's shell they are leftovers."""
+
+
+def decide(cluster: Cluster, run_id: str = "") -> Plan | None:
+    """
+    The plan for a job on these nodes; None when no plan can start.
+
+    None means: a node was not reached or has no interpreter, no network joins all nodes,
+    or no rendezvous port was proven.  The findings say which.
+    """
+    nodes = cluster.nodes
+    if not nodes or any(n.unreached or not n.interpreter.path for n in nodes):
+        return None
+    network = choose_network(cluster)
+    if len(nodes) > 1 and network is None:
+        return None
+    port = choose_port(cluster, network)
+    if port is None:
+        return None
+    job = cluster.job
+    head_address = network.addresses[nodes[0].name] if network else LOOPBACK
+    pins, notes = pin_interfaces(cluster, network)
+    ranks = [job.nproc or n.host.slots or n.gpu_count or 1 for n in nodes]
+    plan = Plan(
+        run_id=run_id,
+        job=job,
+        nodes=(),
+        env=tuple(pins),
+        master_addr=head_address,
+        master_port=port,
+        world_size=sum(ranks),
+        notes=tuple(notes + port_notes(cluster, port) + network_notes(cluster, network)),
+        avoided=avoided(cluster, network, port, pins),
+    )
+    return replace(plan, nodes=tuple(node_plan(plan, cluster, network, i, ranks) for i in range(len(nodes))))
+
+
+def choose_network(cluster: Cluster) -> Network | None:
+    """The fastest network every pair reached both ways, small and large; None where there is none."""
+    if len(cluster.nodes) < 2:
+        return None
+    found = networks(cluster)
+    pinned = user_interfaces(cluster)
+    if pinned:
+        for network in found:
+            if all(pinned.get(n) in (None, i) for n, i in network.interfaces.items()):
+                return network
+    return found[0] if found else None
+
+
+def user_interfaces(cluster: Cluster) -> dict[str, str]:
+    """Node -> the one interface the user named there in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME."""
+    wanted = {}
+    for node in cluster.nodes:
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            value = user_value(cluster.job, node, name)
+            exact = value.lstrip("=") if value and not value.startswith("^") else ""
+            if exact and node.interface(exact):
+                wanted[node.name] = exact
+    return wanted
+
+
+def user_value(job: Job, node: Node, name: str) -> str:
+    """What the user set: `--env`, then the node's shell, then nccl.conf for NCCL's own; "" when unset."""
+    return job.env.get(name) or node.environment.get(name) or node.nccl_conf.get(name, "")
+
+
+def choose_port(cluster: Cluster, network: Network | None) -> int | None:
+    """
+    A rendezvous port proven free on the head and reachable from every other node.
+
+    The user's own port is kept whatever was found: the findings judge it.
+    """
+    if cluster.job.port:
+        return cluster.job.port
+    head = cluster.head
+    held = {listener.port for listener in head.listeners}
+    if network is None:
+        return next((p for p in PORTS if p not in held), None)
+    address = network.addresses[head.name]
+    others = {n.name for n in cluster.nodes[1:]}
+    reached: dict[int, set[str]] = {}
+    for link in cluster.links:
+        if link.dst == head.name and link.address == address and link.bound == "routed":
+            if link.ok and link.purpose == "rendezvous":
+                reached.setdefault(link.port, set()).add(link.src)
+    proven = [port for port in reached if reached[port] >= others and port not in held]
+    return min(proven, key=lambda p: (PORTS.index(p) if p in PORTS else len(PORTS), p), default=None)
+
+
+def pin_interfaces(cluster: Cluster, network: Network | None) -> tuple[list[EnvVar], list[str]]:
+    """The interface variables that change something, and what is worth saying about them."""
+    if network is None:
+        return [], []
+    pins: list[EnvVar] = []
+    notes: list[str] = []
+    wanted = network.interfaces
+    if cluster.job.backend != "gloo":
+        reasons = {
+            n.name: why for n in cluster.nodes if (why := choice.differs(n, cluster.job.env, wanted[n.name]))
+        }
+        pins += pin("NCCL_SOCKET_IFNAME", cluster, wanted, reasons, notes, prefix="=")
+    reasons = {
+        n.name: why
+        for n in cluster.nodes
+        if (why := gloo.differs(n, cluster.job.env, network.addresses[n.name]))
+    }
+    pins += pin("GLOO_SOCKET_IFNAME", cluster, wanted, reasons, notes)
+    return pins, notes
+
+
+def pin(
+    name: str,
+    cluster: Cluster,
+    wanted: Mapping[str, str],
+    reasons: Mapping[str, str],
+    notes: list[str],
+    prefix: str = "",
+) -> list[EnvVar]:
+    """One variable on every node when any node needs it; per node where interface names differ."""
+    if not reasons:
+        return []
+    free = []
+    for node in cluster.nodes:
+        own = user_value(cluster.job, node, name)
+        if own:
+            notes.append(f"{name}={own} on {node.name} is yours and stays")
+        else:
+            free.append(node.name)
+    because = "; ".join(dict.fromkeys(reasons.values()))
+    if len(free) == len(cluster.nodes) and len(set(wanted.values())) == 1:
+        return [EnvVar(name, prefix + next(iter(wanted.values())), because)]
+    return [EnvVar(name, prefix + wanted[n], reasons.get(n, because), node=n) for n in free]
+
+
+def port_notes(cluster: Cluster, port: int) -> list[str]:
+    """Why the port is not torch's default, if it is not."""
+    if port == PORTS[0] or cluster.job.port:
+        return []
+    return [f"rendezvous on port {port}: {PORTS[0]} is held on {cluster.head.name} or not reachable there"]
+
+
+def network_notes(cluster: Cluster, network: Network | None) -> list[str]:
+    """The network in one line."""
+    if network is None:
+        return []
+    names = set(network.interfaces.values())
+    where = next(iter(names)) if len(names) == 1 else ", ".join(f"{n}: {i}" for n, i in network.interfaces.items())
+    return [f"ranks meet on {where} (head {network.addresses[cluster.head.name]})"]
+
+
+def avoided(
+    cluster: Cluster, network: Network | None, port: int, pins: Sequence[EnvVar]
+) -> dict[str, str]:
+    """Finding subject -> how this plan avoids it."""
+    words: dict[str, str] = {}
+    pinned = " and ".join(dict.fromkeys(f"{v.name}={v.value}" for v in pins))
+    for node in cluster.nodes:
+        if network is not None:
+            chosen = network.interfaces[node.name]
+            how = f"the ranks meet on {chosen}" + (f", by {pinned}" if pinned else "")
+            for interface in node.interfaces:
+                if interface.name != chosen:
+                    words[f"interface:{node.name}/{interface.name}"] = how
+            address = network.addresses[node.name]
+            words[f"name:{node.name}"] = f"addresses are used instead of names ({node.name} is {address})"
+        words[f"path:{node.name}"] = f"the interpreter is started by its path, {node.interpreter.path}"
+    if port != PORTS[0] and not cluster.job.port:
+        words[f"port:{PORTS[0]}"] = f"the rendezvous is on port {port}"
+    return words
+
+
+def node_plan(
+    plan: Plan, cluster: Cluster, network: Network | None, rank: int, ranks: Sequence[int]
+) -> NodePlan:
+    """One node's words, environment and directories."""
+    node, job = cluster.nodes[rank], plan.job
+    run_dir = posixpath.join(node.cache.path or "/tmp/ringup", f"{plan.run_id or 'RUN'}-{rank}")
+    address = network.addresses[node.name] if network else LOOPBACK
+    place = command.Place(
+        python=node.interpreter.path,
+        node_count=len(cluster.nodes),
+        node_rank=rank,
+        nproc=ranks[rank],
+        nproc_all=tuple(ranks),
+        address=address,
+        master_addr=plan.master_addr,
+        master_port=plan.master_port,
+        run_id=plan.run_id,
+        run_dir=run_dir,
+    )
+    env = {v.name: v.value for v in plan.env if v.node in (None, node.name)}
+    env["RINGUP_SCRIPT"] = posixpath.join(job.chdir, job.script)
+    env |= {k: v for k, v in job.env.items() if k != "MASTER_PORT"}
+    stale = [k for k in node.environment if k.startswith(STALE) or k in RANK_VARIABLES]
+    return NodePlan(
+        node=node.name,
+        rank=rank,
+        nproc=ranks[rank],
+        first_rank=sum(ranks[:rank]),
+        interface=network.interfaces[node.name] if network else "",
+        address=address,
+        words=command.words(place, job),
+        env=env,
+        unset=tuple(sorted(set(stale) - set(job.env))),
+        chdir=job.chdir,
+        setup=job.setup,
+        run_dir=run_dir,
+    )
