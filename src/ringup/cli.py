@@ -19,7 +19,6 @@ COMMANDS = {
     "check": "look at every node and prove every pair before anything is started",
     "run": "check, decide, launch, watch, clean up",
     "attach": "go back to a run started with --detach",
-    "env": "the environment variables that change something here, each with its reason",
     "logs": "name the root cause from NCCL, torch and launcher output",
     "explain": "what a problem means and how to fix it",
     "demo": "a real two-node run on this one machine: no root, no ssh, no GPU",

@@ -24,7 +24,15 @@ PORTS = (29500, *range(29501, 29517))
 STALE = ("PET_", "TORCHELASTIC_")
 """Prefixes of variables that change torchrun's defaults behind the user's back (torch argparse_util.py)."""
 
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+RANK_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 """What a launcher sets for its ranks; in a node's shell they are leftovers."""
 
 
@@ -172,13 +180,15 @@ def network_notes(cluster: Cluster, network: Network | None) -> list[str]:
     if network is None:
         return []
     names = set(network.interfaces.values())
-    where = next(iter(names)) if len(names) == 1 else ", ".join(f"{n}: {i}" for n, i in network.interfaces.items())
+    where = (
+        next(iter(names))
+        if len(names) == 1
+        else ", ".join(f"{n}: {i}" for n, i in network.interfaces.items())
+    )
     return [f"ranks meet on {where} (head {network.addresses[cluster.head.name]})"]
 
 
-def avoided(
-    cluster: Cluster, network: Network | None, port: int, pins: Sequence[EnvVar]
-) -> dict[str, str]:
+def avoided(cluster: Cluster, network: Network | None, port: int, pins: Sequence[EnvVar]) -> dict[str, str]:
     """Finding subject -> how this plan avoids it."""
     words: dict[str, str] = {}
     pinned = " and ".join(dict.fromkeys(f"{v.name}={v.value}" for v in pins))
