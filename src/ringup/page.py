@@ -13,14 +13,15 @@ from ringup.rules import Finding, Skipped
 from ringup.units import printable
 
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c1e21;background:#fff}
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}
+:root{color-scheme:light dark}
 h1{font-size:1.4rem} h2{font-size:1.1rem;margin-top:2rem} code,pre{font:13px/1.5 ui-monospace,monospace}
-table{border-collapse:collapse} td,th{border:1px solid #ccd0d5;padding:.25rem .6rem;text-align:left;vertical-align:top}
-.f{border-left:5px solid;padding:.1rem 1rem;margin:1rem 0} .error{border-color:#c62828} .warning{border-color:#ef8e00}
-.note{border-color:#1e88e5} dl{display:grid;grid-template-columns:6rem 1fr;margin:.3rem 0} dd{margin:0} dt{color:#606770}
-pre{background:#f2f3f5;padding:.5rem;overflow-x:auto} .ok{background:#d7f0da} .bad{background:#f9d4d2} .part{background:#fdeccb}
-@media(prefers-color-scheme:dark){body{background:#18191a;color:#e4e6eb}td,th{border-color:#3a3b3c}pre{background:#242526}
-.ok{background:#1d4724}.bad{background:#5c2320}.part{background:#5a4213}}
+table{border-collapse:collapse} td,th{border:1px solid #8888;padding:.25rem .6rem;text-align:left}
+td,th{vertical-align:top} pre{background:#8882;padding:.5rem;overflow-x:auto}
+.f{border-left:5px solid;padding:.1rem 1rem;margin:1rem 0} .error{border-color:#c62828}
+.warning{border-color:#ef8e00} .note{border-color:#1e88e5}
+dl{display:grid;grid-template-columns:6rem 1fr;margin:.3rem 0} dd{margin:0} dt{opacity:.7}
+.ok{background:#2e7d3244} .bad{background:#c6282866} .part{background:#ef8e0055}
 """
 
 

@@ -116,9 +116,9 @@ def choose_port(cluster: Cluster, network: Network | None) -> int | None:
     others = {n.name for n in cluster.nodes[1:]}
     reached: dict[int, set[str]] = {}
     for link in cluster.links:
-        if link.dst == head.name and link.address == address and link.bound == "routed":
-            if link.ok and link.purpose == "rendezvous":
-                reached.setdefault(link.port, set()).add(link.src)
+        to_head = link.dst == head.name and link.address == address
+        if to_head and link.ok and link.bound == "routed" and link.purpose == "rendezvous":
+            reached.setdefault(link.port, set()).add(link.src)
     proven = [port for port in reached if reached[port] >= others and port not in held]
     return min(proven, key=lambda p: (PORTS.index(p) if p in PORTS else len(PORTS), p), default=None)
 

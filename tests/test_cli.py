@@ -1,0 +1,85 @@
+"""The edge: help, unknown commands, errors in two lines, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ringup import __version__, cli
+from ringup.errors import UsageError
+
+
+def ringup(*words: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ringup", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_help_names_every_command() -> None:
+    text = cli.overview()
+    for name in cli.COMMANDS:
+        assert f"  {name} " in text
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_its_own_help(name: str) -> None:
+    parser = cli.parser_for(name)
+    assert parser.prog == f"ringup {name}"
+    assert parser.description
+
+
+def test_no_command_is_wrong_usage_and_shows_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.dispatch([]) == 2
+    assert "commands:" in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    done = ringup("chekc")
+    assert done.returncode == 2
+    assert "chekc" in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_version_is_printed() -> None:
+    assert ringup("--version").stdout == f"ringup {__version__}\n"
+
+
+def test_an_error_is_two_lines_and_no_traceback() -> None:
+    done = ringup("check", "-H", "node1", "--local", "2")
+    assert done.returncode == UsageError.exit_code == 2
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["ringup", "hint"]
+
+
+def test_control_characters_in_an_error_are_shown_not_sent() -> None:
+    done = ringup("explain", "a\x1b[31mb")
+    assert "\x1b" not in done.stderr
+    assert "\\x1b[31m" in done.stderr
+
+
+def test_help_imports_nothing_of_the_commands() -> None:
+    code = (
+        "import sys; from ringup import cli\n"
+        "cli.dispatch(['--help'])\n"
+        "heavy = {'ClusterShell', 'msgspec', 'numpy', 'torch', 'json', 'asyncio', 'subprocess'}\n"
+        "sys.exit(','.join(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{code}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_bug_of_ours_leaves_with_70(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "dispatch", lambda argv: 1 // 0)
+    with pytest.raises(SystemExit) as left:
+        cli.main([])
+    assert left.value.code == 70
+    assert "please report" in capsys.readouterr().err
