@@ -1,0 +1,1 @@
+"""What can be wrong: pure functions from a `Cluster` to findings.  Importing this fills the registry."""

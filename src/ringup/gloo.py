@@ -1,0 +1,85 @@
+"""
+Which address Gloo announces on a node, and which of two nodes opens the connection.
+
+torch `ProcessGroupGloo::createDefaultDevice` and gloo `transport/tcp/device.cc`, `pair.cc`
+(torch 2.0 to 2.13).  Like NCCL it never asks whether a peer can reach that address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+
+from ringup.facts import Interface, Node
+from ringup.nccl.choice import Choice, addresses, effective
+
+LOOPBACK = "127.0.0.1"
+
+
+def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
+    """
+    The addresses this node's ranks tell their peers, nothing when Gloo finds none.
+
+    More than one only where GLOO_SOCKET_IFNAME is a list (torch opens a device for each).
+    `env` is what will be set beyond what the node's shell already has.
+    """
+    named = effective(node, env).get("GLOO_SOCKET_IFNAME", "")
+    if len(named) > 1:
+        return _by_name(node, named)
+    for address in node.own_name.addresses:
+        interface = owner(node, address)
+        # Gloo takes the first address of the host name that it can bind: one the node owns.
+        if interface is not None:
+            because = f"{node.hostname or 'its host name'} resolves to it on {node.name}"
+            return (Choice(interface.name, address, because),)
+    what = node.own_name.error or "no address of its own"
+    because = f"{node.hostname or 'its host name'} gives {node.name} {what}: loopback is all that is left"
+    return (Choice("lo", LOOPBACK, because),)
+
+
+def _by_name(node: Node, named: str) -> tuple[Choice, ...]:
+    """The first address of each interface named exactly; nothing at all when one of them has none."""
+    found = []
+    for name in named.split(","):
+        interface = node.interface(name)
+        first = next(addresses([interface], "", ()), None) if interface else None
+        if first is None:
+            return ()
+        found.append(Choice(name, first[1].address, f"GLOO_SOCKET_IFNAME={named}"))
+    return tuple(found)
+
+
+def owner(node: Node, address: str) -> Interface | None:
+    """The interface of this node that holds an address (all of 127.0.0.0/8 is loopback's), or None."""
+    try:
+        wanted = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    for interface in node.interfaces:
+        if interface.kind == "loopback" and wanted.is_loopback:
+            return interface
+        if any(ipaddress.ip_address(a.address) == wanted for a in interface.addresses):
+            return interface
+    return None
+
+
+def connects(own: str, peer: str) -> bool:
+    """
+    Whether the side with address `own` opens the connection: the one with the larger bytes does.
+
+    >>> connects("192.168.7.2", "127.0.1.1"), connects("10.0.0.2", "127.0.1.1")
+    (True, False)
+    """
+    return ipaddress.ip_address(own).packed > ipaddress.ip_address(peer).packed
+
+
+def differs(node: Node, env: Mapping[str, str], address: str) -> str:
+    """Why Gloo, left alone, would not announce `address` on this node; "" when it would."""
+    found = announced(node, env)
+    if not found:
+        named = effective(node, env).get("GLOO_SOCKET_IFNAME", "")
+        return f"Gloo finds no address for GLOO_SOCKET_IFNAME={named} on {node.name}"
+    if [c.address for c in found] == [address]:
+        return ""
+    chosen = found[0]
+    return f"Gloo alone announces {chosen.interface} {chosen.address}: {chosen.because}"
