@@ -310,6 +310,8 @@ class Link:
     purpose: LinkPurpose = "interface"
     stranger: bool = False
     """Something answered that does not know our token."""
+    answered_by: str = ""
+    """The node whose token answered, where it is not `dst` (an address that several nodes own)."""
     mbyte_s: float | None = None
     """Rate of the large message, a hint only."""
 
