@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from ringup import gloo
@@ -129,19 +130,32 @@ def pin_interfaces(cluster: Cluster, network: Network | None) -> tuple[list[EnvV
         return [], []
     pins: list[EnvVar] = []
     notes: list[str] = []
-    wanted = network.interfaces
+    wanted, env = network.interfaces, cluster.job.env
+    good = as_good(cluster, network)
     if cluster.job.backend != "gloo":
-        reasons = {
-            n.name: why for n in cluster.nodes if (why := choice.differs(n, cluster.job.env, wanted[n.name]))
-        }
-        pins += pin("NCCL_SOCKET_IFNAME", cluster, wanted, reasons, notes, prefix="=")
-    reasons = {
-        n.name: why
-        for n in cluster.nodes
-        if (why := gloo.differs(n, cluster.job.env, network.addresses[n.name]))
-    }
-    pins += pin("GLOO_SOCKET_IFNAME", cluster, wanted, reasons, notes)
+        found = {n.name: choice.differs(n, env, wanted[n.name], good[n.name]) for n in cluster.nodes}
+        pins += pin("NCCL_SOCKET_IFNAME", cluster, wanted, found, notes, prefix="=")
+    found = {n.name: gloo_differs(n, env, network.addresses[n.name], good[n.name]) for n in cluster.nodes}
+    pins += pin("GLOO_SOCKET_IFNAME", cluster, wanted, found, notes)
     return pins, notes
+
+
+def as_good(cluster: Cluster, network: Network) -> dict[str, set[str]]:
+    """Node -> interfaces that serve as well as the chosen ones: every pair reached them, none is slower."""
+    good: dict[str, set[str]] = {n.name: set() for n in cluster.nodes}
+    for other in networks(cluster):
+        if other.speed_gbit_s == network.speed_gbit_s and other.family == network.family:
+            for name, interface in other.interfaces.items():
+                good[name].add(interface)
+    return good
+
+
+def gloo_differs(node: Node, env: Mapping[str, str], address: str, good: AbstractSet[str]) -> str:
+    """Why Gloo, left alone, would announce an address that serves worse than `address`; "" when not."""
+    announced = gloo.announced(node, env)
+    if len(announced) == 1 and announced[0].interface in good and announced[0].address != gloo.LOOPBACK:
+        return ""
+    return gloo.differs(node, env, address)
 
 
 def pin(
@@ -153,6 +167,7 @@ def pin(
     prefix: str = "",
 ) -> list[EnvVar]:
     """One variable on every node when any node needs it; per node where interface names differ."""
+    reasons = {node: why for node, why in reasons.items() if why}
     if not reasons:
         return []
     free = []
