@@ -259,6 +259,8 @@ class Node:
     """Variables set by /etc/nccl.conf or ~/.nccl.conf, the latter winning."""
     gpu_count: int = 0
     """GPUs visible to the job; 0 where there are none."""
+    setup_error: str = ""
+    """What `--setup` said when it failed, with its exit status; "" when it went well or none was asked."""
     shell_noise: str = ""
     """What the shell's start-up files printed before our script could."""
     unknown: Mapping[str, str] = field(default_factory=dict)

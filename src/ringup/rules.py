@@ -82,6 +82,8 @@ class Rule:
     problem: Problem
     reads: tuple[str, ...]
     function: Callable[..., Iterator[Finding | Skipped]]
+    uses: tuple[str, ...] = ()
+    """Fields that make the judgement sharper where they are known, without which it is still made."""
 
 
 PROBLEMS: dict[str, Problem] = {}
@@ -130,14 +132,19 @@ def register(problem: Problem) -> Problem:
 
 
 def check(
-    name: str | Problem, *, reads: tuple[str, ...], severity: Severity = "error"
+    name: str | Problem,
+    *,
+    reads: tuple[str, ...],
+    uses: tuple[str, ...] = (),
+    severity: Severity = "error",
 ) -> Callable[[Callable[..., Iterator[Finding | Skipped]]], Callable[..., Iterator[Finding | Skipped]]]:
     """
     Register a check.
 
     `reads` lists the fields of `Node` it looks at: a node where one is unknown is
     left out of the cluster the function sees, and shown as not checked.  Names
-    beginning with "cluster." (such as "cluster.links") are fields of `Cluster`.
+    beginning with "cluster." (such as "cluster.links") are fields of `Cluster`.  `uses`
+    lists fields it looks at only where they are known.
     """
 
     def decorate(
@@ -149,7 +156,7 @@ def check(
         register(problem)
         if problem.name in CHECKS:
             raise ValueError(f"two checks named {problem.name}")
-        CHECKS[problem.name] = Rule(problem, reads, function)
+        CHECKS[problem.name] = Rule(problem, reads, function, uses)
         return function
 
     return decorate
