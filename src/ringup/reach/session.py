@@ -1,0 +1,398 @@
+"""One node's connection: a process with three pipes, and the requests that travel on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import selectors
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from ringup.facts import Host, Unreached
+from ringup.reach import boot, ssh
+from ringup.units import printable, show_bytes
+
+CHUNK_BYTES = 65536
+RETRY_AFTER_S = (0.5, 1.0, 2.0)
+"""When to try again where sshd dropped the connection because too many came at once."""
+NOISE_KEPT_BYTES = 4096
+NOISE_LIMIT_BYTES = 4 << 20
+"""A shell that prints more than this before it answers will not answer."""
+LAST_CHUNKS = 64
+"""Chunks read from pipes that stay open when their process is gone; a pipe holds 1 MiB at most."""
+OUTBOX_LIMIT_BYTES = 64 << 20
+"""Bytes for a node that does not take them; a heartbeat a second stays far below."""
+
+
+class Sink(Protocol):
+    """Where the bytes of one request go."""
+
+    def on_output(self, node: str, data: bytes) -> None:
+        """Bytes of stdout."""
+
+    def on_errors(self, node: str, data: bytes) -> None:
+        """Bytes of stderr."""
+
+    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+        """The end."""
+
+
+class Request:
+    """A script on its way; `body` is what follows it on stdin."""
+
+    def __init__(self, kind: Literal["ask", "run"], number: int, body: bytes, sink: Sink | None) -> None:
+        self.kind = kind
+        self.number = number
+        self.body = bytearray(body)
+        self.sink = sink
+        """None once nobody waits for it."""
+        self.closes_stdin = False
+        self.code: int | None = None
+        self.ends = 0
+        """Marks of the end seen, of two (stdout and stderr)."""
+
+
+class Session:
+    """
+    A connection to one node.
+
+    Goes from "waiting" (its turn has not come) over "connecting" to "ready", and ends "dead";
+    `failure` then says why.
+    """
+
+    def __init__(self, host: Host, argv: Sequence[str], token: str, selector: selectors.BaseSelector) -> None:
+        self.host = host
+        self.state: Literal["waiting", "connecting", "ready", "dead"] = "waiting"
+        self.failure: Unreached | None = None
+        self.errors = ssh.Errors()
+        self.noise = b""
+        self.began = 0.0
+        self.not_before = 0.0
+        """Monotonic time before which it is not (again) tried."""
+        self.heard = 0.0
+        """Monotonic time of the last byte (or step of ssh's) from the node."""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.current: Request | None = None
+        self.queue: deque[Request] = deque()
+        self._argv = list(argv)
+        self._selector = selector
+        self._stdout = boot.MarkedStream(token)
+        self._stderr = boot.MarkedStream(token)
+        self.token = token
+        self._noise_bytes = 0
+        self._tries = 0
+        self._spared = False
+        self._outbox = bytearray()
+        self._open: dict[int, Callable[[], None]] = {}
+        """File descriptors still read or written, with what to do when they are ready."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the node is played on this machine, without ssh."""
+        return self.host.local
+
+    @property
+    def is_running_program(self) -> bool:
+        """Whether a program of `start` has this connection."""
+        return self.current is not None and self.current.kind == "run"
+
+    def begin(self) -> None:
+        """Start the process; a failure to do so is the node's failure."""
+        self.began = self.heard = time.monotonic()
+        self.state = "connecting"
+        try:
+            # A session of its own keeps the terminal's Ctrl-C for us to handle; when we die, the
+            # end of file on stdin ends it.
+            self.process = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.fail(Unreached("ssh-failed", f"{self._argv[0]} cannot be started here: {error.strerror}"))
+            return
+        assert self.process.stdout and self.process.stderr and self.process.stdin
+        for pipe, action in (
+            (self.process.stdout, self._read_stdout),
+            (self.process.stderr, self._read_stderr),
+        ):
+            os.set_blocking(pipe.fileno(), False)
+            self._watch(pipe.fileno(), selectors.EVENT_READ, action)
+        os.set_blocking(self.process.stdin.fileno(), False)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Send a request when those before it have ended; a dead connection ends it at the next `on_time`."""
+        self.queue.append(request)
+        self._next()
+
+    def write(self, request: Request, data: bytes) -> None:
+        """More of a request's stdin."""
+        if self.state == "dead" or request.ends == 2 or request.closes_stdin:
+            return
+        if request is self.current:
+            self._send(data)
+        else:
+            request.body += data
+        if len(self._outbox) > OUTBOX_LIMIT_BYTES:
+            self.fail(
+                Unreached("ssh-failed", f"the node has not read {show_bytes(OUTBOX_LIMIT_BYTES)} sent to it")
+            )
+
+    def close_stdin(self, request: Request) -> None:
+        """End of file after what was written."""
+        request.closes_stdin = True
+        if request is self.current:
+            self._flush()
+
+    def _next(self) -> None:
+        if self.state != "ready" or self.current is not None or not self.queue:
+            return
+        self.current = self.queue.popleft()
+        self._send(bytes(self.current.body))
+        self.current.body.clear()
+
+    def _send(self, data: bytes) -> None:
+        self._outbox += data
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write what the pipe takes; watch it while something is left."""
+        if self.process is None or self.process.stdin is None or self.process.stdin.closed:
+            self._outbox.clear()
+            return
+        fd = self.process.stdin.fileno()
+        try:
+            while self._outbox:
+                del self._outbox[: os.write(fd, self._outbox[:CHUNK_BYTES])]
+        except BlockingIOError:
+            self._watch(fd, selectors.EVENT_WRITE, self._flush)
+            return
+        except OSError:
+            # The process is ending; its last words on stderr say why.
+            self._outbox.clear()
+        self._unwatch(fd)
+        if self.current is not None and self.current.closes_stdin:
+            self.process.stdin.close()
+
+    # -- what comes from the node --------------------------------------------------------------
+
+    def _watch(self, fd: int, events: int, action: Callable[[], None]) -> None:
+        if fd not in self._open:
+            self._selector.register(fd, events, action)
+        self._open[fd] = action
+
+    def _unwatch(self, fd: int) -> None:
+        if self._open.pop(fd, None):
+            self._selector.unregister(fd)
+
+    def _read(self, fd: int) -> bytes | None:
+        """A chunk; None at the end of the stream, which is then no longer watched."""
+        try:
+            data = os.read(fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            data = b""
+        if not data:
+            self._unwatch(fd)
+            return None
+        return data
+
+    def _read_stdout(self) -> None:
+        assert self.process and self.process.stdout
+        data = self._read(self.process.stdout.fileno())
+        if data is None:
+            self._on_stdout(self._stdout.rest())
+            self._end_when_over()
+            return
+        self.heard = time.monotonic()
+        for piece in self._stdout.feed(data):
+            if isinstance(piece, bytes):
+                self._on_stdout(piece)
+            else:
+                self._on_mark(piece)
+
+    def _read_stderr(self) -> None:
+        assert self.process and self.process.stderr
+        data = self._read(self.process.stderr.fileno())
+        if data is None:
+            self._on_stderr(self._stderr.rest())
+            self._end_when_over()
+            return
+        self.heard = time.monotonic()
+        for piece in self._stderr.feed(data if self.is_local else self.errors.feed(data)):
+            if isinstance(piece, bytes):
+                self._on_stderr(piece)
+            else:
+                self._on_mark(piece)
+
+    def _on_stdout(self, data: bytes) -> None:
+        if not data:
+            return
+        if self.state == "connecting":
+            self._on_noise(data)
+        elif self.current is not None and self.current.sink is not None:
+            self.current.sink.on_output(self.host.name, data)
+
+    def _on_stderr(self, data: bytes) -> None:
+        if not data:
+            return
+        if self.state == "connecting":
+            self._on_noise(data)
+        elif self.current is not None and self.current.sink is not None:
+            self.current.sink.on_errors(self.host.name, data)
+
+    def _on_noise(self, data: bytes) -> None:
+        self.noise = (self.noise + data)[:NOISE_KEPT_BYTES]
+        self._noise_bytes += len(data)
+        if self._noise_bytes > NOISE_LIMIT_BYTES:
+            words = (
+                f"the shell printed {show_bytes(NOISE_LIMIT_BYTES)} before it answered: {self.show_noise()}"
+            )
+            self.fail(Unreached("no-answer", words))
+
+    def _on_mark(self, words: tuple[str, ...]) -> None:
+        if words == ("ready",) and self.state == "connecting":
+            self.state = "ready"
+            self._next()
+        elif len(words) == 3 and words[0] == "end" and self.current and words[1] == str(self.current.number):
+            self.current.ends += 1
+            self.current.code = int(words[2]) if words[2].isdigit() else None
+            if self.current.ends == 2:
+                self._finish(self.current.code, None)
+
+    def _finish(self, code: int | None, error: Unreached | None) -> None:
+        """The current request has ended; the next may go."""
+        request, self.current = self.current, None
+        if request is not None and request.sink is not None:
+            request.sink.on_exit(self.host.name, code, error)
+        self._next()
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def on_time(self, now: float, connect_timeout_s: float, answer_timeout_s: float) -> None:
+        """Give up a connection that says nothing; end requests that came too late."""
+        if self.state == "connecting":
+            logged_in = self.is_local or self.errors.phase is ssh.Phase.LOGGED_IN
+            allowed = answer_timeout_s if logged_in else connect_timeout_s
+            if now - self.heard > allowed or now - self.began > 2 * connect_timeout_s + answer_timeout_s:
+                self.fail(
+                    ssh.stuck(self.errors, allowed) if not self.is_local else self._silent_shell(allowed)
+                )
+        if self.state == "dead":
+            self._end_requests()
+
+    def look_at_process(self) -> None:
+        """Notice a process that ended while something it started still holds its pipes."""
+        if self.process is None or self.state not in ("connecting", "ready") or self.process.poll() is None:
+            return
+        for _ in range(LAST_CHUNKS):
+            for action in [*self._open.values()]:
+                action()
+        self._ended(self.process.returncode)
+
+    def _silent_shell(self, allowed: float) -> Unreached:
+        return Unreached("no-answer", f"the shell here did not answer within {allowed:.0f} s")
+
+    def _end_when_over(self) -> None:
+        """Both streams have ended: so has the process, or it will in a moment."""
+        if self._open or self.state == "dead" or self.process is None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._ended(self.process.wait(timeout=0.05))
+
+    def _ended(self, code: int) -> None:
+        """The process is gone."""
+        if self.state == "dead":
+            return
+        if self.is_local:
+            failure = Unreached("no-answer", f"the shell here ended with {code}{self._said()}")
+        elif ssh.was_dropped(self.errors.said()) and self._tries < len(RETRY_AFTER_S):
+            self._try_again()
+            return
+        elif self.state == "connecting":
+            failure = ssh.ended_early(self.errors, code, self.show_noise())
+        else:
+            failure = ssh.lost(self.errors, code, _signal_name)
+        self.fail(failure)
+
+    def _try_again(self) -> None:
+        """Wait for another turn; jittered, for all that were dropped came at the same moment."""
+        self.end()
+        self.not_before = time.monotonic() + RETRY_AFTER_S[self._tries] * random.uniform(0.5, 1.5)
+        self._tries += 1
+        self.state = "waiting"
+        self.errors = ssh.Errors()
+
+    def _said(self) -> str:
+        noise = self.show_noise()
+        return f": {noise}" if noise else ""
+
+    def show_noise(self) -> str:
+        """What the shell's start-up files printed, in one safe line."""
+        return printable(" / ".join(self.noise.decode("utf-8", "replace").split("\n")).strip(" /"), 400)
+
+    def fail(self, failure: Unreached) -> None:
+        """Give the connection up, and every request on it."""
+        if self.state == "dead":
+            return
+        self.state = "dead"
+        self.failure = failure
+        self.end()
+        self._end_requests()
+
+    def _end_requests(self) -> None:
+        requests = [r for r in (self.current, *self.queue) if r is not None]
+        self.current = None
+        self.queue.clear()
+        for request in requests:
+            if request.sink is not None:
+                request.sink.on_exit(self.host.name, None, self.failure)
+
+    def end(self) -> None:
+        """
+        Close the pipes and end the client; what it left on the node ends by end of file.
+
+        On this machine the shell and what a script left behind are ended too, but never a
+        program of `start`: that one cleans up after itself.
+        """
+        self._spared = self.is_local and self.is_running_program
+        for fd in [*self._open]:
+            self._unwatch(fd)
+        if self.process is None:
+            return
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        if self.process.poll() is None and not self._spared:
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGTERM)
+
+    def reap(self, wait_s: float) -> None:
+        """Wait for the ended client; past `wait_s` it is killed."""
+        if self.process is None or self._spared:
+            return
+        try:
+            self.process.wait(timeout=wait_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
