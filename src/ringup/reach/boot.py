@@ -37,7 +37,7 @@ _LOOP = (
 )
 
 # Reads exactly its own bytes from fd 0 and leaves the rest to the program; short, because `ps` shows it.
-_READER = 'import os;s=b""\nwhile len(s)<{size}:s+=os.read(0,{size}-len(s))or os._exit(74)\nexec(s)  # standard input'
+_READER = 'import os;s=b""\nwhile len(s)<{size}:s+=os.read(0,{size}-len(s))or os._exit(74)\nexec(s)'
 
 # Runs under any Python up to the version test, so that an old one says so instead of a syntax error.
 _PRELUDE = """\

@@ -1,0 +1,56 @@
+"""
+Who the nodes are: from the command line, a host file, the allocation we run in, or this machine.
+
+    expand            -H node[1-8],gpu3
+    read_hostfile     --hostfile F
+    from_allocation   Slurm, PBS, LSF, Kubernetes
+    local_nodes       --local N
+    this_machine      nothing given
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from ringup.facts import Host
+from ringup.hosts.allocation import from_allocation
+from ringup.hosts.hostfile import read_hostfile
+from ringup.hosts.nodeset import LONGEST_NAME, MOST_NODES, NAME, expand, refuse
+
+__all__ = [
+    "LONGEST_NAME",
+    "MOST_NODES",
+    "expand",
+    "from_allocation",
+    "local_nodes",
+    "names",
+    "read_hostfile",
+    "this_machine",
+]
+
+
+def local_nodes(count: int) -> tuple[Host, ...]:
+    """
+    Nodes played on this machine, each called by the loopback address it plays on: 127.0.0.2, .3, ...
+
+    Raises NodesError for fewer than 1 or more than 200.
+
+    >>> [host.name for host in local_nodes(2)]
+    ['127.0.0.2', '127.0.0.3']
+    """
+    if not 1 <= count <= 200:
+        refuse(f"--local {count}", "1 to 200 nodes can be played on one machine")
+    addresses = [f"127.0.0.{2 + i}" for i in range(count)]
+    return tuple(Host(name=a, local=True, address=a) for a in addresses)
+
+
+def this_machine() -> tuple[Host, ...]:
+    """This machine alone, without ssh, by its own name."""
+    name = os.uname().nodename
+    return (Host(name if NAME.fullmatch(name) and len(name) <= LONGEST_NAME else "localhost", local=True),)
+
+
+def names(hosts: Iterable[Host]) -> list[str]:
+    """Their names, in order."""
+    return [host.name for host in hosts]

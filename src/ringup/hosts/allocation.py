@@ -1,0 +1,119 @@
+"""The nodes of the Slurm, PBS, LSF or Kubernetes allocation that this process runs in."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from ringup.errors import NodesError
+from ringup.facts import Host
+from ringup.hosts.hostfile import read_hostfile
+from ringup.hosts.nodeset import LONGEST_TEXT, MOST_NODES, checked, expand, named_host, refuse
+from ringup.units import printable
+
+
+def _read_file(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(8 * LONGEST_TEXT)
+
+
+def from_allocation(
+    environ: Mapping[str, str], read: Callable[[str], str] = _read_file
+) -> tuple[Host, ...] | None:
+    """
+    The nodes of the Slurm, PBS, LSF or Kubernetes allocation these variables tell of; None for none.
+
+    Raises NodesError when the variables or the file they name cannot be understood.
+    """
+    for source in (_slurm, _pbs, _lsf, _kubernetes):
+        found = source(environ, read)
+        if found is not None:
+            return found
+    return None
+
+
+def _slurm(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host, ...] | None:
+    """SLURM_JOB_NODELIST is a node set in Slurm's own order, SLURM_TASKS_PER_NODE `4(x2),3` follows it."""
+    nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+    if not nodes:
+        return None
+    found = expand(nodes)
+    slots = [*_slurm_counts(environ.get("SLURM_TASKS_PER_NODE", ""))]
+    if len(slots) != len(found):
+        return found
+    return tuple(dataclasses.replace(host, slots=n) for host, n in zip(found, slots, strict=True))
+
+
+def _slurm_counts(text: str) -> Iterator[int]:
+    """
+    >>> list(_slurm_counts("4(x2),3"))
+    [4, 4, 3]
+    """
+    for part in text.split(",") if text else ():
+        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,5})\))?", part)
+        if not match:
+            return
+        yield from [int(match[1])] * min(int(match[2] or 1), MOST_NODES + 1)
+
+
+def _pbs(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host, ...] | None:
+    """PBS_NODEFILE has one line per slot."""
+    path = environ.get("PBS_NODEFILE")
+    return _from_file(path, "PBS_NODEFILE", read) if path else None
+
+
+def _lsf(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host, ...] | None:
+    """LSB_DJOB_HOSTFILE: a line per slot; LSB_MCPU_HOSTS: "host n host n"; LSB_HOSTS: a word per slot."""
+    if "LSB_JOBID" not in environ:
+        return None
+    path = environ.get("LSB_DJOB_HOSTFILE")
+    if path:
+        return _without_launch_node(_from_file(path, "LSB_DJOB_HOSTFILE", read))
+    words = environ.get("LSB_MCPU_HOSTS", "").split()
+    if words and len(words) % 2 == 0:
+        lines = [f"{name} slots={count}" for name, count in zip(words[::2], words[1::2], strict=True)]
+        return _without_launch_node(read_hostfile("\n".join(lines)))
+    if environ.get("LSB_HOSTS"):
+        return _without_launch_node(read_hostfile("\n".join(environ["LSB_HOSTS"].split())))
+    return None
+
+
+def _without_launch_node(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    """On CSM clusters (Summit) LSF lists the launch node first, with one slot; it is no compute node."""
+    is_launch_node = (
+        len(hosts) > 1 and hosts[0].slots == 1 and re.match(r"(batch|login)\d*(\.|$)", hosts[0].name)
+    )
+    return hosts[1:] if is_launch_node else hosts
+
+
+def _from_file(path: str, variable: str, read: Callable[[str], str]) -> tuple[Host, ...]:
+    try:
+        return read_hostfile(read(path))
+    except OSError as error:
+        raise NodesError(
+            f"{variable} names {printable(path, 200)}: {error.strerror}", hint="name the nodes with -H"
+        ) from error
+    except NodesError as error:
+        raise NodesError(f"{variable}: {error}", hint="name the nodes with -H") from error
+
+
+def _kubernetes(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host, ...] | None:
+    """
+    An Indexed Job: pods are `JOB-INDEX.SERVICE`, this one knows its own index and name.
+
+    The number of pods and the headless service are not in a pod's environment by
+    themselves; they are read from where our own manifests (and torch's examples) put them.
+    """
+    index = environ.get("JOB_COMPLETION_INDEX")
+    count = environ.get("RINGUP_NODES") or environ.get("JOB_COMPLETIONS") or environ.get("NNODES")
+    if not index or not count or not count.isdigit():
+        return None
+    if not 0 < int(count) <= MOST_NODES:
+        refuse(f"{count} pods in the Indexed Job", f"1 to {MOST_NODES:,}")
+    job, dash, own = environ.get("HOSTNAME", "").split(".")[0].rpartition("-")
+    if not dash or own != index:
+        refuse("HOSTNAME does not end with JOB_COMPLETION_INDEX", "name the nodes with -H")
+    service = environ.get("RINGUP_SERVICE") or environ.get("SERVICENAME") or ""
+    suffix = f".{service}" if service else ""
+    return checked([named_host(f"{job}-{i}{suffix}", "") for i in range(int(count))])
