@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,5 @@ value = torch.ones(1)
 dist.all_reduce(value)
 now = time.time()
 assert value.item() == dist.get_world_size()
-with open(os.path.join(os.environ["BENCH_OUT"], f"rank{dist.get_rank()}"), "w") as file:
-    file.write(repr(now))
+Path(os.environ["BENCH_OUT"], f"rank{dist.get_rank()}").write_text(repr(now))
 dist.destroy_process_group()

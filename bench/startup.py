@@ -59,10 +59,9 @@ def main() -> int:
                     times[name].append(took)
     bare_ms, help_ms = (statistics.median(times[n]) for n in ("bare", "help"))
     print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
-    print(
-        f"bare python {bare_ms:.1f} ms   ringup --help {help_ms:.1f} ms   over bare: {help_ms - bare_ms:.1f} ms"
-    )
-    return 0 if help_ms - bare_ms <= WANTED_MS else 1
+    over_ms = help_ms - bare_ms
+    print(f"bare python {bare_ms:.1f} ms   ringup --help {help_ms:.1f} ms   over bare: {over_ms:.1f} ms")
+    return 0 if over_ms <= WANTED_MS else 1
 
 
 if __name__ == "__main__":
