@@ -1,0 +1,87 @@
+"""What is shown: text for people, JSON as promised, a page that runs nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+from ringup import page, report
+from ringup.facts import Address, Cluster, Interface, Interpreter, Job, Link, Node
+from ringup.plan import EnvVar, Plan
+from ringup.rules import Finding, Fix, Skipped
+
+NASTY = "<script>alert(1)</script>\x1b[31m\u202e"
+
+CARD = Interface("eth0", 2, "physical", True, True, 1500, 10.0, addresses=(Address("10.0.0.1", 24),))
+NODE = Node("node0", interfaces=(CARD,), interpreter=Interpreter("/py", torch="2.13.0"))
+CLUSTER = Cluster(
+    nodes=(NODE, replace(NODE, name="node1")),
+    links=(
+        Link("node0", "node1", "eth0", "eth0", "10.0.0.2", 40000, True, rtt_ms=0.2, large_packet_ok=True),
+        Link("node1", "node0", "eth0", "eth0", "10.0.0.1", 40000, False, error="timed out"),
+    ),
+)
+FINDING = Finding(
+    where=f"node0 {NASTY}",
+    found=NASTY,
+    wanted="quiet",
+    severity="error",
+    rule="some-rule",
+    why="because",
+    fix=Fix("do this", env={"A": NASTY}, commands=("ls",)),
+)
+PLAN = Plan("id", Job(), (), (EnvVar("A", "b", "needed"),), "10.0.0.1", 29500, 2, notes=("meet on eth0",))
+
+
+def text(**changes: object) -> str:
+    return report.check_text(CLUSTER, [FINDING], [], PLAN, report.Style(io.StringIO()))
+
+
+def test_text_for_a_terminal_holds_no_control_characters() -> None:
+    shown = text()
+    assert all(c == "\n" or c.isprintable() for c in shown)
+    assert "\\x1b[31m" in shown
+
+
+def test_the_number_of_good_paths_is_told() -> None:
+    assert "1 of 2 paths" in text()
+
+
+def test_an_error_forbids_to_start() -> None:
+    assert "do not start" in text().splitlines()[-1]
+
+
+def test_a_quiet_cluster_is_ready_to_run() -> None:
+    shown = report.check_text(CLUSTER, [], [], PLAN, report.Style(io.StringIO()))
+    assert "ready to run" in shown.splitlines()[-1]
+
+
+def test_what_was_not_checked_is_listed_with_its_reason_once() -> None:
+    skipped = [Skipped(f"rule-{i}", "node1", "no answer") for i in range(5)]
+    lines = report.skipped_lines(skipped)
+    assert lines == ["  node1: rule-0, rule-1, rule-2 and 2 more: no answer"]
+
+
+def test_json_has_the_promised_keys_and_no_infinity() -> None:
+    limits = replace(NODE.limits, memlock_bytes=float("inf"))
+    cluster = replace(CLUSTER, nodes=(replace(NODE, limits=limits),))
+    answer = json.loads(json.dumps(report.check_json(cluster, [FINDING], [], PLAN), allow_nan=False))
+    assert set(answer) >= {"ringup", "schema", "nodes", "findings", "not_checked", "pairs", "env"}
+    assert set(answer["findings"][0]) == {
+        *("rule", "severity", "node", "where", "found", "wanted", "why", "worked_around_by", "fix")
+    }
+    assert answer["pairs"] == [] or set(answer["pairs"][0]) >= {"src", "dst", "ok", "error", "rtt_ms"}
+    assert answer["env"] == [{"name": "A", "value": "b", "node": None, "because": "needed"}]
+
+
+def test_the_page_shows_hostile_words_as_words() -> None:
+    html = page.check_page(CLUSTER, [FINDING], [Skipped("r", NASTY, NASTY)], PLAN)
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "\x1b" not in html and "\u202e" not in html
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    html = page.check_page(CLUSTER, [FINDING], [], PLAN)
+    assert "http" not in html and "src=" not in html
