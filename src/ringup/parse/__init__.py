@@ -1,0 +1,1 @@
+"""Text of tools and files to facts: pure, every function with its example."""

@@ -1,0 +1,148 @@
+"""Who the node and its user are, the job shell's limits and environment: nothing here can block for long."""
+
+import os
+import resource
+
+try:
+    import _socket as socket  # the C half: `import socket` costs 8 ms more
+except ImportError:
+    import socket
+
+
+PREFIXES = (
+    "NCCL_",
+    "GLOO_",
+    "TORCH_",
+    "TORCHELASTIC_",
+    "PET_",
+    "MASTER_",
+    "OMP_",
+    "CUDA_",
+    "RINGUP_",
+    "UCX_",
+    "FI_",
+)
+NAMES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "http_proxy",
+    "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR",
+)  # fmt: skip
+SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+HIDDEN = "(hidden)"
+MOST_VARIABLES = 500
+
+
+def read(path, most=65536):
+    with open(path, "rb") as file:
+        return file.read(most).decode("utf-8", "backslashreplace")
+
+
+def user_name(uid, root):
+    """From /etc/passwd alone: a directory server that does not answer must not hold us up."""
+    try:
+        for line in read(root + "/etc/passwd", 1 << 20).splitlines():
+            fields = line.split(":")
+            if len(fields) > 2 and fields[2] == str(uid):
+                return fields[0]
+    except OSError:
+        pass
+    if uid == os.getuid():
+        return os.environ.get("USER") or os.environ.get("LOGNAME") or str(uid)
+    return str(uid)
+
+
+def without_password(value):
+    """http://user:password@proxy -> http://(hidden)@proxy."""
+    head, found, tail = value.partition("://")
+    if found and "@" in tail.split("/")[0]:
+        return head + found + HIDDEN + "@" + tail.partition("@")[2]
+    return value
+
+
+def environment():
+    """Variables that steer a job, as the job's shell has them; secret-looking values stay on the node."""
+    chosen = {}
+    for name, value in sorted(os.environ.items()):
+        if not (name in NAMES or name.startswith(PREFIXES)) or len(chosen) >= MOST_VARIABLES:
+            continue
+        secret = any(word in name.upper() for word in SECRETS)
+        chosen[name[:200]] = HIDDEN if secret else without_password(value)
+    return chosen
+
+
+def limit(kind):
+    """Soft limit; None is unlimited."""
+    soft = resource.getrlimit(kind)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def limits():
+    return {
+        "memlock_bytes": limit(resource.RLIMIT_MEMLOCK),
+        "open_files": limit(resource.RLIMIT_NOFILE),
+        "processes": limit(resource.RLIMIT_NPROC),
+    }
+
+
+def memory_bytes(root):
+    for line in read(root + "/proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("/proc/meminfo has no MemTotal")
+
+
+def ports(root):
+    base = root + "/proc/sys/net/ipv4/"
+    first, last = read(base + "ip_local_port_range").split()
+    reserved = []
+    for piece in read(base + "ip_local_reserved_ports").strip().split(","):
+        low, _, high = piece.partition("-")
+        if low:
+            reserved += range(int(low), min(int(high or low), 65535) + 1)
+    return {"ephemeral_first": int(first), "ephemeral_last": int(last), "reserved": reserved[:65536]}
+
+
+def gpus(root):
+    """
+    What can be told of GPUs without asking the driver.
+
+    `proc` counts /proc/driver/nvidia/gpus (a container toolkit hides there what is not
+    ours), `devices` counts /dev/nvidiaN; None where the driver's directory is absent.
+    """
+    try:
+        proc = len(os.listdir(root + "/proc/driver/nvidia/gpus"))
+    except OSError:
+        proc = None
+    names = [name for name in os.listdir(root + "/dev") if name.startswith("nvidia") and name[6:].isdigit()]
+    return {
+        "proc": proc,
+        "devices": len(names),
+        "amd": os.path.exists(root + "/dev/kfd"),
+        "driver": os.path.exists(root + "/proc/driver/nvidia/version"),
+    }
+
+
+def probe(request, root):
+    out = {}
+    unknown = {}
+    questions = {
+        "hostname": socket.gethostname,
+        "boot_id": lambda: read(root + "/proc/sys/kernel/random/boot_id").strip(),
+        "uid": os.getuid,
+        "user": lambda: user_name(os.getuid(), root),
+        "kernel": lambda: os.uname().release,
+        "machine": lambda: os.uname().machine,
+        "cpu_count": lambda: len(os.sched_getaffinity(0)),
+        "memory_bytes": lambda: memory_bytes(root),
+        "limits": limits,
+        "ports": lambda: ports(root),
+        "environment": environment,
+        "gpus": lambda: gpus(root),
+    }
+    for name, ask in questions.items():
+        try:
+            out[name] = ask()
+        except (OSError, ValueError, AttributeError, IndexError) as error:
+            unknown[name] = str(error) or type(error).__name__
+    out["unknown"] = unknown
+    return out

@@ -1,0 +1,356 @@
+"""
+A node's answer to the facts script -> a frozen Node; nothing in an answer is trusted.
+
+Output may be binary, cut, huge or a lie: every string is bounded and made printable,
+every value must have its field's type and a possible size, and what does not is
+`unknown` with the reason, alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ringup.facts import (
+    Address,
+    Clock,
+    FileFact,
+    Host,
+    Interface,
+    Interpreter,
+    Limits,
+    Listener,
+    Node,
+    PortRanges,
+    Process,
+    Resolution,
+    Route,
+    Space,
+    Unreached,
+    unreached_node,
+)
+from ringup.parse.frames import Frames, split_frames
+from ringup.parse.gpus import visible_count
+from ringup.parse.nccl_conf import merged
+from ringup.probes import plain
+from ringup.probes.script import FIELDS
+from ringup.reach import Answer
+from ringup.units import printable
+
+LONGEST_TEXT = 4096
+MOST_ITEMS = 100_000
+DEEPEST = 12
+
+TYPES: dict[str, Any] = {
+    "hostname": str,
+    "boot_id": str,
+    "user": str,
+    "uid": int,
+    "kernel": str,
+    "machine": str,
+    "cpu_count": int,
+    "memory_bytes": int,
+    "limits": Limits,
+    "ports": PortRanges,
+    "environment": dict[str, str],
+    "gpu_count": int,
+    "interfaces": tuple[Interface, ...],
+    "routes": tuple[Route, ...],
+    "own_name": Resolution,
+    "fqdn": str,
+    "peer_names": tuple[Resolution, ...],
+    "reverse_lookup_s": float,
+    "listeners": tuple[Listener, ...],
+    "leftovers": tuple[Process, ...],
+    "interpreter": Interpreter,
+    "torchrun_on_path": str,
+    "shm": Space,
+    "tmp": Space,
+    "chdir": FileFact,
+    "script": FileFact,
+    "cache": Space,
+    "nccl_conf": dict[str, str],
+}
+"""Field of Node -> type of its value."""
+
+AFTER_SETUP = ("interpreter", "torchrun_on_path", "limits", "environment", "gpu_count")
+"""Fields that mean nothing when --setup failed."""
+
+
+class Garbage(ValueError):
+    """A value that cannot be what it says it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a node was asked and when, by the launcher's clock."""
+
+    host: Host
+    token: str
+    parts: tuple[str, ...]
+    env: Mapping[str, str]
+    """The user's --env."""
+    began_s: float
+    """time.time() before the script was sent."""
+
+
+def safe(value: Any, depth: int = 0) -> Any:
+    """
+    Plain data with every string bounded and printable.
+
+    >>> safe({"a\\x1b": ["\\x07", 1]})
+    {'a\\\\x1b': ['\\\\x07', 1]}
+    """
+    if isinstance(value, str):
+        return printable(value, LONGEST_TEXT)
+    if depth > DEEPEST or (isinstance(value, list | dict) and len(value) > MOST_ITEMS):
+        raise Garbage("too deep or too long")
+    if isinstance(value, list):
+        return [safe(v, depth + 1) for v in value]
+    if isinstance(value, dict):
+        return {printable(str(k), 200): safe(v, depth + 1) for k, v in value.items()}
+    return value
+
+
+def _address(text: str) -> None:
+    ipaddress.ip_address(text.partition("%")[0])
+
+
+def _port(number: int) -> None:
+    if not 0 < number < 65536:
+        raise Garbage(f"{number} is not a port")
+
+
+def check(value: Any) -> None:
+    """Raise ValueError when a value's numbers or addresses are impossible; walks into collections."""
+    match value:
+        case bool() | str() | None:
+            return
+        case int() | float():
+            if value < 0 or (isinstance(value, int) and value > 1 << 62) or math.isnan(value):
+                raise Garbage(f"{value} is not possible")
+        case Address():
+            if not 0 <= value.prefix_length <= ipaddress.ip_address(value.address).max_prefixlen:
+                raise Garbage(f"{value.address}/{value.prefix_length} is not an address")
+        case Listener():
+            _address(value.address)
+            _port(value.port)
+            check(value.process)
+        case PortRanges():
+            _port(value.ephemeral_first)
+            _port(value.ephemeral_last)
+        case Resolution():
+            for address in value.addresses:
+                _address(address)
+            check(value.took_s)
+        case tuple():
+            for item in value:
+                check(item)
+        case Mapping():
+            check(tuple(value.values()))
+        case _ if dataclasses.is_dataclass(value):
+            for field in dataclasses.fields(value):
+                check(getattr(value, field.name))
+
+
+def gpu_count(raw: Mapping[str, Any], visible: str | None) -> int:
+    """
+    GPUs the job sees, from counts of directories and device files (see payload/facts_system.py).
+
+    Raises ValueError, with the reason, where that cannot be told.
+    """
+    proc, devices, listed = raw.get("proc"), raw.get("devices"), raw.get("listed")
+    if isinstance(listed, int):
+        return visible_count(listed, visible)
+    if raw.get("reason"):
+        raise Garbage(str(raw["reason"]))
+    if not isinstance(devices, int) or not isinstance(proc, int | None):
+        raise Garbage("counts expected")
+    if proc is None and devices == 0:
+        if raw.get("driver"):
+            raise Garbage("the NVIDIA driver is loaded, its list of GPUs cannot be read")
+        if raw.get("amd"):
+            raise Garbage("AMD GPUs are not counted")
+        return 0
+    # A container may be shown the machine's /proc and only its own device files.
+    return visible_count(devices if proc is None else min(proc, devices), visible)
+
+
+def _prepared(name: str, raw: Any) -> Any:
+    """A field's raw value brought into the shape of its type."""
+    if name == "limits":
+        if not isinstance(raw, dict):
+            raise Garbage("an object expected")
+        return {k: math.inf if v is None else v for k, v in raw.items()}
+    if name == "nccl_conf":
+        return merged(msgspec.convert(raw, list[list[str]]))
+    if name == "cache" and raw is None:
+        return {"path": "", "total_bytes": 0, "free_bytes": 0}
+    return raw
+
+
+def _fields_of(part: str, raw: bytes, values: dict[str, Any], unknown: dict[str, str]) -> None:
+    """One part of the facts into `values`, or into `unknown`."""
+    try:
+        facts = safe(msgspec.json.decode(raw))
+        if not isinstance(facts, dict):
+            raise Garbage("an object expected")
+    except (ValueError, RecursionError) as error:
+        unknown.update(dict.fromkeys(FIELDS[part], f"garbage: {printable(str(error), 200)}"))
+        return
+    reasons = facts.get("unknown")
+    if not isinstance(reasons, dict):
+        reasons = {}
+    if "failed" in facts:
+        reasons = dict.fromkeys(FIELDS[part], facts["failed"])
+    for name, reason in reasons.items():
+        unknown["gpu_count" if name == "gpus" else name] = printable(str(reason), 400)
+    if "gpus" in facts:
+        values["gpus"] = facts["gpus"]
+    for name in FIELDS[part]:
+        if name not in facts or name in unknown:
+            continue
+        try:
+            value = msgspec.convert(_prepared(name, facts[name]), TYPES[name])
+            check(value)
+            values[name] = value
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            unknown[name] = f"garbage: {printable(str(error), 200)}"
+
+
+def _decoded(frames: Frames, asked: Asked) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+    """Values, reasons and head of a python answer."""
+    values: dict[str, Any] = {}
+    unknown: dict[str, str] = {}
+    try:
+        head = msgspec.json.decode(frames.facts, type=dict[str, msgspec.Raw])
+        parts = msgspec.json.decode(head.pop("parts"), type=dict[str, msgspec.Raw])
+        plain_head = {k: safe(msgspec.json.decode(v)) for k, v in head.items()}
+    except (ValueError, KeyError, RecursionError, msgspec.MsgspecError) as error:
+        reason = f"garbage: {printable(str(error), 200)}"
+        return {}, dict.fromkeys([f for p in asked.parts for f in FIELDS[p]], reason), {}
+    failed = plain_head.get("failed")
+    failed = failed if isinstance(failed, dict) else {}
+    for part in asked.parts:
+        if part in parts:
+            _fields_of(part, bytes(parts[part]), values, unknown)
+        else:
+            reason = printable(str(failed.get(part, "no answer to this part")), 200)
+            unknown.update(dict.fromkeys(FIELDS[part], reason))
+    return values, unknown, plain_head
+
+
+def clock_between(began_s: float, begin: object, end: object, ended_s: float) -> Clock | None:
+    """
+    A node's clock from its own times of beginning and end, within ours of asking and hearing.
+
+    The offset lies in [end - ended_s, begin - began_s].  None when that is empty or no time.
+
+    >>> clock_between(100.0, 190.3, 190.4, 100.8)
+    Clock(offset_s=89.95, error_s=0.35)
+    """
+    if not (isinstance(begin, int | float) and isinstance(end, int | float)):
+        return None
+    low, high = end - ended_s, begin - began_s
+    if not math.isfinite(low) or not math.isfinite(high) or low > high + 0.001 or abs(low) > 1e10:
+        return None
+    return Clock(round((low + high) / 2, 6), round(max(0.0, high - low) / 2, 6))
+
+
+def _setup_error(frames: Frames) -> str:
+    """What --setup said when it failed."""
+    if frames.setup_failed is None:
+        return ""
+    if frames.setup_code is not None:
+        how = f"exit status {frames.setup_code}"
+    elif frames.setup_failed == 124:
+        how = "stopped, it took too long"
+    else:
+        how = f"it ended the shell with exit status {frames.setup_failed}"
+    words = printable(" / ".join(frames.setup_words.splitlines()[-5:]), 400)
+    return f"{how}: {words}" if words else how
+
+
+def _local_interfaces(interfaces: tuple[Interface, ...], address: str) -> tuple[Interface, ...]:
+    """Of a node played here: the loopback with the one address it plays on, which peers are told."""
+    return tuple(
+        dataclasses.replace(i, addresses=(Address(address, 8, "inet", "global"),))
+        for i in interfaces
+        if i.kind == "loopback"
+    )
+
+
+def why_no_answer(answer: Answer, frames: Frames) -> Unreached | None:
+    """Why there is nothing to read in an answer, None when there is."""
+    if frames.ended and (frames.facts or frames.plain):
+        return None
+    if answer.error is not None:
+        if frames.announced_bytes is not None and not frames.ended:
+            words = f"its answer of {frames.announced_bytes:,} bytes was announced and never arrived"
+            return Unreached("ssh-long-answer-lost", words)
+        return answer.error
+    said = (answer.stderr or answer.stdout).decode("utf-8", "replace").strip()
+    words = printable(" / ".join(said.splitlines()[-3:]), 300) or "nothing at all"
+    if answer.truncated:
+        words = "too much to read, beginning with " + words[:100]
+    return Unreached("no-answer", f"instead of facts it said: {words}")
+
+
+def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") -> tuple[Node, str]:
+    """
+    The node an answer describes, and the path of a Python (3.8+) that runs there, "" if none.
+
+    `heard_s` is time.time() at its arrival.  Never raises for what a node says.
+    """
+    frames = split_frames(answer.stdout, asked.token)
+    failure = why_no_answer(answer, frames)
+    if failure is not None:
+        return unreached_node(asked.host, failure), ""
+    if frames.facts:
+        values, unknown, head = _decoded(frames, asked)
+    else:
+        values, unknown, head = plain.decoded(frames.plain, asked.parts)
+    raw_gpus = values.pop("gpus", None)
+    if raw_gpus is not None and "gpu_count" not in unknown:
+        environment = values.get("environment", {})
+        visible = asked.env.get("CUDA_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+        try:
+            values["gpu_count"] = gpu_count(raw_gpus, visible)
+        except (ValueError, TypeError, AttributeError) as error:
+            unknown["gpu_count"] = printable(str(error), 200)
+    setup_error = _setup_error(frames)
+    if setup_error:
+        unknown.update(dict.fromkeys(AFTER_SETUP, f"--setup failed: {setup_error}"))
+        values = {k: v for k, v in values.items() if k not in AFTER_SETUP}
+    clock = clock_between(asked.began_s, head.get("begin"), head.get("end"), heard_s)
+    if clock is None:
+        unknown["clock"] = "the node told no usable time"
+    else:
+        values["clock"] = clock
+    if asked.host.local and asked.host.address and "interfaces" in values:
+        values["interfaces"] = _local_interfaces(values["interfaces"], asked.host.address)
+    before = printable(" / ".join(frames.noise.decode("utf-8", "replace").split("\n")).strip(" /"), 400)
+    node = Node(
+        name=asked.host.name,
+        host=asked.host,
+        answer_s=answer.took_s,
+        setup_error=setup_error,
+        shell_noise=noise or before,
+        unknown=unknown,
+        **values,
+    )
+    return node, _usable_python(head)
+
+
+def _usable_python(head: Mapping[str, Any]) -> str:
+    """The python that answered, if it is new enough for every program of ours."""
+    runner, version = head.get("runner"), str(head.get("python", ""))
+    major, _, minor = version.partition(".")
+    minor = minor.partition(".")[0]
+    new = major == "3" and minor.isdigit() and len(minor) < 4 and int(minor) >= 8
+    return runner if isinstance(runner, str) and runner.startswith("/") and new else ""
