@@ -12,10 +12,13 @@ from types import TracebackType
 from ringup.facts import Host, Unreached
 from ringup.reach import Answer, Listener, boot, ssh
 from ringup.reach.session import Request, Session
+from ringup.reach.witness import OVERDUE_S, Witness
 from ringup.units import show_bytes, show_seconds
 
 TICK_S = 0.1
 """How often deadlines are looked at, and the longest a `turn` waits: a signal handler's flag is seen soon."""
+WITNESSES_AT_ONCE = 4
+"""A slow cluster is not to be made slower by second connections."""
 LOOKED_AT_PER_TICK = 256
 FDS_PER_NODE = 3
 FDS_SPARE = 128
@@ -45,6 +48,9 @@ class Connections:
         self._looked_at = 0
         self._ended: list[Session] = []
         self._closed = False
+        self._witnesses: dict[Session, Witness] = {}
+        self._cleared: dict[Session, float] = {}
+        """Sessions whose path was found fine, and their `heard` at that time."""
         allow_open_files(len(self.hosts) * FDS_PER_NODE + FDS_SPARE)
         self._sessions = {host.name: self._session(host) for host in self.hosts}
         self._waiting = deque(self._sessions.values())
@@ -175,18 +181,37 @@ class Connections:
             session.on_time(now, self._connect_timeout_s, self._answer_timeout_s)
             if session.state == "waiting" and session.not_before and session not in self._waiting:
                 self._waiting.append(session)
+        self._look_twice(sessions, now)
         for _ in range(min(LOOKED_AT_PER_TICK, len(sessions))):
             self._looked_at = (self._looked_at + 1) % len(sessions)
             sessions[self._looked_at].look_at_process()
+
+    def _look_twice(self, sessions: Sequence[Session], now: float) -> None:
+        """Open second connections to nodes whose answer does not come, and hear what those tell."""
+        for session, witness in list(self._witnesses.items()):
+            witness.fresh.on_time(now, self._connect_timeout_s, self._answer_timeout_s)
+            verdict = witness.verdict()
+            if verdict is True:
+                continue
+            del self._witnesses[session]
+            self._ended.append(witness.end())
+            self._cleared[session] = session.heard
+            if isinstance(verdict, Unreached):
+                session.fail(verdict)
+        for session in sessions:
+            if len(self._witnesses) >= WITNESSES_AT_ONCE:
+                return
+            if session.is_overdue(now, OVERDUE_S) and self._cleared.get(session) != session.heard:
+                self._witnesses.setdefault(session, Witness(session, self._session(session.host)))
 
     def close(self) -> None:
         """End every connection; may be called twice."""
         if self._closed:
             return
         self._closed = True
+        self._ended += [witness.end() for witness in self._witnesses.values()]
         for session in self._sessions.values():
             self._give_up(session, "closed")
-            session.end()
         until = time.monotonic() + 1.0
         for session in self._ended:
             session.reap(max(0.0, until - time.monotonic()))

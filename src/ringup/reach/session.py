@@ -52,6 +52,8 @@ class Request:
         self.sink = sink
         """None once nobody waits for it."""
         self.closes_stdin = False
+        self.has_begun = False
+        """Whether the node said that it has the whole request."""
         self.code: int | None = None
         self.ends = 0
         """Marks of the end seen, of two (stdout and stderr)."""
@@ -76,6 +78,8 @@ class Session:
         """Monotonic time before which it is not (again) tried."""
         self.heard = 0.0
         """Monotonic time of the last byte (or step of ssh's) from the node."""
+        self.sent = 0.0
+        """Monotonic time at which the current request was sent."""
         self.process: subprocess.Popen[bytes] | None = None
         self.current: Request | None = None
         self.queue: deque[Request] = deque()
@@ -100,6 +104,11 @@ class Session:
     def is_running_program(self) -> bool:
         """Whether a program of `start` has this connection."""
         return self.current is not None and self.current.kind == "run"
+
+    def is_overdue(self, now: float, silent_s: float) -> bool:
+        """Whether a script was sent over ssh and nothing came for so long."""
+        waits = self.state == "ready" and self.current is not None and self.current.kind == "ask"
+        return waits and not self.is_local and now - max(self.heard, self.sent) > silent_s
 
     def begin(self) -> None:
         """Start the process; a failure to do so is the node's failure."""
@@ -158,6 +167,7 @@ class Session:
         if self.state != "ready" or self.current is not None or not self.queue:
             return
         self.current = self.queue.popleft()
+        self.sent = time.monotonic()
         self._send(bytes(self.current.body))
         self.current.body.clear()
 
@@ -248,7 +258,9 @@ class Session:
         if not data:
             return
         if self.state == "connecting":
-            self._on_noise(data)
+            # Before the login only ssh itself speaks.
+            if self.is_local or self.errors.phase is ssh.Phase.LOGGED_IN:
+                self._on_noise(data)
         elif self.current is not None and self.current.sink is not None:
             self.current.sink.on_errors(self.host.name, data)
 
@@ -265,6 +277,8 @@ class Session:
         if words == ("ready",) and self.state == "connecting":
             self.state = "ready"
             self._next()
+        elif len(words) == 2 and words[0] == "begin" and self.current:
+            self.current.has_begun = True
         elif len(words) == 3 and words[0] == "end" and self.current and words[1] == str(self.current.number):
             self.current.ends += 1
             self.current.code = int(words[2]) if words[2].isdigit() else None
@@ -340,7 +354,7 @@ class Session:
 
     def show_noise(self) -> str:
         """What the shell's start-up files printed, in one safe line."""
-        return printable(" / ".join(self.noise.decode("utf-8", "replace").split("\n")).strip(" /"), 400)
+        return printable(" / ".join(self.noise.decode("utf-8", "replace").split("\n")).strip(" /"), 200)
 
     def fail(self, failure: Unreached) -> None:
         """Give the connection up, and every request on it."""
