@@ -316,6 +316,10 @@ class Link:
     """The node whose token answered, where it is not `dst` (an address that several nodes own)."""
     mbyte_s: float | None = None
     """Rate of the large message, a hint only."""
+    segments: int = 0
+    """TCP segments `src` sent, repeated ones included, as its kernel counted; 0 where nothing came through."""
+    retransmitted: int = 0
+    """Those it had to send again, lost connection requests included: packets or their answers were lost."""
 
 
 @dataclass(frozen=True)
@@ -354,6 +358,8 @@ class Cluster:
     """Node name -> why the pair tests say nothing about it."""
     is_local: bool = False
     """`--local N` or one machine: host identity is not judged."""
+    first: str = ""
+    """Name of the head of the whole cluster, where this is a part of one (`only`) that may lack it."""
 
     @property
     def head(self) -> Node:
@@ -372,4 +378,5 @@ class Cluster:
         kept = tuple(nodes)
         names = {n.name for n in kept}
         links = tuple(li for li in self.links if li.src in names and li.dst in names)
-        return dataclasses.replace(self, nodes=kept, links=links)
+        first = self.first or (self.nodes[0].name if self.nodes else "")
+        return dataclasses.replace(self, nodes=kept, links=links, first=first)

@@ -30,10 +30,10 @@ def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
         interface = owner(node, address)
         # Gloo takes the first address of the host name that it can bind: one the node owns.
         if interface is not None:
-            because = f"{node.hostname or 'its host name'} resolves to it on {node.name}"
+            because = f"the node's own name {node.hostname} resolves to it"
             return (Choice(interface.name, address, because),)
     what = node.own_name.error or "no address of its own"
-    because = f"{node.hostname or 'its host name'} gives {node.name} {what}: loopback is all that is left"
+    because = f"the node's own name {node.hostname} gives {what}: loopback is all that is left"
     return (Choice("lo", LOOPBACK, because),)
 
 

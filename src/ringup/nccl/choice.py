@@ -21,7 +21,7 @@ MAX_INTERFACES = 16
 
 Version = tuple[int, ...]
 ASSUMED: Version = (2, 27, 7)
-"""Version judged by when a node's NCCL is not known; the last one that also takes interfaces that are down."""
+"""Judged by when a node's NCCL is not known; of the last releases that take interfaces that are down."""
 SKIPS_DOWN: Version = (2, 28, 3)
 """From here on interfaces that are not running are skipped, and virbr comes last."""
 

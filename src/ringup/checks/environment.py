@@ -1,0 +1,295 @@
+"""Variables that are already set where the job will run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ringup import gloo, problems
+from ringup.checks.interfaces import is_card
+from ringup.checks.net import pins
+from ringup.facts import Cluster, Node
+from ringup.nccl import choice, variables
+from ringup.rules import Finding, Fix, Severity, check
+from ringup.units import printable
+
+READS = ("environment", "interfaces")
+USES = ("nccl_conf", "own_name", "interpreter", "hostname")
+
+LEFT_ON: dict[str, tuple[tuple[str, ...], str]] = {
+    "NCCL_P2P_DISABLE": (("1",), "GPUs of a node exchange data through host memory"),
+    "NCCL_SHM_DISABLE": (("1",), "ranks of a node exchange data through the network"),
+    "NCCL_IB_DISABLE": (("1",), "InfiniBand and RoCE are not used, data goes over TCP"),
+    "NCCL_DEBUG": (("TRACE", "ABORT"), "every call is written out, or the job ends at the first warning"),
+    "CUDA_LAUNCH_BLOCKING": (("1",), "every kernel waits for the one before"),
+    "TORCH_DISTRIBUTED_DEBUG": (("DETAIL",), "every collective is checked by another one first"),
+    "TORCH_NCCL_BLOCKING_WAIT": (("1",), "time-outs and errors are handled by waiting"),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": (("0",), "a dead peer hangs the job for ever"),
+    "NCCL_CHECKS_DISABLE": (("1",), "NCCL does not check its arguments"),
+    "NCCL_SOCKET_FAMILY": (("AF_INET6",), "only IPv6 addresses are used"),
+}
+"""Variable -> values that are for experiments only, and what each costs."""
+
+FORCED = ("NCCL_PROTO", "NCCL_ALGO", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_COMM_ID")
+"""Settings that replace NCCL's own decision whatever their value."""
+
+RANK_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+)
+
+
+def value(cluster: Cluster, node: Node, name: str) -> str:
+    """What a rank would see without the plan; "" where unset."""
+    return choice.effective(node, cluster.job.env).get(name, "")
+
+
+def origin(cluster: Cluster, node: Node, name: str) -> str:
+    """Where a variable comes from, in words."""
+    if name in cluster.job.env:
+        return "from --env"
+    return f"already set on {node.name}" if name in node.environment else f"from nccl.conf on {node.name}"
+
+
+def subject(cluster: Cluster, node: Node, name: str) -> str:
+    """The user's own `--env` is nobody's to avoid."""
+    return "" if name in cluster.job.env else f"env:{name}@{node.name}"
+
+
+@check(problems.INTERFACE_NAME_MISSING, reads=READS, uses=USES)
+def interface_name_missing(cluster: Cluster) -> Iterator[Finding]:
+    """What NCCL and Gloo would find for the value on this node: nothing."""
+    for node in cluster.nodes:
+        names = [n for n in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if finds_nothing(cluster, node, n)]
+        if not names:
+            continue
+        there = (
+            ", ".join(i.name for i in node.interfaces if i.addresses and is_card(i)) or "none with an address"
+        )
+        yield Finding(
+            f"{node.name} {names[0]}",
+            found=" and ".join(f"{shown(cluster, node, n)} matches no interface" for n in names),
+            wanted=f"an interface of {node.name}: {printable(there, 200)}",
+            node=node.name,
+            subject=subject(cluster, node, names[0]),
+            fix=Fix(
+                "unset it where it comes from, or name the interface that exists there",
+                env={k: v for k, v in pins(cluster).items() if k in names},
+                commands=tuple(f"unset {n}" for n in names),
+            ),
+        )
+
+
+def finds_nothing(cluster: Cluster, node: Node, name: str) -> bool:
+    """Whether this variable leaves its reader without any interface on this node."""
+    text = value(cluster, node, name)
+    if len(text) < 2:
+        return False
+    if name == "GLOO_SOCKET_IFNAME":
+        return not nccl_syntax(text) and not gloo.announced(node, cluster.job.env)
+    return cluster.job.backend != "gloo" and not choice.sockets(node, cluster.job.env)
+
+
+def shown(cluster: Cluster, node: Node, name: str) -> str:
+    """A variable with its value and where it comes from."""
+    return f"{name}={printable(value(cluster, node, name), 100)} ({origin(cluster, node, name)})"
+
+
+def nccl_syntax(text: str) -> bool:
+    return text.startswith(("^", "="))
+
+
+@check("gloo-ifname-in-nccl-syntax", reads=READS, uses=USES)
+def gloo_ifname_in_nccl_syntax(cluster: Cluster) -> Iterator[Finding]:
+    """
+    GLOO_SOCKET_IFNAME holds NCCL's exclusion or exact-match syntax.
+
+    Why: Gloo takes plain names only; `^docker` is the name of no interface.
+
+    Fix: `GLOO_SOCKET_IFNAME=<one interface>`.
+
+    In logs: `Unable to find address for: ^docker,lo`.
+    """
+    for node in cluster.nodes:
+        text = value(cluster, node, "GLOO_SOCKET_IFNAME")
+        if nccl_syntax(text):
+            yield Finding(
+                f"{node.name} GLOO_SOCKET_IFNAME",
+                found=shown(cluster, node, "GLOO_SOCKET_IFNAME"),
+                wanted="the name of one interface",
+                node=node.name,
+                subject=subject(cluster, node, "GLOO_SOCKET_IFNAME"),
+                fix=Fix(
+                    "name one interface",
+                    env={k: v for k, v in pins(cluster).items() if k == "GLOO_SOCKET_IFNAME"},
+                ),
+            )
+
+
+@check("loopback-interface-chosen", reads=READS, uses=USES)
+def loopback_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
+    """
+    NCCL or Gloo would use the loopback interface in a job of several nodes.
+
+    Why: every rank tells its peers 127.0.0.1, and they connect to themselves.  A filter of one's own,
+    such as `NCCL_SOCKET_IFNAME=^docker`, no longer excludes `lo`.
+
+    Fix: `NCCL_SOCKET_IFNAME=^lo,docker`, or the name of the interface the nodes share.
+
+    In logs: `Bootstrap : Using lo:127.0.0.1<0>`, `NET/Socket : Using [0]lo:127.0.0.1<0>`.
+    """
+    if cluster.is_local or len(cluster.nodes) < 2:
+        return
+    for node in cluster.nodes:
+        names = [n for n in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if takes_loopback(cluster, node, n)]
+        if names:
+            yield Finding(
+                f"{node.name} {names[0]}",
+                found=" and ".join(f"{shown(cluster, node, n)} takes lo" for n in names),
+                wanted="an interface that the peers reach",
+                node=node.name,
+                subject=subject(cluster, node, names[0]),
+                fix=Fix("name the interface the nodes share", env=pins(cluster)),
+            )
+
+
+def takes_loopback(cluster: Cluster, node: Node, name: str) -> bool:
+    """Whether the value of this variable leads its reader to lo."""
+    env = cluster.job.env
+    if len(value(cluster, node, name)) < 2 or (name.startswith("NCCL") and cluster.job.backend == "gloo"):
+        return False
+    chosen = choice.sockets(node, env) if name.startswith("NCCL") else gloo.announced(node, env)
+    kinds = [i.kind for c in chosen if (i := node.interface(c.interface)) is not None]
+    return "loopback" in kinds
+
+
+@check(problems.ENVIRONMENT_DIFFERS_BETWEEN_NODES, reads=("environment",), uses=("nccl_conf",))
+def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
+    """Interface names may differ; what decides the size of messages may not."""
+    seen: dict[str, dict[str, str]] = {}
+    for node in cluster.nodes:
+        for name, text in choice.effective(node, cluster.job.env).items():
+            if name.startswith(("NCCL_", "TORCH_NCCL_")) and name not in variables.PER_NODE:
+                seen.setdefault(name, {})[node.name] = text
+    for name, values in seen.items():
+        if len(values) == len(cluster.nodes) and len(set(values.values())) == 1:
+            continue
+        breaks: Severity = "error" if name in variables.MUST_MATCH else "warning"
+        odd = list(values)
+        words = [f"{n}: {printable(values.get(n, 'unset'), 80)}" for n in [m.name for m in cluster.nodes]][:4]
+        yield Finding(
+            name,
+            found="; ".join(words),
+            wanted="one value on every node",
+            node=odd[0] if len(odd) == 1 else None,
+            subject=f"env:{name}@{odd[0]}",
+            severity=breaks if name.startswith("NCCL_") else "note",
+            fix=Fix(f"set it through the launcher: --env {name}=..., or unset it everywhere"),
+        )
+
+
+@check("harmful-env-left-on", reads=("environment",), uses=("nccl_conf",), severity="warning")
+def harmful_env_left_on(cluster: Cluster) -> Iterator[Finding]:
+    """
+    A setting meant for experiments or debugging is still on.
+
+    Why: each of them costs speed, hides errors or replaces NCCL's own decision.
+
+    Fix: unset it in the shell's start-up files, the image or nccl.conf.
+    """
+    found: dict[tuple[str, str, str], list[Node]] = {}
+    for node in cluster.nodes:
+        for name, text in choice.effective(node, cluster.job.env).items():
+            if name in cluster.job.env:
+                continue  # The user has just asked for it.
+            values, cost = LEFT_ON.get(name, ((), ""))
+            if text.upper() in values:
+                found.setdefault((name, text, cost), []).append(node)
+            elif name in FORCED and text:
+                found.setdefault((name, text, "it replaces NCCL's own decision"), []).append(node)
+    for (name, text, cost), nodes in found.items():
+        where = ", ".join(n.name for n in nodes[:4])
+        yield Finding(
+            f"{where} {name}",
+            found=f"{name}={printable(text, 100)}: {cost} ({origin(cluster, nodes[0], name)})",
+            wanted="unset, unless you know why",
+            node=nodes[0].name if len(nodes) == 1 else None,
+            subject=f"env:{name}@{nodes[0].name}",
+            severity="note" if name in FORCED else "warning",
+            fix=Fix("unset it where it comes from", commands=(f"unset {name}",)),
+        )
+
+
+@check("unknown-nccl-variable", reads=("environment",), uses=("nccl_conf",), severity="warning")
+def unknown_nccl_variable(cluster: Cluster) -> Iterator[Finding]:
+    """
+    A variable looks like one of NCCL's, and is none.
+
+    Why: NCCL ignores a name it does not know without a word, so the setting has no effect.
+
+    Fix: the spelling that was meant.
+    """
+    seen: dict[str, list[Node]] = {}
+    for node in cluster.nodes:
+        for name in choice.effective(node, cluster.job.env):
+            if variables.meant(name):
+                seen.setdefault(name, []).append(node)
+    for name, nodes in seen.items():
+        shown = printable(name, 80)
+        yield Finding(
+            f"{', '.join(n.name for n in nodes[:4])} {shown}",
+            found=f"{shown} ({origin(cluster, nodes[0], name)})",
+            wanted=variables.meant(name),
+            node=nodes[0].name if len(nodes) == 1 else None,
+            fix=Fix(f"did you mean {variables.meant(name)}?"),
+        )
+
+
+@check("stale-nccl-config", reads=("nccl_conf",), severity="warning")
+def stale_nccl_config(cluster: Cluster) -> Iterator[Finding]:
+    """
+    A nccl.conf sets variables behind the user's back.
+
+    Why: NCCL reads /etc/nccl.conf and ~/.nccl.conf and prints what is in them as `set by
+    environment`; a file copied from another cluster names interfaces this one does not have.
+
+    Fix: look at the file, and remove what is not meant for this cluster.
+    """
+    for node in cluster.nodes:
+        if node.nccl_conf:
+            words = ", ".join(f"{k}={v}" for k, v in list(node.nccl_conf.items())[:6])
+            yield Finding(
+                f"{node.name} nccl.conf",
+                found=printable(words, 300),
+                wanted="a file meant for this cluster, or none",
+                node=node.name,
+                severity="note",
+            )
+
+
+@check("launcher-environment-preset", reads=("environment",), severity="warning")
+def launcher_environment_preset(cluster: Cluster) -> Iterator[Finding]:
+    """
+    Variables that a launcher sets for its ranks are already set in a node's shell.
+
+    Why: PET_* silently changes torchrun's defaults; a left-over RANK or WORLD_SIZE makes a single
+    process wait for peers.
+
+    Fix: unset them in the shell's start-up files or the image.
+    """
+    for node in cluster.nodes:
+        names = [n for n in node.environment if n.startswith("PET_") or n in RANK_VARIABLES]
+        if names:
+            words = ", ".join(f"{n}={printable(node.environment[n], 60)}" for n in names[:6])
+            yield Finding(
+                node.name,
+                found=words,
+                wanted="none of them set before the launcher starts",
+                node=node.name,
+                subject=f"env:{names[0]}@{node.name}",
+                fix=Fix("unset them where they come from", commands=("unset " + " ".join(names[:12]),)),
+            )

@@ -1,0 +1,309 @@
+"""Interfaces themselves: down, doubled, virtual, slow, of unequal MTU, and names that match none."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+
+from ringup import problems
+from ringup.checks import net, paths
+from ringup.checks.picks import expects_nccl, is_candidate, is_virtual, picks
+from ringup.facts import Cluster, Interface, Node
+from ringup.reachability import networks
+from ringup.rules import Finding, Fix, Severity, check
+
+READS = paths.READS
+USES = paths.USES
+MARKED_SLOWER = 0.5
+"""An interface with less than this share of the best one's rate is not worth carrying data."""
+
+
+def subject(node: Node, name: str) -> str:
+    return f"interface:{node.name}/{name}"
+
+
+@check(problems.INTERFACE_DOWN, reads=READS, uses=USES)
+def interface_down(cluster: Cluster) -> Iterator[Finding]:
+    """Down or without carrier, while others are up on that network or under that name."""
+    if cluster.is_local:
+        return
+    subnets = paths.shared_subnets(cluster)
+    for node in cluster.nodes:
+        picked = {p.interface for p in picks(cluster, node)}
+        for interface in node.interfaces:
+            down = not (interface.is_up and interface.has_carrier)
+            if (
+                down
+                and is_card(interface)
+                and (interface.name in picked or missed(cluster, node, interface, subnets))
+            ):
+                state = "down" if not interface.is_up else "up, but without carrier"
+                addresses = ", ".join(a.address for a in interface.usable_addresses) or "no address"
+                yield Finding(
+                    f"{node.name} {interface.name}",
+                    found=f"{state} ({addresses})",
+                    wanted="up, as on the other nodes",
+                    node=node.name,
+                    subject=subject(node, interface.name),
+                    fix=Fix(
+                        "bring the interface up; without carrier look at cable, transceiver and switch port",
+                        env=net.pins(cluster),
+                        commands=(
+                            f"ssh {shlex.quote(node.name)} sudo ip link set {shlex.quote(interface.name)} up",
+                        ),
+                    ),
+                )
+
+
+def is_card(interface: Interface) -> bool:
+    """Not a bridge, tunnel, loopback or part of a bond: something that should have a link."""
+    return interface.kind != "loopback" and not interface.master and not is_virtual(interface)
+
+
+def missed(cluster: Cluster, node: Node, interface: Interface, subnets: dict[str, dict[str, str]]) -> bool:
+    """Whether another node is up on a network of this interface, or has it up under the same name."""
+    peers = [n for n in cluster.nodes if n.name != node.name]
+    for members in subnets.values():
+        if members.get(node.name) == interface.name:
+            others = [p.interface(members[p.name]) for p in peers if p.name in members]
+            if any(o and o.is_up and o.has_carrier for o in others):
+                return True
+    same = [p.interface(interface.name) for p in peers]
+    return not interface.usable_addresses and all(
+        o is not None and o.is_up and o.has_carrier and o.usable_addresses for o in same
+    )
+
+
+@check(problems.SAME_ADDRESS_ON_TWO_NODES, reads=READS, uses=USES)
+def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
+    """Cards only: that docker0 is the same everywhere harms nobody who does not use it."""
+    if cluster.is_local or same_machine(cluster):
+        return
+    told: set[str] = set()
+    for address, who in paths.owners(cluster).items():
+        cards = [(n, name) for n, name in who if (i := n.interface(name)) is not None and is_candidate(i)]
+        names = list(dict.fromkeys(n.name for n, _ in who))
+        if len(names) > 1 and cards:
+            told.add(address)
+            yield Finding(
+                ", ".join(f"{n.name} {name}" for n, name in who[:4]),
+                found=f"{' and '.join(names[:4])} both have {address}",
+                wanted="an address of its own for every node",
+                subject=subject(*cards[-1]),
+                fix=Fix(
+                    "take the address away from the node it does not belong to",
+                    env=net.pins(cluster),
+                    commands=tuple(
+                        f"ssh {shlex.quote(n.name)} ip -brief address show dev {shlex.quote(name)}"
+                        for n, name in who[:2]
+                    ),
+                ),
+            )
+    for fault in net.of_kind(cluster, "duplicate"):
+        strange = [e for e in fault.edges if e.error in ("another node answered", "stranger answered")]
+        if strange and not told:
+            where, node, what = net.place(fault)
+            yield Finding(
+                where,
+                found=net.listed(strange),
+                wanted="the node itself answers at its address",
+                node=node,
+                subject=what,
+                fix=Fix(
+                    "find the other machine with this address (arping) and give one of them another",
+                    env=net.pins(cluster),
+                    commands=(
+                        f"ssh {shlex.quote(strange[0].src)} arping -c 3 {shlex.quote(strange[0].address)}",
+                    ),
+                ),
+            )
+
+
+def same_machine(cluster: Cluster) -> bool:
+    """Whether two names of the list are one machine: then it is that, not a doubled address."""
+    ids = [n.boot_id for n in cluster.nodes if "boot_id" not in n.unknown and n.boot_id]
+    hosts = [n.hostname for n in cluster.nodes if "hostname" not in n.unknown and n.hostname]
+    return len(set(ids)) < len(ids) and len(set(hosts)) < len(hosts)
+
+
+@check(problems.VIRTUAL_INTERFACE_CHOSEN, reads=(*READS, "cluster.links"), uses=USES)
+def virtual_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
+    """One that every peer reaches under an address of its own is fine, whatever it is called."""
+    if cluster.is_local or len(cluster.nodes) < 2:
+        return
+    owned = paths.owners(cluster)
+    tried = paths.routed(cluster)
+    for node in cluster.nodes:
+        by_name: dict[str, list[str]] = {}
+        severity: dict[str, Severity] = {}
+        for pick in picks(cluster, node):
+            interface = node.interface(pick.interface)
+            if interface is None or not is_virtual(interface):
+                continue
+            attempts = [li for (_, dst, a), li in tried.items() if (dst, a) == (node.name, pick.address)]
+            alone = len(owned.get(pick.address, [])) == 1
+            if alone and attempts and all(li.ok and li.large_packet_ok is not False for li in attempts):
+                continue
+            who = "Gloo announces it: " if pick.by_gloo else ""
+            by_name.setdefault(pick.interface, []).append(who + pick.because)
+            if pick.by_gloo or expects_nccl(cluster):
+                severity[pick.interface] = "error"
+        for name, reasons in by_name.items():
+            interface = node.interface(name)
+            addresses = ", ".join(a.address for a in interface.addresses[:2]) if interface else ""
+            yield Finding(
+                f"{node.name} {name}",
+                found=f"{name} {addresses} would be used: {'; '.join(dict.fromkeys(reasons))}",
+                wanted="a network card that the peers reach",
+                node=node.name,
+                subject=subject(node, name),
+                severity=severity.get(name, "note"),
+                fix=Fix(
+                    "name the interface the nodes share, and repair the hosts file if the node's own name "
+                    "points to a bridge",
+                    env=net.pins(cluster),
+                ),
+            )
+
+
+@check("slow-interface-chosen", reads=(*READS, "cluster.links"), uses=USES, severity="warning")
+def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
+    """
+    NCCL or Gloo would use a slow interface although a faster one joins all nodes.
+
+    Why: they take the first in the kernel's order (or the host name's address); a management
+    network of 1 Gbit/s then carries the gradients.
+
+    Fix: name the fast one in `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`.
+
+    In logs: `NET/Socket : Using [0]eno1` on machines with a faster card.
+    """
+    if cluster.is_local or len(cluster.nodes) < 2:
+        return
+    best = paths.best(cluster)
+    if best is None or not best.speed_gbit_s:
+        return
+    for node in cluster.nodes:
+        chosen = {p.interface: p for p in picks(cluster, node)}
+        for name, pick in chosen.items():
+            interface = node.interface(name)
+            speed = interface.speed_gbit_s if interface else None
+            if name == best.interfaces[node.name] or not speed or is_in_trouble(cluster, node, name):
+                continue
+            if speed < MARKED_SLOWER * best.speed_gbit_s:
+                fast = best.interfaces[node.name]
+                yield Finding(
+                    f"{node.name} {name}",
+                    found=f"{name} at {speed:g} Gbit/s would be used ({pick.because})",
+                    wanted=f"{fast} at {best.speed_gbit_s:g} Gbit/s, which joins all nodes",
+                    node=node.name,
+                    subject=subject(node, name),
+                    fix=Fix("stay on the fast network", env=net.pins(cluster)),
+                )
+
+
+def is_in_trouble(cluster: Cluster, node: Node, name: str) -> bool:
+    """Whether a path to this interface fails: then that is what is said of it."""
+    return any(e.dst == node.name and e.interface == name for f in paths.faults(cluster) for e in f.edges)
+
+
+@check("link-speed-below-peers", reads=READS, uses=USES, severity="warning")
+def link_speed_below_peers(cluster: Cluster) -> Iterator[Finding]:
+    """
+    An interface runs slower than the peers' interfaces on the same network.
+
+    Why: a cable, transceiver or port that negotiated down; the slowest link sets the pace of all.
+
+    Fix: reseat or change cable and transceiver, look at the switch port: `ethtool IFNAME`.
+    """
+    if cluster.is_local:
+        return
+    for members in paths.shared_subnets(cluster).values():
+        speeds = {}
+        for name, interface in members.items():
+            facts = cluster.node(name).interface(interface)
+            if facts and facts.speed_gbit_s and facts.is_up and facts.has_carrier:
+                speeds[name] = facts.speed_gbit_s
+        usual = max(Counter(speeds.values()).items(), key=lambda kv: (kv[1], kv[0]))[0] if speeds else 0.0
+        for name, speed in speeds.items():
+            if speed < usual:
+                yield Finding(
+                    f"{name} {members[name]}",
+                    found=f"{speed:g} Gbit/s",
+                    wanted=f"{usual:g} Gbit/s, as the peers on this network",
+                    node=name,
+                    subject=f"interface:{name}/{members[name]}",
+                    fix=Fix(
+                        "reseat or change cable and transceiver; look at the switch port",
+                        commands=(f"ssh {shlex.quote(name)} ethtool {shlex.quote(members[name])}",),
+                    ),
+                )
+
+
+@check("mtu-differs", reads=READS, uses=USES, severity="note")
+def mtu_differs(cluster: Cluster) -> Iterator[Finding]:
+    """
+    Interfaces on one network have different MTUs.
+
+    Why: TCP settles on the smaller one; RDMA and UDP do not, and a router between them drops
+    what is too large.
+
+    Fix: the same MTU on every node and switch port of the network.
+    """
+    holes = {f.network for f in paths.faults(cluster) if f.kind == "black-hole"}
+    for network, members in paths.shared_subnets(cluster).items():
+        mtus = {}
+        for name, interface in members.items():
+            facts = cluster.node(name).interface(interface)
+            if facts and facts.is_up:
+                mtus[name] = facts.mtu_bytes
+        usual = max(Counter(mtus.values()).items(), key=lambda kv: (kv[1], kv[0]))[0] if mtus else 0
+        odd = [name for name, mtu in mtus.items() if mtu != usual]
+        if odd and network not in holes and not cluster.is_local:
+            yield Finding(
+                ", ".join(f"{n} {members[n]}" for n in odd[:4]),
+                found=net.listed(f"{n} {members[n]} {mtus[n]} bytes" for n in odd),
+                wanted=f"{usual} bytes, as the others on {network}",
+                node=odd[0] if len(odd) == 1 else None,
+                subject=f"interface:{odd[0]}/{members[odd[0]]}",
+            )
+
+
+@check("several-interfaces-one-subnet", reads=READS, uses=USES, severity="warning")
+def several_interfaces_one_subnet(cluster: Cluster) -> Iterator[Finding]:
+    """
+    Two interfaces of a node lie in one subnet, under strict reverse path filtering.
+
+    Why: answers leave by one interface whatever the one they were asked on, and the kernel then
+    drops what comes in on the other.
+
+    Fix: a subnet for each interface, or `net.ipv4.conf.all.rp_filter=2`, `arp_ignore=1` and
+    `arp_announce=2` with a routing rule for each address.
+    """
+    if cluster.is_local or len(cluster.nodes) < 2:
+        return
+    usable = {i for n in networks(cluster) for i in n.interfaces.items()}
+    for node in cluster.nodes:
+        members: dict[str, list[Interface]] = {}
+        for interface in node.interfaces:
+            if is_candidate(interface) and interface.is_up and interface.has_carrier:
+                for net_of in {paths.subnet(a.address, a.prefix_length) for a in interface.usable_addresses}:
+                    members.setdefault(net_of, []).append(interface)
+        for network, same in members.items():
+            proven = all((node.name, i.name) in usable for i in same)
+            if len(same) > 1 and any(i.rp_filter == 1 for i in same) and not proven:
+                names = ", ".join(i.name for i in same)
+                yield Finding(
+                    f"{node.name} {names}",
+                    found=f"{names} are all in {network}, with rp_filter 1",
+                    wanted="one interface for a subnet, or loose filtering (rp_filter 2)",
+                    node=node.name,
+                    subject=subject(node, same[-1].name),
+                    fix=Fix(
+                        "let answers leave by another interface",
+                        commands=(
+                            f"ssh {shlex.quote(node.name)} sudo sysctl -w net.ipv4.conf.all.rp_filter=2",
+                        ),
+                    ),
+                )

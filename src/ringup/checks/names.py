@@ -1,0 +1,286 @@
+"""Host names: what a node's own name means on itself and on its peers."""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+from collections.abc import Iterator
+
+from ringup import gloo, problems
+from ringup.checks.net import listed, pins
+from ringup.facts import Cluster, Node, Resolution
+from ringup.nccl.choice import effective
+from ringup.rules import Finding, Fix, Severity, check
+
+READS = ("own_name", "interfaces", "hostname")
+USES = ("environment", "nccl_conf", "peer_names", "fqdn")
+SLOW_LOOKUP_S = 1.0
+"""A look-up that takes longer makes TCPStore's accept visibly slow: it looks every client up."""
+
+
+def is_address(text: str) -> bool:
+    """Whether a name is a literal address."""
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(address: str) -> bool:
+    return is_address(address) and ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def family(address: str) -> int:
+    return ipaddress.ip_address(address.partition("%")[0]).version
+
+
+def severity_of(cluster: Cluster, node: Node) -> Severity:
+    """A name matters less where Gloo is told its interface."""
+    pinned = effective(node, cluster.job.env).get("GLOO_SOCKET_IFNAME")
+    return "note" if pinned else "error"
+
+
+def applies(cluster: Cluster) -> bool:
+    return len(cluster.nodes) > 1 and not cluster.is_local
+
+
+def repaired(cluster: Cluster, node: Node, where: str | None = None) -> Fix:
+    """The line that the hosts file should have, and the variable that makes it unnecessary."""
+    from ringup.checks.paths import best
+
+    network = best(cluster)
+    address = network.addresses.get(node.name, "") if network else ""
+    line = f"{address or 'ADDRESS'} {node.hostname or node.name}"
+    return Fix(
+        f"give the name the node's address on the shared network in the hosts file of {where or node.name}: "
+        f"`{line}`; or set the interface, then names do not matter",
+        env=pins(cluster),
+        commands=(
+            f"ssh {shlex.quote(where or node.name)} getent ahosts {shlex.quote(node.hostname or node.name)}",
+        ),
+    )
+
+
+def own_name_fault(cluster: Cluster, node: Node) -> str:
+    """
+    What is wrong with a node's own name on the node itself: the one most exact name, "" if nothing.
+
+    Each is the name of a rule here but "virtual", which is a matter of interfaces.
+    """
+    addresses = [a for a in node.own_name.addresses if is_address(a)]
+    if not addresses:
+        return "own-hostname-unresolvable"
+    held = [a for a in addresses if gloo.owner(node, a) is not None]
+    others = [
+        family(p.own_name.addresses[0])
+        for p in cluster.nodes
+        if p.name != node.name and p.own_name.addresses and is_address(p.own_name.addresses[0])
+    ]
+    has_ipv4 = any(
+        a.family == "inet" for i in node.interfaces if i.kind != "loopback" for a in i.usable_addresses
+    )
+    if has_ipv4 and 4 in others and all(family(a) == 6 and not is_loopback(a) for a in addresses):
+        return "hostname-resolves-to-ipv6-only"
+    if held and is_loopback(held[0]):
+        return "hostname-resolves-to-loopback"
+    if not held:
+        loop = any(is_loopback(a) for a in addresses)
+        return "hostname-resolves-to-loopback" if loop else "hostname-resolves-to-wrong-address"
+    return ""
+
+
+def own(cluster: Cluster, fault: str) -> Iterator[Node]:
+    """The nodes whose own name has this fault."""
+    if applies(cluster):
+        for node in cluster.nodes:
+            if own_name_fault(cluster, node) == fault:
+                yield node
+
+
+@check(problems.HOSTNAME_RESOLVES_TO_LOOPBACK, reads=READS, uses=USES)
+def hostname_resolves_to_loopback(cluster: Cluster) -> Iterator[Finding]:
+    """Debian's and Ubuntu's installers write 127.0.1.1 into /etc/hosts."""
+    for node in own(cluster, "hostname-resolves-to-loopback"):
+        yield Finding(
+            node.name,
+            found=f"{node.hostname} is {', '.join(node.own_name.addresses[:4])} on {node.name} itself",
+            wanted="an address that the peers reach",
+            node=node.name,
+            subject=f"name:{node.name}",
+            severity=severity_of(cluster, node),
+            fix=repaired(cluster, node),
+        )
+
+
+@check("hostname-resolves-to-ipv6-only", reads=READS, uses=USES)
+def hostname_resolves_to_ipv6_only(cluster: Cluster) -> Iterator[Finding]:
+    """
+    A node's own name has only an IPv6 address while its peers' names have IPv4 ones.
+
+    Why: Gloo compares the addresses of both ends and gives up on two families.
+
+    Fix: an IPv4 address for the name, or `GLOO_SOCKET_IFNAME` on every node.
+
+    In logs: `ss1.ss_family == ss2.ss_family. 2 vs 10`.
+    """
+    for node in own(cluster, "hostname-resolves-to-ipv6-only"):
+        yield Finding(
+            node.name,
+            found=f"{node.hostname} is only {', '.join(node.own_name.addresses[:4])} on {node.name}",
+            wanted="an IPv4 address, as the peers' names have",
+            node=node.name,
+            subject=f"name:{node.name}",
+            severity=severity_of(cluster, node),
+            fix=repaired(cluster, node),
+        )
+
+
+@check("hostname-resolves-to-wrong-address", reads=READS, uses=USES)
+def hostname_resolves_to_wrong_address(cluster: Cluster) -> Iterator[Finding]:
+    """
+    A node's own name gives an address that none of its interfaces has.
+
+    Why: Gloo cannot bind it and falls back to loopback; c10d's rendezvous takes the node for another.
+
+    Fix: the node's own address in its hosts file or DNS, or `GLOO_SOCKET_IFNAME`.
+
+    In logs: `Unable to resolve hostname to a (local) address. Using the loopback address as fallback`.
+    """
+    for node in own(cluster, "hostname-resolves-to-wrong-address"):
+        yield Finding(
+            node.name,
+            found=f"{node.hostname} is {', '.join(node.own_name.addresses[:4])} on {node.name}, "
+            "which is no address of its own",
+            wanted="an address of the node",
+            node=node.name,
+            subject=f"name:{node.name}",
+            severity=severity_of(cluster, node),
+            fix=repaired(cluster, node),
+        )
+
+
+@check("own-hostname-unresolvable", reads=READS, uses=USES)
+def own_hostname_unresolvable(cluster: Cluster) -> Iterator[Finding]:
+    """
+    A node does not know its own name.
+
+    Why: torch's launcher asks for it and dies; Gloo falls back to loopback, where no peer finds it.
+
+    Fix: the name in the node's hosts file with its address on the shared network, or
+    `GLOO_SOCKET_IFNAME`.
+
+    In logs: `socket.gaierror: [Errno -3] Temporary failure in name resolution`, with no name in it.
+    """
+    for node in own(cluster, "own-hostname-unresolvable"):
+        also = ", nor the name of any other node" if knows_nothing(node) and node.peer_names else ""
+        yield Finding(
+            node.name,
+            found=f"{node.name} does not know its own name {node.hostname}{also}"
+            + (f": {node.own_name.error}" if node.own_name.error else ""),
+            wanted="an address that the peers reach",
+            node=node.name,
+            subject=f"name:{node.name}",
+            severity=severity_of(cluster, node),
+            fix=repaired(cluster, node),
+        )
+
+
+def knows_nothing(node: Node) -> bool:
+    """Whether no name at all is known on this node, its own included."""
+    if "peer_names" in node.unknown:
+        return False
+    others = [r for r in node.peer_names if not is_address(r.name)]
+    return not node.own_name.addresses and not any(r.addresses for r in others)
+
+
+@check(
+    problems.HOSTNAME_UNRESOLVABLE_FROM_PEER,
+    reads=(*READS, "peer_names"),
+    uses=("environment", "nccl_conf", "fqdn"),
+)
+def hostname_unresolvable_from_peer(cluster: Cluster) -> Iterator[Finding]:
+    """A name that is an alias in ssh's configuration alone, known nowhere, is nobody's fault."""
+    if not applies(cluster):
+        return
+    for node in cluster.nodes:
+        wrong: dict[str, list[str]] = {}
+        for place in cluster.nodes:
+            if place.name != node.name and not knows_nothing(place):
+                for words, label in wrong_views(node, place):
+                    wrong.setdefault(label, []).append(words)
+        if not wrong:
+            continue
+        places = [p for p in cluster.nodes if p.name != node.name and any(wrong_views(node, p))]
+        written = node.name in wrong
+        words_all = [w for label in sorted(wrong, key=lambda n: n != node.name) for w in wrong[label][:3]]
+        yield Finding(
+            places[0].name if len(places) == 1 else node.name,
+            found=listed(words_all),
+            wanted=f"an address of {node.name}",
+            node=places[0].name if len(places) == 1 else None,
+            subject=f"name:{node.name}",
+            severity="error" if written and is_own_name(node) else "note",
+            fix=repaired(cluster, node, places[0].name),
+        )
+
+
+def is_own_name(node: Node) -> bool:
+    """Whether the user's word for the node is what the node calls itself, and not ssh's alias."""
+    return node.name.split(".")[0] == node.hostname.split(".")[0]
+
+
+def wrong_views(node: Node, place: Node) -> list[tuple[str, str]]:
+    """What is wrong with this node's names as seen on `place`, in words, and the name."""
+    found = []
+    aliases = {node.name, node.hostname} - {""}
+    for seen in place.peer_names:
+        if seen.name in aliases and not is_address(seen.name):
+            words = wrong_view(node, place, seen)
+            if words:
+                found.append((words, seen.name))
+    return found
+
+
+def wrong_view(node: Node, place: Node, seen: Resolution) -> str:
+    addresses = [a for a in seen.addresses if is_address(a)]
+    if not addresses:
+        if seen.name != node.hostname and not is_own_name(node):
+            return ""  # ssh's alias; nothing but ssh uses it.
+        error = f" ({seen.error})" if seen.error else ""
+        return f"{place.name} does not know {seen.name}{error}"
+    if set(addresses) & set(node.own_name.addresses):
+        return ""  # Wrong or right, it is what the node says of itself.
+    if any(gloo.owner(node, a) is not None and not is_loopback(a) for a in addresses):
+        return ""
+    return f"{seen.name} is {', '.join(addresses[:3])} on {place.name}, which {node.name} does not have"
+
+
+@check("reverse-dns-slow", reads=("reverse_lookup_s",), uses=("own_name",), severity="warning")
+def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding]:
+    """
+    Looking up the name of a peer's address takes long.
+
+    Why: torch's TCPStore looks up every client that connects; a dead name server makes it look
+    like a firewall: `client socket has timed out`.
+
+    Fix: remove the dead name server from /etc/resolv.conf, or add `options timeout:1 attempts:1`.  A
+    line in /etc/hosts for the plain address does not help.
+
+    In logs: every connect takes 5 or 10 s, while raw TCP is fast.
+    """
+    for node in cluster.nodes:
+        forward = node.own_name.took_s if "own_name" not in node.unknown else 0.0
+        slowest = max(node.reverse_lookup_s, forward)
+        if slowest > SLOW_LOOKUP_S:
+            what = "a reverse look-up" if slowest == node.reverse_lookup_s else "looking up its own name"
+            yield Finding(
+                node.name,
+                found=f"{what} takes {slowest:.1f} s",
+                wanted=f"under {SLOW_LOOKUP_S:g} s",
+                node=node.name,
+                fix=Fix(
+                    "remove the name server that does not answer",
+                    commands=(f"ssh {shlex.quote(node.name)} cat /etc/resolv.conf",),
+                ),
+            )
