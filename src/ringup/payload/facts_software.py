@@ -230,8 +230,40 @@ def interpreter(request):
     return found
 
 
+def gpus(root):
+    """
+    What can be told of GPUs, without waking the driver where its files tell enough.
+
+    `proc` counts /proc/driver/nvidia/gpus (None where there is none), `devices` counts
+    /dev/nvidiaN.  A container may see the machine's /proc and no device file, a fresh
+    machine has made none yet: then `listed` is what nvidia-smi says.
+    """
+    try:
+        proc = len(os.listdir(root + "/proc/driver/nvidia/gpus"))
+    except OSError:
+        proc = None
+    names = [n for n in os.listdir(root + "/dev") if n.startswith("nvidia") and n[6:].isdigit()]
+    found = {
+        "proc": proc,
+        "devices": len(names),
+        "amd": os.path.exists(root + "/dev/kfd"),
+        "driver": os.path.exists(root + "/proc/driver/nvidia/version"),
+    }
+    if (proc and not names) or os.path.exists(root + "/dev/dxg"):
+        tool = which("nvidia-smi")
+        try:
+            found["listed"] = output_of([tool, "-L"], 5.0) if tool else ""
+        except OSError as error:
+            found["reason"] = str(error)
+    return found
+
+
 def probe(request, root):
     out, unknown = {}, {}
+    try:
+        out["gpus"] = gpus(root)
+    except OSError as error:
+        unknown["gpus"] = str(error)
     try:
         out["interpreter"] = interpreter(request)
     except (OSError, ValueError, SyntaxError, TypeError, IndexError, NameError) as error:

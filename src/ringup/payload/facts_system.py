@@ -102,26 +102,6 @@ def ports(root):
     return {"ephemeral_first": int(first), "ephemeral_last": int(last), "reserved": reserved[:65536]}
 
 
-def gpus(root):
-    """
-    What can be told of GPUs without asking the driver.
-
-    `proc` counts /proc/driver/nvidia/gpus (a container toolkit hides there what is not
-    ours), `devices` counts /dev/nvidiaN; None where the driver's directory is absent.
-    """
-    try:
-        proc = len(os.listdir(root + "/proc/driver/nvidia/gpus"))
-    except OSError:
-        proc = None
-    names = [name for name in os.listdir(root + "/dev") if name.startswith("nvidia") and name[6:].isdigit()]
-    return {
-        "proc": proc,
-        "devices": len(names),
-        "amd": os.path.exists(root + "/dev/kfd"),
-        "driver": os.path.exists(root + "/proc/driver/nvidia/version"),
-    }
-
-
 def probe(request, root):
     out = {}
     unknown = {}
@@ -137,7 +117,6 @@ def probe(request, root):
         "limits": limits,
         "ports": lambda: ports(root),
         "environment": environment,
-        "gpus": lambda: gpus(root),
     }
     for name, ask in questions.items():
         try:

@@ -35,7 +35,7 @@ from ringup.facts import (
     unreached_node,
 )
 from ringup.parse.frames import Frames, split_frames
-from ringup.parse.gpus import visible_count
+from ringup.parse.gpus import gpu_uuids, visible_count
 from ringup.parse.nccl_conf import merged
 from ringup.probes import plain
 from ringup.probes.script import FIELDS
@@ -160,13 +160,13 @@ def check(value: Any) -> None:
 
 def gpu_count(raw: Mapping[str, Any], visible: str | None) -> int:
     """
-    GPUs the job sees, from counts of directories and device files (see payload/facts_system.py).
+    GPUs the job sees, from counts of directories and device files (see payload/facts_software.py).
 
     Raises ValueError, with the reason, where that cannot be told.
     """
     proc, devices, listed = raw.get("proc"), raw.get("devices"), raw.get("listed")
-    if isinstance(listed, int):
-        return visible_count(listed, visible)
+    if isinstance(listed, str):
+        return visible_count(len(gpu_uuids(listed)), visible)
     if raw.get("reason"):
         raise Garbage(str(raw["reason"]))
     if not isinstance(devices, int) or not isinstance(proc, int | None):

@@ -30,12 +30,12 @@ PARTS = {
 FIELDS = {
     "system": (
         "hostname", "boot_id", "user", "uid", "kernel", "machine", "cpu_count", "memory_bytes", "limits",
-        "ports", "environment", "gpu_count",
+        "ports", "environment",
     ),
     "network": ("interfaces", "routes"),
     "names": ("own_name", "fqdn", "peer_names", "reverse_lookup_s"),
     "processes": ("listeners", "leftovers"),
-    "software": ("interpreter", "torchrun_on_path"),
+    "software": ("interpreter", "torchrun_on_path", "gpu_count"),
     "spaces": ("shm", "tmp"),
     "work": ("chdir", "script"),
     "home": ("cache", "nccl_conf"),
@@ -47,7 +47,7 @@ LIMITS_S = {
     "network": 3.0,
     "names": 6.0,
     "processes": 5.0,
-    "software": 6.0,
+    "software": 8.0,
     "spaces": 3.0,
     "work": 4.0,
     "home": 4.0,

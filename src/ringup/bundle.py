@@ -1,0 +1,117 @@
+"""
+A Cluster in a file: what `--save` writes and `--from` works on.
+
+JSON, readable by a later version (new fields have defaults) and by an earlier one
+(fields it does not know are skipped).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ringup import __version__
+from ringup.errors import BundleError
+from ringup.facts import Cluster
+
+SCHEMA = 1
+LARGEST_BYTES = 1 << 30
+SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+HIDDEN = "(hidden)"
+HINT = "give a file written by `ringup check --save F`"
+
+
+def without_secrets(cluster: Cluster) -> Cluster:
+    """
+    The same cluster, the values of secret-looking `--env` hidden; what nodes told was hidden there.
+
+    >>> from ringup.facts import Job
+    >>> without_secrets(Cluster((), job=Job(env={"HF_TOKEN": "hf_1", "A": "1"}))).job.env
+    {'HF_TOKEN': '(hidden)', 'A': '1'}
+    """
+    hidden = {k: HIDDEN if any(s in k.upper() for s in SECRETS) else v for k, v in cluster.job.env.items()}
+    return dataclasses.replace(cluster, job=dataclasses.replace(cluster.job, env=hidden))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity (a limit that is none): it travels as a word."""
+    if isinstance(value, float) and math.isinf(value):
+        return "unlimited"
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def to_json(cluster: Cluster) -> bytes:
+    """The file's content."""
+    plain = _finite(msgspec.to_builtins(without_secrets(cluster)))
+    return msgspec.json.encode({"ringup": __version__, "schema": SCHEMA, "cluster": plain})
+
+
+def from_json(data: bytes) -> Cluster:
+    """
+    The cluster in a file's content.
+
+    Raises BundleError for anything that is not one, or of a schema that is too new.
+    """
+    try:
+        whole = msgspec.json.decode(data)
+        if not isinstance(whole, dict) or "cluster" not in whole:
+            raise BundleError("not a saved collection: it has no cluster", hint=HINT)
+        if whole.get("schema") != SCHEMA:
+            made_by = str(whole.get("ringup", "an unknown version"))[:40]
+            raise BundleError(
+                f"a saved collection of schema {str(whole.get('schema'))[:20]}, made by ringup {made_by}",
+                hint=f"read it with that version; {__version__} reads schema {SCHEMA}",
+            )
+        _restore_limits(whole["cluster"])
+        return msgspec.convert(whole["cluster"], Cluster)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, AttributeError) as error:
+        raise BundleError(f"not a saved collection: {str(error)[:200]}", hint=HINT) from error
+
+
+def _restore_limits(cluster: Any) -> None:
+    for node in cluster["nodes"]:
+        limits = node.get("limits", {})
+        for name, value in limits.items():
+            if value == "unlimited":
+                limits[name] = math.inf
+
+
+def save(cluster: Cluster, path: Path) -> None:
+    """
+    Write a cluster; the file is whole or not there.
+
+    Raises BundleError when it cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(to_json(cluster))
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise BundleError(
+            f"{path} cannot be written: {error.strerror}", hint="name a file in a directory you may write"
+        ) from error
+
+
+def load(path: Path) -> Cluster:
+    """
+    Read a cluster written by `save`.
+
+    Raises BundleError when it cannot be read or is something else.
+    """
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise BundleError(f"{path} is larger than any saved collection", hint=HINT)
+        data = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}", hint=HINT) from error
+    return from_json(data)
