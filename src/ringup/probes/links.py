@@ -77,7 +77,7 @@ def read_row(
 ) -> Link | None:
     """One result of a node as a link; None for a row that makes no sense."""
     try:
-        number, kind, value, ok, large, error, source, rtt_us, rate, answered, stranger = row
+        number, kind, value, ok, large, error, source, rtt_us, rate, answered, stranger, sent, again = row
         target = voice.targets[number] if number >= 0 else None
         if target is None or kind not in ("routed", "source", "device"):
             return None
@@ -101,6 +101,8 @@ def read_row(
             bound=kind,
             stranger=bool(stranger) or bool(answered and not other and error != "own address"),
             mbyte_s=float(rate) or None,
+            segments=int(sent),
+            retransmitted=int(again),
             answered_by=other if other != end.node else "",
         )
     except (ValueError, TypeError, IndexError):

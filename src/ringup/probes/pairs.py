@@ -28,6 +28,7 @@ ROUND_S = 8.5
 LEAST_START_S = 5.0
 LOOKUP_S = 4.0
 TURN_S = 0.25
+PARTS = ("pairs_wire", "pairs_names", "pairs")
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,9 @@ def why_not(node: Node) -> str:
 
 @cache
 def payload_source() -> str:
-    """The program every node runs."""
-    return (resources.files("ringup") / "payload" / "pairs.py").read_text(encoding="utf-8")
+    """The program every node runs: its parts, one after the other."""
+    folder = resources.files("ringup") / "payload"
+    return "\n\n".join((folder / f"{part}.py").read_text(encoding="utf-8") for part in PARTS)
 
 
 def proof(talk: Round) -> Proof:
