@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_address, ip_interface
+from statistics import median
 from typing import Literal
 
 from ringup.facts import Cluster, Interface, Link, Node
@@ -42,7 +43,7 @@ class Network:
     speed_gbit_s: float | None = None
     """The slowest interface's link rate; None where one of them is unknown."""
     mbyte_s: float | None = None
-    """Rate into the slowest node, by the large message: a hint only."""
+    """Rate into the middle one of the nodes, by the large message: a hint only."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,22 @@ class PortFilter:
     """What the closed ones answered, each word once."""
     rendezvous_open: tuple[int, ...] = field(default=())
     """Those of the open ports that are candidates for the rendezvous."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What had to be sent again from `src` to one address of `dst`, over all attempts that came through."""
+
+    src: str
+    dst: str
+    src_interface: str
+    dst_interface: str
+    address: str
+    segments: int
+    retransmitted: int
+    affected: int
+    """Connections that had to send something again."""
+    connections: int
 
 
 def few(names: Iterable[str], most: int = 4) -> str:
@@ -217,15 +234,14 @@ def is_v6(address: str) -> bool:
 
 def belongs(cluster: Cluster, first: Place, node: Node, place: Place) -> float:
     """How well an address fits a network that has the head at `first`; the family above all."""
-    score = 0.0
-    if is_v6(place.address) == is_v6(first.address):
-        score += 100
-    if same_subnet(cluster.head, first, place):
-        score += 10
+    near = same_subnet(cluster.head, first, place)
+    score = 100.0 * (is_v6(place.address) == is_v6(first.address)) + 10.0 * near
+    # Of two interfaces in one subnet the kernel leaves by the first, whichever was meant: there
+    # the name tells more.  On a routed fabric the way taken does.
     if any(li.src == node.name and li.src_interface == place.interface for li in first.tried):
-        score += 5
+        score += 1 if near else 5
     if place.interface == first.interface:
-        score += 2
+        score += 4 if near else 2
     interface = node.interface(place.interface)
     if interface is not None:
         score -= KIND_ORDER[interface.kind] / 10
@@ -256,7 +272,7 @@ def network(cluster: Cluster, members: list[Place]) -> Network:
         addresses={p.node: p.address for p in members},
         family="inet6" if is_v6(members[0].address) else "inet",
         speed_gbit_s=min(known) if len(known) == len(speeds) else None,
-        mbyte_s=min(rates) if rates else None,
+        mbyte_s=median(rates) if rates else None,
     )
 
 
@@ -306,3 +322,31 @@ def port_filters(cluster: Cluster) -> tuple[PortFilter, ...]:
                 )
             )
     return tuple(found)
+
+
+def losses(cluster: Cluster) -> tuple[Loss, ...]:
+    """
+    Addresses to which something had to be sent again, the worst share first.
+
+    A single one can be chance.  Short connections count as much as the long ones: a large
+    message leaves the kernel in a few big pieces, which a packet filter drops whole.
+    """
+    rows: dict[tuple[str, str, str], list[Link]] = {}
+    for li in cluster.links:
+        if li.ok and li.bound == "routed" and li.segments:
+            rows.setdefault((li.src, li.dst, li.address), []).append(li)
+    found = [
+        Loss(
+            links[0].src,
+            links[0].dst,
+            links[0].src_interface,
+            links[0].dst_interface,
+            links[0].address,
+            segments=sum(li.segments for li in links),
+            retransmitted=sum(li.retransmitted for li in links),
+            affected=sum(li.retransmitted > 0 for li in links),
+            connections=len(links),
+        )
+        for links in rows.values()
+    ]
+    return tuple(sorted((x for x in found if x.retransmitted), key=lambda x: -x.affected / x.connections))
