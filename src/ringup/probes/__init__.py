@@ -7,8 +7,10 @@ One node that fails, lies or is slow is a result; the others are known all the s
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -43,6 +45,12 @@ def default_interpreter(environ: Mapping[str, str]) -> str:
         if prefix.startswith("/"):
             return f"{prefix.rstrip('/')}/bin/python"
     return ""
+
+
+def own_interpreter() -> str:
+    """The python that runs us, when it is an environment that trains: one with torch in it."""
+    in_environment = sys.prefix != sys.base_prefix
+    return sys.executable if in_environment and importlib.util.find_spec("torch") else ""
 
 
 def peers_of(position: int, hosts: Sequence[Host]) -> list[Host]:
@@ -86,7 +94,7 @@ class Facts:
 
     def ask(self) -> tuple[Node, ...]:
         """All nodes in the user's order."""
-        default_python = default_interpreter(os.environ)
+        default_python = default_interpreter(os.environ) or own_interpreter()
         began = time.time()
         scripts = {}
         for position, host in enumerate(self.hosts):
