@@ -1,0 +1,114 @@
+"""
+The few lines counting needs to understand: collective calls, Init lines, transports, steps.
+
+Wordings after NCCL's source, 2.4 to 2.30 (`enqueue.cc`, `init.cc`, `transport/*.cc`): a call is
+printed when it is enqueued, `opCount` is hexadecimal and no sequence number of collectives.
+"""
+
+from __future__ import annotations
+
+import re
+
+CALL_MARK = b": opCount "
+
+HEAD = re.compile(
+    rb"(?:(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) )?(?:\[(?P<dev>\d+)\] )?NCCL INFO (?P<kind>\w{1,40}):(?= o)"
+)
+"""Process and kind of a collective line, up to the colon; excerpts may have lost HOST:PID:TID."""
+
+FIELDS = re.compile(
+    rb"([0-9a-fA-F]+) sendbuff (\S+) recvbuff (\S+) count (\d+) datatype (\d+) op (\d+) root (-?\d+)"
+    rb" comm (0x[0-9a-fA-F]+|\(nil\)) \[nranks=(\d+)\] stream (0x[0-9a-fA-F]+|\(nil\))\s*\Z"
+)
+"""What follows `KIND: opCount ` on a whole line."""
+
+PREFIX = re.compile(rb"(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>\d+)\] )?")
+"""Process of any other NCCL line; searched, since a stamp or a label may stand before it."""
+
+LABEL = re.compile(
+    rb"\A\s*(?:(?P<srun>\d+): |\[(?P<torchrun>[a-z]+\d+)\]:|\[(?P<mpirun>\d+,\d+)\]<std(?:out|err)>: ?)"
+)
+"""What srun --label, torchrun --tee and mpirun --tag-output put before a line."""
+
+INIT = re.compile(
+    rb"comm (?P<pointer>0x[0-9a-fA-F]+) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+) cudaDev (?P<dev>\d+)"
+    rb"(?: nvmlDev -?\d+)?(?: busId [0-9a-fA-F]+)?"
+    rb"(?: parent (?P<parent>0x[0-9a-fA-F]+)(?: (?:splitCount|childCount) (?P<split>-?\d+))?"
+    rb" color (?P<color>-?\d+) key -?\d+)?"
+    rb"(?: commId (?P<id>0x[0-9a-fA-F]+))? ?- Init (?P<state>START|COMPLETE)"
+)
+"""Start and end of a communicator's set-up; the child of a split has no commId since 2.23."""
+
+VIA = re.compile(
+    rb"(?:(?:Channel|Ring) \d+(?:/\d+)? : (?P<src>\d+)\[[0-9a-fA-F]+\] -> (?P<dst>\d+)\[[0-9a-fA-F]+\]"
+    rb"(?: \[(?:send|receive)\])?|CollNet \d+(?:/\d+)? : (?P<coll>\d+) \[(?:send|receive)\])"
+    rb" via (?P<via>[^\r\n]{1,120}?)\s*\Z"
+)
+"""How two ranks of a communicator talk."""
+
+WARN = re.compile(rb"NCCL WARN (?P<text>.*)", re.DOTALL)
+
+ITERATION = re.compile(
+    rb"\b(?:iteration|iter|global_step|step|Iteration|Iter|Step|ITERATION|STEP)[\"']?"
+    rb"[ \t]*[:=#\[]{0,2}[ \t]*(\d+)|\bsteps: (\d+)|\bEpoch:? \[(\d+\]\[ *\d+)/"
+)
+"""A trainer's line for a step: Megatron, DeepSpeed, mmengine, Detectron2, timm, torch's ImageNet example."""
+
+STAGES = ("none", "bootstrap", "network", "init-start", "channels", "connected", "init-complete")
+"""How far a process came, in the order of NCCL's own set-up (2.22 and later connect after Init COMPLETE)."""
+
+STAGE = re.compile(
+    rb"(?P<bootstrap>Bootstrap ?: Using )|(?P<network>Using network |NET/\w+ ?: Using )"
+    rb"|(?P<start>- Init START)|(?P<complete>- Init COMPLETE)|(?P<connected>Connected (?:all rings|all trees))"
+    rb"|(?P<channels> via (?:P2P|SHM|NET|COLLNET)/|Trees \[)"
+)
+STAGE_INDEX = {"bootstrap": 1, "network": 2, "start": 3, "channels": 4, "connected": 5, "complete": 6}
+
+POINT_TO_POINT = frozenset({"Send", "Recv"})
+"""Not called by every rank of a communicator at the same place: counted, never numbered."""
+
+_VARIABLE = re.compile(rb"0x[0-9a-fA-F]+|\d+")
+
+
+def collapse(text: bytes) -> bytes:
+    """
+    A warning without its numbers and addresses, so that repeats fall together.
+
+    >>> collapse(b"Got completion from peer 10.0.0.2<41234> with error 12")
+    b'Got completion from peer #.#.#.#<#> with error #'
+    """
+    return _VARIABLE.sub(b"#", text[:1000])
+
+
+def label_of(prefix: bytes) -> str:
+    """
+    The rank a launcher wrote before a line, "" without one.
+
+    >>> label_of(b" 3: "), label_of(b"[rank12]:"), label_of(b"[1,3]<stdout>:"), label_of(b"[default3]:")
+    ('3', '12', '3', 'default3')
+    """
+    match = LABEL.match(prefix)
+    if not match:
+        return ""
+    if match["srun"] is not None:
+        return match["srun"].decode()
+    if match["mpirun"] is not None:
+        return match["mpirun"].decode().partition(",")[2]
+    name = match["torchrun"].decode()
+    return name[4:] if name.startswith("rank") else name
+
+
+def iteration_of(line: bytes, pattern: re.Pattern[bytes]) -> str | None:
+    """
+    The iteration a trainer's line begins, None for another line.
+
+    >>> iteration_of(b" iteration       10/     500 | loss: 2.1", ITERATION)
+    '10'
+    """
+    if b" NCCL " in line:
+        return None
+    match = pattern.search(line[:2000])
+    if not match:
+        return None
+    name = next((g for g in match.groups() if g is not None), match[0])
+    return name[:80].decode("utf-8", "replace").replace("][", "/").replace(" ", "")

@@ -1,0 +1,352 @@
+"""
+The book both ways of counting write into: columns, rows of iterations, processes, communicators.
+
+The engines decide which lines are plain calls and count those in bulk; every other line comes here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+
+from ringup.logs.counts.grammar import (
+    FIELDS,
+    HEAD,
+    INIT,
+    POINT_TO_POINT,
+    PREFIX,
+    STAGE,
+    STAGE_INDEX,
+    VIA,
+    WARN,
+    collapse,
+    iteration_of,
+    label_of,
+)
+from ringup.logs.counts.model import (
+    MASK,
+    MAX_CELLS,
+    MAX_PROCESSES,
+    MAX_SEQUENCES,
+    MAX_TRANSPORTS,
+    MAX_WARNINGS,
+    RADIX,
+    TAIL,
+    Column,
+    Comm,
+    Line,
+    Part,
+    Process,
+    Row,
+    Sequence,
+    SequenceKey,
+    Snapshot,
+    Warn,
+)
+
+LOOK_BACK = 8
+"""Iterations a labelled rank may lag behind the first to print a mark."""
+
+SNAPSHOT_BYTES = 8 << 20
+MAX_SNAPSHOTS = 64
+MAX_SNAPSHOT_STATES = 40_000
+
+Batch = list[tuple[int, int, bytes]]
+"""Line number, offset, line."""
+
+
+def field_hash(kind: str, count: str, datatype: str, op: str, root: str) -> int:
+    """64 bits that stand for what a call asked for; the same in every process."""
+    words = f"{kind} {count} {datatype} {op if op in '01234' else 'own'} {root}"
+    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "little")
+
+
+def text_of(raw: bytes) -> str:
+    """A line as text of bounded length."""
+    return raw[:1024].decode("utf-8", "replace")
+
+
+class Ledger:
+    """Writes a `Part`."""
+
+    def __init__(
+        self,
+        part: Part,
+        iteration: re.Pattern[bytes] | None,
+        other: Callable[[Batch], None] | None,
+    ) -> None:
+        self.part = part
+        self._iteration = iteration
+        self._other = other
+        self._columns: dict[Column, int] = {}
+        self._names: dict[bytes, str] = {}
+        self._generation: dict[tuple[str, str, str], int] = {}
+        self._last_pointer: dict[tuple[str, str], int] = {}
+        self._packed: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._packed_rows = 0
+        self._cells = 0
+        self._snapshot_step = SNAPSHOT_BYTES
+        self._snapshot_next = SNAPSHOT_BYTES
+
+    # Columns and rows
+
+    def name(self, raw: bytes | None) -> str:
+        """Text of a name, the same object each time."""
+        if raw is None:
+            return ""
+        known = self._names.get(raw)
+        if known is None:
+            if len(self._names) > 4 * MAX_PROCESSES:
+                self._names.clear()
+            known = self._names.setdefault(bytes(raw), raw.decode("utf-8", "replace"))
+        return known
+
+    def column(self, match: re.Match[bytes], prefix: bytes) -> int:
+        """The number of the column a collective line's head belongs to."""
+        process = self.process(self.name(match["host"]), self.name(match["pid"]), prefix)
+        device = self.name(match["dev"])
+        process.devices.add(device)
+        column = Column(process.host, process.pid, device, process.label, self.name(match["kind"]))
+        number = self._columns.get(column)
+        if number is None:
+            number = self._columns[column] = len(self.part.columns)
+            self.part.columns.append(column)
+        return number
+
+    def process(self, host: str, pid: str, prefix: bytes = b"") -> Process:
+        """The record of a process; past MAX_PROCESSES one nameless record takes all others."""
+        processes = self.part.processes
+        known = processes.get((host, pid))
+        if known is None:
+            if len(processes) >= MAX_PROCESSES:
+                host, pid = "", ""
+            known = processes.setdefault((host, pid), Process(host, pid))
+        if prefix and not known.label:
+            known.label = label_of(prefix)
+        return known
+
+    def flush(self, counts: Iterable[tuple[int, int]]) -> None:
+        """Add calls by column to the iteration each process is in."""
+        part = self.part
+        if not part.label_rows:
+            part.rows[-1].follow(counts)
+            return
+        for column, count in counts:
+            own = part.label_rows.get(part.columns[column].label)
+            if own is None:
+                part.rows[-1].add(column, False, count)
+            else:
+                part.rows[own].add(column, True, count)
+
+    def iteration(self, raw: bytes) -> str | None:
+        """The iteration that a line begins."""
+        return iteration_of(raw, self._iteration) if self._iteration is not None else None
+
+    def mark(self, name: str, label: str) -> None:
+        """A trainer's line: what follows belongs to this iteration."""
+        part = self.part
+        rows = part.rows
+        at = len(rows) - 1
+        if rows[at].name != name:
+            oldest = max(part.label_rows.get(label, 0), at - LOOK_BACK, 0)
+            late = (
+                next((i for i in range(at - 1, oldest, -1) if rows[i].name == name), None) if label else None
+            )
+            at = self._open_row(name, label) if late is None else late
+        if label:
+            part.label_rows[label] = at
+
+    def _open_row(self, name: str, label: str) -> int:
+        part = self.part
+        if self._cells > MAX_CELLS:
+            if not part.rows_pooled:
+                part.rows_pooled = True
+                part.rows.append(Row("later", label))
+            return len(part.rows) - 1
+        part.rows.append(Row(name, label))
+        while self._packed_rows < len(part.rows) - 2 * LOOK_BACK:
+            # The 8 keeps runs of empty rows within bounds too.
+            self._cells += 8 + part.rows[self._packed_rows].pack(self._packed)
+            self._packed_rows += 1
+        return len(part.rows) - 1
+
+    # Calls that are not plain lines, or that need their fields
+
+    def odd_line(self, number: int, offset: int, raw: bytes) -> None:
+        """A line with more or less than one whole call in it: each call counts."""
+        heads = [m for m in HEAD.finditer(raw) if raw.startswith(b" opCount", m.end())]
+        for i, match in enumerate(heads):
+            end = heads[i + 1].start() if i + 1 < len(heads) else len(raw)
+            column = self.column(match, raw[: match.start()])
+            self.flush([(column, 1)])
+            fields = FIELDS.match(raw, match.end() + len(b" opCount "), end)
+            if fields:
+                self.call(column, fields, number, offset, raw)
+            else:
+                of = self.part.columns[column]
+                self.part.torn[of.host, of.pid] = self.part.torn.get((of.host, of.pid), 0) + 1
+
+    def call(self, column: int, fields: re.Match[bytes], number: int, offset: int, raw: bytes) -> None:
+        """One call with all its fields, appended to its sequence."""
+        if not self.part.numbered:
+            return
+        of = self.part.columns[column]
+        sequence = self.sequence(of.host, of.pid, self.name(fields[8]), int(fields[9]))
+        sequence.kinds[of.kind] = sequence.kinds.get(of.kind, 0) + 1
+        sequence.last = (offset, number, raw)
+        if of.kind in POINT_TO_POINT:
+            return
+        number_hash = self.hash_of(of.kind, fields)
+        sequence.count += 1
+        sequence.digest = (sequence.digest * RADIX + number_hash) & MASK
+        sequence.tail.append((number_hash, offset, number))
+        if len(sequence.tail) > 4 * TAIL:
+            del sequence.tail[:-TAIL]
+
+    def hash_of(self, kind: str, fields: re.Match[bytes]) -> int:
+        """The hash of a call's fields."""
+        return field_hash(kind, *(fields[i].decode() for i in (4, 5, 6, 7)))
+
+    def sequence(self, host: str, pid: str, pointer: str, nranks: int) -> Sequence:
+        """The calls of a process on the communicator that now has this pointer."""
+        sequences = self.part.sequences
+        key = (host, pid, pointer, self._generation.get((host, pid, pointer), 0))
+        known = sequences.get(key)
+        if known is None:
+            if len(sequences) >= MAX_SEQUENCES:
+                key = ("", "", "", 0)
+            known = sequences.setdefault(key, Sequence(nranks=nranks))
+        return known
+
+    # All other lines
+
+    def is_boundary(self, raw: bytes) -> bool:
+        """Whether calls before and after this line must be told apart."""
+        return (b"- Init " in raw and INIT.search(raw) is not None) or self.iteration(raw) is not None
+
+    def other(self, batch: Batch) -> None:
+        """Hand lines that are not plain calls to whoever asked for them."""
+        if self._other is not None and batch:
+            self._other(batch)
+
+    def read_line(self, number: int, offset: int, raw: bytes) -> None:
+        """Learn from one line that is no call: process, Init, transport, warning, iteration."""
+        if b"NCCL " not in raw:
+            name = self.iteration(raw)
+            if name is not None:
+                self.mark(name, label_of(raw[:40]))
+            return
+        head = PREFIX.search(raw[:400])
+        if not head:
+            return
+        process = self.process(self.name(head["host"]), self.name(head["pid"]), raw[: head.start()])
+        line = Line(offset, number, text_of(raw))
+        process.first = process.first or line
+        process.last = line
+        stage = STAGE.search(raw)
+        if stage and stage.lastgroup:
+            process.stage = max(process.stage, STAGE_INDEX[stage.lastgroup])
+        if b" via " in raw:
+            self._transport(process.host, raw)
+        elif b"- Init " in raw:
+            self._init(process, raw)
+        elif b"NCCL WARN " in raw:
+            self._warning(process, raw, line)
+
+    def _transport(self, host: str, raw: bytes) -> None:
+        match = VIA.search(raw)
+        if match:
+            transports = self.part.transports
+            key = (host, self.name(match["via"]))
+            if key in transports or len(transports) < MAX_TRANSPORTS:
+                transports[key] = transports.get(key, 0) + 1
+
+    def _warning(self, process: Process, raw: bytes, line: Line) -> None:
+        process.warnings += 1
+        process.first_warning = process.first_warning or line
+        match = WARN.search(raw)
+        text = collapse(match["text"] if match else raw).decode("utf-8", "replace").strip()
+        warnings = self.part.warnings
+        known = warnings.get(text)
+        if known:
+            warnings[text] = Warn(text, known.first, known.count + 1)
+        elif len(warnings) < MAX_WARNINGS:
+            warnings[text] = Warn(text, line, 1)
+        else:
+            self.part.warnings_dropped += 1
+
+    def _init(self, process: Process, raw: bytes) -> None:
+        match = INIT.search(raw)
+        if not match:
+            return
+        pointer = self.name(match["pointer"])
+        place = (process.host, process.pid, pointer)
+        generation = self._generation.get(place, 0)
+        comms, sequences = self.part.comms, self.part.sequences
+        known = comms.get((*place, generation))
+        started = match["state"] == b"START"
+        if started or (known.complete if known else (generation or (*place, generation) in sequences)):
+            # Set up again at the same address: what was called before belongs to a communicator that is gone.
+            generation += 1
+            self._generation[place] = generation
+            known = None
+        if known is None:
+            if len(comms) >= MAX_SEQUENCES:
+                return
+            known = comms[place + (generation,)] = self._comm(process, match)
+        known.started |= started
+        known.complete |= not started
+        if known.comm_id is None and match["id"]:
+            known.comm_id = self.name(match["id"])
+
+    def _comm(self, process: Process, match: re.Match[bytes]) -> Comm:
+        parent = None
+        if match["parent"]:
+            of = self.name(match["parent"])
+            now = self._generation.get((process.host, process.pid, of), 0)
+            split = self.name(match["split"]) if match["split"] else None
+            parent = (of, now, split, self.name(match["color"]))
+        order = self._last_pointer.get((process.host, process.pid), 0)
+        self._last_pointer[process.host, process.pid] = order + 1
+        process.devices.add(self.name(match["dev"]))
+        return Comm(
+            pointer=self.name(match["pointer"]),
+            rank=int(match["rank"][:9]),
+            nranks=int(match["nranks"][:9]),
+            device=self.name(match["dev"]),
+            comm_id=self.name(match["id"]) if match["id"] else None,
+            parent=parent,
+            order=order,
+        )
+
+    def last_of(self, lines: list[bytes], line: int, end: int) -> None:
+        """Remember the last line that says anything; `end` is where the line after these would begin."""
+        for i in range(len(lines) - 1, -1, -1):
+            end -= len(lines[i]) + 1
+            if lines[i] and not lines[i].isspace():
+                self.part.last = Line(end, line + i, text_of(lines[i].rstrip(b"\r")))
+                return
+
+    def close(self) -> None:
+        """Cut what was kept for speed to what is promised."""
+        for sequence in self.part.sequences.values():
+            del sequence.tail[:-TAIL]
+            if sequence.last:
+                sequence.last = (*sequence.last[:2], bytes(sequence.last[2][:1024]))
+
+    # Snapshots
+
+    def snapshot(self, offset: int, line: int) -> None:
+        """Remember where every sequence stands, now and then."""
+        if offset < self._snapshot_next or not self.part.numbered:
+            return
+        state: dict[SequenceKey, tuple[int, int]] = {
+            key: (s.count, s.digest) for key, s in self.part.sequences.items()
+        }
+        snapshots = self.part.snapshots
+        snapshots.append(Snapshot(offset, line, state))
+        if len(snapshots) > MAX_SNAPSHOTS or sum(len(s.state) for s in snapshots) > MAX_SNAPSHOT_STATES:
+            del snapshots[::2]
+            self._snapshot_step *= 2
+        self._snapshot_next = offset + self._snapshot_step
