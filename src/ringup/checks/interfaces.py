@@ -10,7 +10,6 @@ from ringup import problems
 from ringup.checks import net, paths
 from ringup.checks.picks import expects_nccl, is_candidate, is_virtual, picks
 from ringup.facts import Cluster, Interface, Node
-from ringup.reachability import networks
 from ringup.rules import Finding, Fix, Severity, check
 
 READS = paths.READS
@@ -75,7 +74,7 @@ def missed(cluster: Cluster, node: Node, interface: Interface, subnets: dict[str
     )
 
 
-@check(problems.SAME_ADDRESS_ON_TWO_NODES, reads=READS, uses=USES)
+@check(problems.SAME_ADDRESS_ON_TWO_NODES, reads=READS, uses=(*USES, "boot_id"))
 def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
     """Cards only: that docker0 is the same everywhere harms nobody who does not use it."""
     if cluster.is_local or same_machine(cluster):
@@ -270,10 +269,10 @@ def mtu_differs(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check("several-interfaces-one-subnet", reads=READS, uses=USES, severity="warning")
+@check("several-interfaces-one-subnet", reads=READS, uses=USES)
 def several_interfaces_one_subnet(cluster: Cluster) -> Iterator[Finding]:
     """
-    Two interfaces of a node lie in one subnet, under strict reverse path filtering.
+    Interfaces of a node lie in one subnet under strict reverse path filtering, and paths to it fail.
 
     Why: answers leave by one interface whatever the one they were asked on, and the kernel then
     drops what comes in on the other.
@@ -283,27 +282,23 @@ def several_interfaces_one_subnet(cluster: Cluster) -> Iterator[Finding]:
     """
     if cluster.is_local or len(cluster.nodes) < 2:
         return
-    usable = {i for n in networks(cluster) for i in n.interfaces.items()}
+    failing = [e for f in paths.faults(cluster) if f.kind == "ambiguous" for e in f.edges]
     for node in cluster.nodes:
-        members: dict[str, list[Interface]] = {}
-        for interface in node.interfaces:
-            if is_candidate(interface) and interface.is_up and interface.has_carrier:
-                for net_of in {paths.subnet(a.address, a.prefix_length) for a in interface.usable_addresses}:
-                    members.setdefault(net_of, []).append(interface)
-        for network, same in members.items():
-            proven = all((node.name, i.name) in usable for i in same)
-            if len(same) > 1 and any(i.rp_filter == 1 for i in same) and not proven:
-                names = ", ".join(i.name for i in same)
-                yield Finding(
-                    f"{node.name} {names}",
-                    found=f"{names} are all in {network}, with rp_filter 1",
-                    wanted="one interface for a subnet, or loose filtering (rp_filter 2)",
-                    node=node.name,
-                    subject=subject(node, same[-1].name),
-                    fix=Fix(
-                        "let answers leave by another interface",
-                        commands=(
-                            f"ssh {shlex.quote(node.name)} sudo sysctl -w net.ipv4.conf.all.rp_filter=2",
-                        ),
-                    ),
-                )
+        for network, same in paths.strict_twins(node).items():
+            edges = [e for e in failing if e.network == network and node.name in (e.src, e.dst)]
+            if not edges:
+                continue
+            names = ", ".join(i.name for i in same)
+            hit = next((e.interface for e in edges if e.dst == node.name), same[-1].name)
+            yield Finding(
+                f"{node.name} {names}",
+                found=f"{names} are all in {network}, with rp_filter 1: {net.listed(edges)}",
+                wanted="one interface for a subnet, or loose filtering (rp_filter 2)",
+                node=node.name,
+                subject=subject(node, hit),
+                fix=Fix(
+                    "let answers leave by another interface",
+                    env=net.pins(cluster),
+                    commands=(f"ssh {shlex.quote(node.name)} sudo sysctl -w net.ipv4.conf.all.rp_filter=2",),
+                ),
+            )

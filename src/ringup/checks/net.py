@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from ringup import problems
 from ringup.checks import paths
@@ -17,6 +19,9 @@ READS = (*paths.READS, "cluster.links")
 USES = paths.USES
 SHOWN = 4
 """Failing paths listed in a finding; the rest are counted."""
+LOST_AT_LEAST = 5
+LOST_SHARE = 0.01
+"""Segments sent again, of all: a healthy network loses none, a busy one a few in ten thousand."""
 
 
 def listed(edges: Iterable[object]) -> str:
@@ -248,3 +253,59 @@ def opening(cluster: Cluster, edges: Iterable[Edge]) -> tuple[str, ...]:
             rule = f"sudo {tool} -I INPUT -p tcp -s {shlex.quote(source)} -j ACCEPT"
             lines.append(f"ssh {shlex.quote(dropper)} {rule}")
     return tuple(dict.fromkeys(lines))[:SHOWN]
+
+
+@check("tcp-retransmits-high", reads=READS, uses=USES, severity="warning")
+def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding]:
+    """
+    Packets get lost between nodes.
+
+    Why: every lost packet stalls its connection for a fifth of a second or more; training runs, at a
+    fraction of the network's speed, and connections fail now and then.
+
+    Fix: cable, transceiver, duplex and switch port of the node named: `ethtool -S IFNAME`.
+    """
+    for network, loss in losses(cluster).items():
+        if loss.lost < LOST_AT_LEAST or loss.lost < LOST_SHARE * loss.sent:
+            continue
+        (worst, interface), most = loss.ends.most_common(1)[0]
+        alone = len(cluster.nodes) > 2 and most > 0.8 * loss.lost
+        ends = listed(f"{node} {name}" for node, name in loss.ends).replace("; ", ", ")
+        share = 100 * loss.lost / loss.sent
+        yield Finding(
+            f"{worst} {interface}" if alone else ends,
+            found=f"{loss.lost} of {loss.sent} segments had to be sent again on {network} ({share:.1f} %)",
+            wanted=f"under {100 * LOST_SHARE:g} %",
+            node=worst if alone else None,
+            subject=f"interface:{worst}/{interface}",
+            fix=Fix(
+                "look at cable, transceiver, duplex and switch port",
+                env=pins(cluster),
+                commands=(f"ssh {shlex.quote(worst)} ethtool -S {shlex.quote(interface)}",),
+            ),
+        )
+
+
+@dataclass
+class Loss:
+    """What had to be sent again on one network, and at which ends (each path has two)."""
+
+    sent: int = 0
+    lost: int = 0
+    ends: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def losses(cluster: Cluster) -> dict[str, Loss]:
+    """Network -> what was lost on it, over every path that works and that a job would use."""
+    view = paths.View(cluster)
+    found: dict[str, Loss] = {}
+    for link in cluster.links:
+        network = view.network_of(link.dst, link.address) if link.ok and link.segments else ""
+        if network and view.concerns(link, network) and not cluster.is_local:
+            loss = found.setdefault(network, Loss())
+            loss.sent += link.segments
+            loss.lost += link.retransmitted
+            if link.retransmitted:
+                loss.ends[link.dst, link.dst_interface] += link.retransmitted
+                loss.ends[link.src, link.src_interface] += link.retransmitted
+    return found

@@ -14,13 +14,16 @@ from functools import lru_cache
 from typing import Literal
 
 from ringup.checks import picks
-from ringup.facts import Cluster, Link, Node
+from ringup.facts import Cluster, Interface, Link, Node
 from ringup.reachability import Network, networks, port_filters
 
 READS = ("interfaces",)
 USES = (*picks.USES, "ports")
 
-Kind = Literal["down", "duplicate", "filtered", "black-hole", "one-way", "unreachable"]
+STRICT = 1
+"""rp_filter: a packet is dropped unless the way back leads out of the interface it came in by (RFC 3704)."""
+
+Kind = Literal["down", "duplicate", "ambiguous", "filtered", "black-hole", "one-way", "unreachable"]
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,7 @@ class View:
             (f.src, f.dst, f.address) for f in port_filters(cluster) if low_only(f.open_ports, cluster)
         }
         shared = [a for a, who in owners(cluster).items() if len(who) > 1]
+        self.ambiguous = {n.name: strict_twins(n) for n in cluster.nodes}
         self.duplicated = {net for net in self.subnets if any(_within(a, net) for a in shared)}
 
     def network_of(self, node: str, address: str) -> str:
@@ -193,6 +197,8 @@ class View:
         wrong_peer = ("own address", "another node answered", "stranger answered")
         if network in self.duplicated or link.error in wrong_peer:
             return "duplicate"
+        if network in self.ambiguous.get(link.src, ()) or network in self.ambiguous.get(link.dst, ()):
+            return "ambiguous"
         if (link.src, link.dst, link.address) in self.filtered:
             return "filtered"
         if link.ok:
@@ -214,6 +220,20 @@ class View:
         # Both fail, yet one side saw the request and its answer got lost: one direction is cut.
         errors = {link.error, *(other.error for other in back)}
         return any(other.ok for other in back) or (bool(back) and errors == {"timed out", "answer lost"})
+
+
+def strict_twins(node: Node) -> dict[str, list[Interface]]:
+    """Subnet -> this node's cards in it, where there are several and one of them filters strictly."""
+    members: dict[str, list[Interface]] = {}
+    for interface in node.interfaces:
+        if picks.is_candidate(interface) and interface.is_up and interface.has_carrier:
+            for net in {subnet(a.address, a.prefix_length) for a in interface.usable_addresses}:
+                members.setdefault(net, []).append(interface)
+    return {
+        net: same
+        for net, same in members.items()
+        if len(same) > 1 and any(i.rp_filter == STRICT for i in same)
+    }
 
 
 def low_only(open_ports: tuple[int, ...], cluster: Cluster) -> bool:

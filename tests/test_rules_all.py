@@ -1,0 +1,141 @@
+"""Every rule has a case that fires, one that stays quiet, a text, and reads only what it declares."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import ringup.checks  # noqa: F401
+from ringup.facts import Cluster, Host, Node, Unreached, unreached_node
+from ringup.rules import CHECKS, Finding, Rule, run_checks
+from tests import clusters as c
+from tests.rule_cases import AND_ALSO, FIRES, QUIET
+
+NAMES = list(CHECKS)
+FIELDS = {f.name for f in dataclasses.fields(Node)}
+ALWAYS = {"name", "host", "unknown", "unreached"}
+
+
+def findings(name: str, cluster: Cluster) -> list[Finding]:
+    """What one rule says of a cluster."""
+    return run_checks(cluster, {name: CHECKS[name]})[0]
+
+
+def serious(cluster: Cluster) -> list[str]:
+    """Names of all findings above a note, of all rules."""
+    return [f.rule for f in run_checks(cluster)[0] if f.severity != "note"]
+
+
+def test_every_rule_has_both_cases_and_no_case_is_for_nothing() -> None:
+    assert set(FIRES) == set(NAMES)
+    assert set(QUIET) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rule_fires(name: str) -> None:
+    found = findings(name, FIRES[name]())
+    assert found, "no finding"
+    for finding in found:
+        assert finding.where and finding.found and finding.wanted
+        assert finding.why and finding.fix and finding.fix.text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rule_stays_quiet(name: str) -> None:
+    assert findings(name, QUIET[name]()) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fault_is_named_once(name: str) -> None:
+    found = [f for f in run_checks(FIRES[name]())[0] if f.severity != "note" or f.rule == name]
+    if name in AND_ALSO:
+        assert {f.rule for f in found} == AND_ALSO[name]
+    else:
+        assert [f.rule for f in found] == [name], [f"{f.rule}: {f.found}" for f in found]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_says_what_why_and_how(name: str) -> None:
+    problem = CHECKS[name].problem
+    assert problem.summary and problem.why and problem.fix
+    assert problem.summary.endswith(".")
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_healthy_cluster_gives_nothing_at_all(count: int) -> None:
+    assert run_checks(c.healthy(count))[0] == []
+
+
+def test_a_cluster_without_nodes_is_no_fault() -> None:
+    assert run_checks(Cluster(()))[0] == []
+
+
+def spy(node: Node, seen: set[str]) -> Node:
+    """The node, telling which of its facts are looked at."""
+
+    class Spy(Node):
+        def __getattribute__(self, name: str) -> Any:
+            if name in FIELDS:
+                seen.add(name)
+            return super().__getattribute__(name)
+
+    return Spy(**{f.name: getattr(node, f.name) for f in dataclasses.fields(Node)})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rule_reads_only_what_it_declares(name: str) -> None:
+    rule: Rule = CHECKS[name]
+    declared = {f for f in rule.reads if not f.startswith("cluster.")} | set(rule.uses)
+    assert declared <= FIELDS
+    for cluster in (FIRES[name](), QUIET[name]()):
+        seen: set[str] = set()
+        judged = [n for n in cluster.nodes if not any(f in n.unknown for f in rule.reads)]
+        part = cluster.only(judged)
+        for answer in rule.function(replace(part, nodes=tuple(spy(n, seen) for n in part.nodes))):
+            assert answer
+        assert seen - ALWAYS <= declared
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fact_that_could_not_be_read_is_no_fault(name: str) -> None:
+    empty = Node("")
+    for field in (*CHECKS[name].uses, *CHECKS[name].reads):
+        if field.startswith("cluster."):
+            continue
+        blank = {field: getattr(empty, field), "unknown": {field: "could not be read"}}
+        cluster = c.changed(c.healthy(3), "node1", **blank)
+        assert [f for f in findings(name, cluster) if f.severity != "note"] == [], field
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_node_that_was_not_reached_is_not_judged(name: str) -> None:
+    cluster = c.cluster(c.plain(0), c.plain(1), c.unreached("node2", "ssh-timeout", "Connection timed out"))
+    found, skipped = run_checks(cluster, {name: CHECKS[name]})
+    assert [f.rule for f in found] == (["ssh-timeout"] if name == "ssh-timeout" else [])
+    if any(not f.startswith("cluster.") for f in CHECKS[name].reads):
+        assert {(s.node, s.reason.split(": ")[1]) for s in skipped} >= {("node2", "not reached")}
+
+
+HOSTILE = "x; touch /tmp/ringup-was-here $(id) 'y\" \n-rf"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_from_outside_stay_one_word_in_the_commands_to_paste(name: str) -> None:
+    cluster = FIRES[name]()
+    renamed = {n.name: f"{n.name}{HOSTILE}" for n in cluster.nodes}
+    nodes = tuple(
+        unreached_node(Host(renamed[n.name]), Unreached(n.unreached.kind, HOSTILE))
+        if n.unreached
+        else replace(n, name=renamed[n.name], host=Host(renamed[n.name]))
+        for n in cluster.nodes
+    )
+    links = tuple(replace(li, src=renamed[li.src], dst=renamed[li.dst]) for li in cluster.links)
+    for finding in findings(name, replace(cluster, nodes=nodes, links=links)):
+        for command in finding.fix.commands if finding.fix else ():
+            words = shlex.split(command)
+            assert "touch" not in words, command
+            assert not any(w in ("$(id)", "-rf", "/tmp/ringup-was-here") for w in words), command
