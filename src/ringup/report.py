@@ -16,6 +16,8 @@ from ringup.rules import Finding, Fix, Severity, Skipped
 from ringup.units import printable
 
 SCHEMA = 1
+NOT_REACHED = "not reached"
+"""How `facts.unreached_node` begins the reason of every fact it could not have."""
 _COLOURS = {"error": "31;1", "warning": "33", "note": "36", "ok": "32", "dim": "2", "bold": "1"}
 
 
@@ -154,13 +156,16 @@ def env_lines(variables: Sequence[EnvVar]) -> list[str]:
 
 
 def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
-    """What was not checked, one line a reason, rules folded."""
+    """What was not checked, one line a reason, rules folded; a node that was not reached is one line."""
     groups: dict[tuple[str | None, str], list[str]] = {}
     for s in skipped:
-        groups.setdefault((s.node, s.reason), []).append(s.rule)
+        reason = NOT_REACHED if f": {NOT_REACHED}:" in s.reason else s.reason
+        groups.setdefault((s.node, reason), []).append(s.rule)
     lines = []
     for (node, reason), rules in groups.items():
         names = ", ".join(rules[:3]) + (f" and {len(rules) - 3} more" if len(rules) > 3 else "")
+        if reason == NOT_REACHED:
+            names = f"{len(rules)} rule{'s' * (len(rules) != 1)}"
         lines.append(f"  {printable(node or 'all', 64)}: {names}: {printable(reason, 300)}")
     return lines
 
