@@ -1,0 +1,343 @@
+"""Which network interfaces NCCL and Gloo chose, and whether their addresses lead anywhere."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ringup import problems
+from ringup.logs.causes import Cause, cause, seen
+from ringup.logs.causes.signs import failure, hang
+from ringup.logs.lines import Event
+from ringup.logs.story import HostStory, Story, is_link_local, is_loopback, is_virtual
+from ringup.rules import Fix
+
+
+def network_of(address: str) -> str:
+    """
+    The /24 an IPv4 address most likely stands in; "" for anything else.
+
+    Logs do not print prefix lengths; two addresses of one /24 are taken for neighbours,
+    two of different /16 for strangers.
+
+    >>> network_of("10.12.5.64"), network_of("fe80::1")
+    ('10.12.5', '')
+    """
+    try:
+        return ".".join(str(ipaddress.IPv4Address(address)).split(".")[:3])
+    except ValueError:
+        return ""
+
+
+@cause(problems.INTERFACE_NAME_MISSING)
+def interface_name_missing(story: Story) -> Iterator[Cause]:
+    said = story.all("no-socket-interface")
+    gloo = [e for e in story.all("gloo-no-address") if not re.search(r"[\^,=]", e["name"])]
+    if said or gloo:
+        host = (said or gloo)[0].host
+        name = gloo[0]["name"] if gloo else ""
+        variable = "GLOO_SOCKET_IFNAME" if gloo and not said else "NCCL_SOCKET_IFNAME"
+        speaker = story.host((said or gloo)[0])
+        name = name or speaker.value("NCCL_SOCKET_IFNAME")
+        text = (
+            f"no usable interface fits {variable}{'=' + name if name else ''}{f' on {host}' if host else ''}"
+        )
+        listed = [
+            e
+            for e in story.all("ibdev2netdev")
+            if name and e["netdev"] == name and e["state"].lower() == "down"
+        ]
+        if listed:
+            text += " (it is listed as Down)"
+        set_by = [speaker.env[variable]] if variable in speaker.env else []
+        yield seen([*said, *gloo, *set_by, *listed], text)
+        return
+    garbage = [e for e in story.all("address-family") if e.number("family") not in (0, 2, 10)]
+    if garbage:
+        yield seen(
+            garbage,
+            "another rank published no address at all: its interface setting matches nothing; read that rank's log",
+            "medium",
+            nodes=(),
+            ranks=(),
+        )
+
+
+@cause("gloo-ifname-in-nccl-syntax")
+def gloo_ifname_in_nccl_syntax(story: Story) -> Iterator[Cause]:
+    """
+    GLOO_SOCKET_IFNAME holds NCCL's list or exclusion syntax; Gloo takes one plain name.
+
+    Why: Gloo looks for an interface of literally that name.
+
+    Fix: `GLOO_SOCKET_IFNAME=<one interface name>`.
+
+    In logs: `Unable to find address for: ^lo`.
+    """
+    said = [e for e in story.all("gloo-no-address") if re.search(r"[\^,=]", e["name"])]
+    if said:
+        yield seen(said, f"Gloo looks for an interface called {said[0]['name']!r}")
+
+
+def _socket_names(host: HostStory) -> list[str]:
+    return [name for name, _ in host.sockets.values()]
+
+
+@cause(problems.VIRTUAL_INTERFACE_CHOSEN)
+def virtual_interface_chosen(story: Story) -> Iterator[Cause]:
+    failed = failure(story) or hang(story)
+    for host in story.hosts.values():
+        virtual = [n for n in _socket_names(host) if is_virtual(n)]
+        boot = bool(host.bootstrap and is_virtual(host.bootstrap[0]))
+        if host.ib_devices and host.kind not in ("", "Socket") and not boot:
+            continue
+        carrying = [n for net, i in host.used if (n := host.device(net, i)) and is_virtual(n)]
+        listed = (
+            host.events.get("net-using", [])
+            + host.events.get("socket-list", [])
+            + host.events.get("bootstrap", [])
+        )
+        bind = [e for e in story.all("nccl-bind") if e.host == host.name]
+        if not virtual and not boot:
+            continue
+        names = ", ".join(
+            dict.fromkeys(([host.bootstrap[0]] if boot and host.bootstrap else []) + carrying + virtual)
+        )[:120]
+        where = f" on {host.name}" if host.name else ""
+        done = [c for c in story.communicators if c.host == host.name and c.completed]
+        fix = _pin(story, host)
+        if done and not failed:
+            yield seen(
+                listed, f"virtual interfaces ({names}) are in use{where}", "low", severity="note", fix=fix
+            )
+        elif (
+            boot
+            or bind
+            or (carrying and failed)
+            or (len(virtual) > 1 and 2 * len(virtual) > len(host.sockets))
+        ):
+            confidence = "high" if bind or boot else "medium"
+            yield seen([*bind, *listed], f"NCCL uses virtual interfaces{where}: {names}", confidence, fix=fix)  # type: ignore[arg-type]
+        elif virtual and not failed:
+            yield seen(
+                listed,
+                f"virtual interfaces ({names}) are among NCCL's{where}",
+                "low",
+                severity="warning",
+                fix=fix,
+            )
+    bridges = _bridge_addresses(story)
+    if (
+        len(bridges) > 1
+        and failed
+        and not any(is_virtual(n) for h in story.hosts.values() for n in _socket_names(h))
+    ):
+        yield seen(
+            bridges,
+            "several hosts use an address of Docker's default bridge, which no other host can reach",
+            "low",
+        )
+    used = [e for e in story.all("nccl-connect", "gloo-connect") if e["address"].startswith("172.17.")]
+    if (
+        used
+        and not story.hosts.keys() & {""}
+        and not any(h.bootstrap and is_virtual(h.bootstrap[0]) for h in story.hosts.values())
+    ):
+        yield seen(
+            used, f"a rank dials {used[0]['address']}, an address of Docker's default bridge", "medium"
+        )
+
+
+def _bridge_addresses(story: Story) -> list[Event]:
+    """One `Bootstrap` or `Using` line per host whose address is Docker's default 172.17.x."""
+    found: dict[str, Event] = {}
+    for event in story.all("bootstrap"):
+        if event["address"].startswith("172.17."):
+            found.setdefault(event.host, event)
+    return list(found.values())
+
+
+def _pin(story: Story, host: HostStory) -> Fix:
+    sane = [
+        n
+        for n, a in host.sockets.values()
+        if not is_virtual(n) and not is_link_local(a) and not is_loopback(a)
+    ]
+    if not sane:
+        return Fix(
+            "name the routable interface, or exclude these: NCCL_SOCKET_IFNAME=^docker,br-,veth,virbr,lo"
+        )
+    return Fix(f"NCCL_SOCKET_IFNAME={sane[0]} on every process", env={"NCCL_SOCKET_IFNAME": sane[0]})
+
+
+@cause("link-local-address-chosen")
+def link_local_address_chosen(story: Story) -> Iterator[Cause]:
+    """
+    A peer is dialled at an fe80:: address; that works only on one link and with equal interface numbers.
+
+    Why: an interface without IPv4 is offered with its link-local address, whose zone is another one on the peer.
+
+    Fix: `NCCL_SOCKET_FAMILY=AF_INET`, or `NCCL_SOCKET_IFNAME` = an interface with a routable address.
+
+    In logs: `Connect to fe80::...%ib0<port> failed`.
+    """
+    dialled = [e for e in story.all("nccl-connect", "gloo-connect") if is_link_local(e["address"].strip("["))]
+    if dialled:
+        yield seen(
+            dialled,
+            f"the peer's link-local address {dialled[0]['address']} cannot be reached from here",
+            "high",
+            fix=Fix(
+                "NCCL_SOCKET_FAMILY=AF_INET, or name an interface with IPv4",
+                env={"NCCL_SOCKET_FAMILY": "AF_INET"},
+            ),
+        )
+        return
+    failed = failure(story) or hang(story)
+    for host in story.hosts.values():
+        carrying = [
+            host.sockets[i]
+            for net, i in host.used
+            if net == "Socket" and i in host.sockets and is_link_local(host.sockets[i][1])
+        ]
+        done = any(c.completed for c in story.communicators if c.host == host.name)
+        bind = [e for e in story.all("nccl-bind") if e.host == host.name]
+        if carrying and failed and not done:
+            listed = host.events.get("net-using", [])
+            yield seen(
+                [*bind, *listed],
+                f"data channels use {carrying[0][0]}, which has only a link-local address",
+                "medium",
+            )
+            return
+
+
+@cause("loopback-interface-chosen")
+def loopback_interface_chosen(story: Story) -> Iterator[Cause]:
+    """
+    NCCL uses lo in a job of several hosts.
+
+    Why: 127.0.0.1 is every host itself; NCCL binds the first address of lo, not a routable one beside it.
+
+    Fix: name another interface: `NCCL_SOCKET_IFNAME`.
+
+    In logs: `NET/Socket : Using [0]lo:127.0.0.1<0>` with other hosts present.
+    """
+    for host in story.hosts.values():
+        chosen = [n for n, a in host.sockets.values() if n == "lo" or is_loopback(a)]
+        boot = bool(host.bootstrap and (host.bootstrap[0] == "lo" or is_loopback(host.bootstrap[1])))
+        if not (
+            boot or (chosen and (len(host.sockets) == len(chosen) or host.sockets.get(0, ("",))[0] == "lo"))
+        ):
+            continue
+        if not story.spans_hosts and not any(net == "Socket" for net, _ in host.used):
+            continue
+        listed = (
+            host.events.get("bootstrap", [])
+            + host.events.get("net-using", [])
+            + host.events.get("env-set", [])
+        )
+        sure = len(host.sockets) == len(chosen) or boot
+        wanted = [e for e in listed if e.tag != "env-set" or e["name"] == "NCCL_SOCKET_IFNAME"]
+        yield seen(
+            wanted,
+            f"NCCL uses lo{f' on {host.name}' if host.name else ''} in a job of several hosts",
+            "high" if sure else "low",
+        )
+        return
+    dialled = [e for e in story.all("nccl-connect") if is_loopback(e["address"]) and story.spans_hosts]
+    if dialled:
+        yield seen(dialled, f"a peer is dialled at {dialled[0]['address']}", "medium")
+
+
+@cause(problems.PEER_UNREACHABLE_ON_INTERFACE)
+def peer_unreachable_on_interface(story: Story) -> Iterator[Cause]:
+    dialled = [e for e in story.all("nccl-connect", "gloo-connect") if _is_real_peer(e)]
+    apart = _strangers(story)
+    hard = [e for e in dialled if "retrying" not in e.text] or (dialled if not story.init_complete else [])
+    if hard:
+        yield _unreachable(story, hard, apart)
+    elif apart and not story.init_complete:
+        fix = _shared_fix(story)
+        text = (
+            "hosts bootstrap on addresses of different networks ("
+            + ", ".join(
+                f"{h.name} {h.bootstrap[0]} {h.bootstrap[1]}" for h in story.hosts.values() if h.bootstrap
+            )
+            + ") and nobody got past it"
+        )
+        sure = fix is not None or hang(story) is not None
+        yield seen(
+            [*apart, hang(story)],
+            text,
+            "medium" if sure else "low",
+            severity=None if sure else "warning",
+            fix=fix,
+        )
+
+
+def _is_real_peer(event: Event) -> bool:
+    address = event["address"].strip("[]")
+    return not is_link_local(address) and not is_loopback(address)
+
+
+def _unreachable(story: Story, events: list[Event], apart: list[Event]) -> Cause:
+    address = next((e["address"] for e in events if e["address"]), "")
+    reason = next((e["reason"] or e["reason2"] for e in events if e["reason"] or e["reason2"]), "")
+    speaker = events[0].host
+    own = story.hosts.get(speaker)
+    if own and address and address in [a for _, a in own.sockets.values()]:
+        text = f"{speaker} cannot connect to its own address {address}: look for the failure of its own service thread first"
+        return seen(events, text, "low")
+    peer = next(
+        (h for h in story.hosts.values() if address and h.bootstrap and h.bootstrap[1] == address), None
+    )
+    text = f"{address or 'a peer'} cannot be reached{f' from {speaker}' if speaker else ''}"
+    if peer and peer.bootstrap:
+        text += f"; it is what {peer.name} chose ({peer.bootstrap[0]})"
+    if reason and reason != "Software caused connection abort":
+        text += f": {reason.lower()}"
+    sure = bool(address) and (
+        bool(apart)
+        or reason.lower() in ("no route to host", "network is unreachable", "connection timed out")
+    )
+    return seen(
+        [*events, *apart],
+        text,
+        "high" if sure and len(events) > 0 and apart else "medium",
+        fix=_shared_fix(story),
+    )
+
+
+def _strangers(story: Story) -> list[Event]:
+    """Bootstrap lines of hosts whose addresses share not even a /16."""
+    firsts: dict[str, Event] = {}
+    for host in story.hosts.values():
+        if host.bootstrap and network_of(host.bootstrap[1]):
+            firsts[host.name] = host.events["bootstrap"][0]
+    wide = {network_of(e["address"]).rsplit(".", 1)[0] for e in firsts.values()}
+    return list(firsts.values()) if len(wide) > 1 else []
+
+
+def _shared_fix(story: Story) -> Fix | None:
+    """The interface of a network every host has an address in, where the lists show one."""
+    names: dict[str, dict[str, str]] = defaultdict(dict)
+    hosts = [h for h in story.hosts.values() if h.sockets]
+    for host in hosts:
+        for name, address in host.sockets.values():
+            if network_of(address) and not is_loopback(address):
+                names[network_of(address)].setdefault(host.name, name)
+    shared = [v for v in names.values() if len(v) == len(hosts) > 1]
+    if not shared:
+        return None
+    chosen = dict.fromkeys(shared[0].values())
+    if len(chosen) == 1:
+        value = next(iter(chosen))
+        return Fix(
+            f"NCCL_SOCKET_IFNAME={value} on every process (the network all hosts share)",
+            env={"NCCL_SOCKET_IFNAME": value, "GLOO_SOCKET_IFNAME": value},
+        )
+    each = ", ".join(f"{host}: {name}" for host, name in shared[0].items())
+    return Fix(f"NCCL_SOCKET_IFNAME = the interface of the network all hosts share ({each})")

@@ -1,0 +1,379 @@
+"""How ranks meet: store, rendezvous, ports, names, counts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from ringup import problems
+from ringup.logs.causes import Cause, cause, seen
+from ringup.logs.causes.signs import failure, went_on
+from ringup.logs.lines import Event
+from ringup.logs.story import Story, is_loopback
+from ringup.rules import Fix
+
+_PORT = re.compile(r"(?:port[`'\":= ]*|\]:|(?<=\d):|\[::\]:)(\d{2,5})\b")
+_UNREACHABLE = {"101": "network unreachable", "110": "timed out", "111": "refused", "113": "no route"}
+
+
+def port_in(event: Event) -> str:
+    """The port a line is about, "" when it does not say."""
+    found = event["port"] or event["port2"]
+    if not found:
+        match = _PORT.search(event.text)
+        found = match[1] if match and match[1] not in ("98", "48") else ""
+    return found
+
+
+@cause(problems.PORT_IN_USE)
+def port_in_use(story: Story) -> Iterator[Cause]:
+    busy = story.all("eaddrinuse")
+    events = busy or [e for e in story.all("listen-failed") if not re.search(r"errno: (?!98)\d", e.text)]
+    if not events:
+        return
+    port = next((p for p in map(port_in, events) if p), "")
+    which = f"port {port}" if port else "the port"
+    yield seen(
+        events,
+        f"{which} is already taken where the store or launcher wants to listen; "
+        "time-outs on other ranks are its consequence",
+        "high" if busy else "medium",
+        fix=Fix(
+            f"see who holds {which}, end it if it is a leftover of ours (`ringup clean`), else choose another port",
+            commands=(f"ss -ltnp 'sport = :{port}'",) if port else (),
+        ),
+    )
+
+
+def _store_failures(story: Story) -> list[Event]:
+    given_up = story.all("client-timeout", "client-failed-any", "store-timeout", "tcpstore-retry")
+    refused = [e for e in story.all("client-refused") if e["errno"] in ("101", "110", "113")]
+    if not given_up and not refused and not went_on(story):
+        refused = [e for e in story.all("client-refused") if e["errno"] == "111"]
+    return sorted([*given_up, *refused], key=lambda e: (e.file, e.line))
+
+
+@cause("store-unreachable")
+def store_unreachable(story: Story) -> Iterator[Cause]:
+    """
+    A rank found nobody at the store's or coordinator's address.
+
+    Why: the head is not started or late, a filter drops the port, or the address is not the head's.
+
+    Fix: start the head first; open the port; use an address of the head that every node can route to.
+    `nc -vz HEAD PORT` from the node that complains tells refused (nobody listens) from dropped (filter).
+
+    In logs: `client socket has timed out after 60s while trying to connect to (HOST, PORT)`.
+    """
+    events = _store_failures(story)
+    jax = story.all("jax-register") if story.has("deadline", "jax-register") else []
+    if not events and not jax:
+        return
+    reasons = {_UNREACHABLE.get(e["errno"], "") for e in events} - {""}
+    peer = next((f"{e['host']}:{e['port']}" for e in events if e["host"]), "")
+    peer = peer or next((e["peer"] for e in events if e["peer"]), "")
+    how = f" ({', '.join(sorted(reasons))})" if reasons else ""
+    only_refused = bool(events) and all(e.tag == "client-refused" and e["errno"] == "111" for e in events)
+    yield seen(
+        [*events, *jax],
+        f"nobody answered at {peer or 'the store or coordinator address'}{how}; the log of rank 0's host tells why",
+        "low" if only_refused else "medium",
+    )
+
+
+@cause("rendezvous-host-not-recognised")
+def rendezvous_host_not_recognised(story: Story) -> Iterator[Cause]:
+    """
+    With the c10d backend no agent takes the endpoint for its own address, so nobody opens the store.
+
+    Why: torch compares the endpoint with the machine's own host name only; an IP of a second NIC, an alias,
+    a service name or a name with a suffix is nobody's.
+
+    Fix: the head's own host name as endpoint; or `--rdzv-conf is_host=true` on the head only with
+    `--local-addr`; or the static backend with node ranks.
+
+    In logs: `RendezvousConnectionError` and a 60 s client time-out on every node, the head too.
+    """
+    waits = story.all("client-timeout", "client-failed-any")
+    c10d = [e for e in story.all("rdzv-backend") if e["backend"].lower() == "c10d"]
+    broken = story.all("rdzv-connection", "rdzv-create")
+    if not waits or not (c10d or broken):
+        return
+    if story.has("eaddrinuse", "name-unknown", "num-nodes-waiting", "keepalive-failed"):
+        return
+    if any(e["backend"].lower() == "static" for e in story.all("rdzv-backend")):
+        return
+    endpoint = next((e["endpoint"] for e in story.all("rdzv-endpoint")), "")
+    routed = any(e["errno"] in ("110", "113", "101") for e in story.all("client-refused"))
+    speakers = {(e.file, e.label or e.host) for e in waits}
+    head_too = len(speakers) > 1 or any(e["rank"] == "0" for e in story.all("group-rank", "node-rank"))
+    confidence = "high" if head_too and c10d else "medium" if c10d and not routed else "low"
+    yield seen(
+        [*waits, *c10d, *broken],
+        f"every agent waits as a client of {endpoint or 'the endpoint'}, none took it for its own address",
+        confidence,  # type: ignore[arg-type]
+    )
+
+
+@cause(problems.HOSTNAME_UNRESOLVABLE_FROM_PEER)
+def hostname_unresolvable(story: Story) -> Iterator[Cause]:
+    names = [e for e in story.all("name-unknown") if not _is_shell_text(story, e)]
+    if not names:
+        return
+    host = next((e["host"] for e in story.all("name-tried") if e["host"]), "")
+    only_warned = all("[W" in e.text or "IPv6" in e.text for e in names)
+    if only_warned and went_on(story):
+        return
+    sure = len(names) > 2 or story.has("client-timeout", "exception", "ssh-255") or not only_warned
+    who = names[0].host or names[0].label
+    yield seen(
+        names,
+        f"the name {host or 'of a peer'} is not known{f' on {who}' if who else ' on the node that complains'}",
+        "high" if sure else "medium",
+    )
+
+
+def _is_shell_text(story: Story, event: Event) -> bool:
+    """Whether the "name" that cannot be resolved is a path or an assignment: a broken shell line."""
+    tried = [e for e in story.by_line[event.file, event.line] if e.tag == "name-tried"]
+    return any(re.search(r"[/=$\"']|\.(?:sh|bashrc)\b", e["host"]) for e in tried)
+
+
+@cause(problems.HOSTNAME_RESOLVES_TO_LOOPBACK)
+def hostname_resolves_to_loopback(story: Story) -> Iterator[Cause]:
+    dialled = [e for e in story.all("gloo-connect") if is_loopback(e["address"])]
+    dialled += [
+        e
+        for e in story.all("gloo-remote")
+        if is_loopback(e["address"])
+        and any(abs(m.line - e.line) <= 2 and m.file == e.file for m in story.all("gloo-mesh"))
+    ]
+    said = story.all("gloo-loopback")
+    listed = story.all("getent-loopback")
+    if dialled:
+        yield seen(
+            [*dialled, *said, *listed], "a rank dials its own loopback: the host name maps to 127.x", "high"
+        )
+    elif said and failure(story) is not None and not went_on(story):
+        yield seen(said, "Gloo fell back to the loopback address, which no other node can reach", "medium")
+    elif listed and (story.spans_hosts or failure(story) is not None) and not went_on(story):
+        yield seen(listed, f"the hosts file maps {listed[0]['names']} to {listed[0]['address']}", "medium")
+
+
+@cause("peers-never-joined")
+def peers_never_joined(story: Story) -> Iterator[Cause]:
+    """
+    Fewer ranks or nodes came than the world size; the others waited until the limit.
+
+    Why: some were never started, died before joining, or stand in another rendezvous.
+
+    Fix: start the missing ones and read their own logs; a longer join time-out only when a node is slow to prepare.
+
+    In logs: `worker_count` below `world_size`, `RendezvousTimeoutError`, `1/2 clients joined`.
+    """
+    short = [e for e in story.all("store-barrier") if 0 < e.number("count") < e.number("size")]
+    clients = [e for e in story.all("clients-joined") if e.number("joined") < e.number("wanted")]
+    others = story.all("rdzv-timeout", "wait-poll", "jax-barrier")
+    waits = [
+        e
+        for e in story.all("store-wait")
+        if re.search(r"barrier|init|worker|//|torchelastic|rank_?\d", e.text)
+    ]
+    if not (short or clients or others or waits):
+        return
+    text = "fewer processes came than were expected, the others waited until the limit"
+    if short:
+        best = max(short, key=lambda e: e.number("count"))
+        text = (
+            f"{best['count']} of {best['size']} ranks joined, "
+            f"{best.number('size') - best.number('count')} never came"
+        )
+    elif clients:
+        text = f"{clients[-1]['joined']} of {clients[-1]['wanted']} clients joined"
+    yield seen([*short, *clients, *others, *waits], text, "high" if short or clients else "medium")
+
+
+@cause("rendezvous-ids-differ")
+def rendezvous_ids_differ(story: Story) -> Iterator[Cause]:
+    """
+    Every node made its own run id, so each waits in a rendezvous of its own.
+
+    Why: without an id the c10d backend draws a random one per node.
+
+    Fix: the same `--rdzv-id` on every node.
+
+    In logs: `generated a random run_id` with different numbers on different nodes.
+    """
+    by_id: dict[str, Event] = {}
+    for event in story.all("run-id"):
+        by_id.setdefault(event["id"], event)
+    if len(by_id) < 2:
+        by_id = {}
+        for event in story.all("run-id-shown"):
+            value = event["id"] or event["id2"]
+            if value and value.lower() != "none":
+                by_id.setdefault(value, event)
+        if len({(e.file, e.label, e.host) for e in by_id.values()}) < 2 or went_on(story):
+            return
+    if len(by_id) > 1:
+        yield seen(
+            by_id.values(), f"{len(by_id)} different run ids: each node waits in a rendezvous of its own"
+        )
+
+
+@cause("stale-rendezvous-state")
+def stale_rendezvous_state(story: Story) -> Iterator[Cause]:
+    """
+    A rendezvous file or store still holds the ids or counters of an earlier start.
+
+    Why: the counter never equals the world size again, or the address in it is nobody's.
+
+    Fix: a fresh file per run, or a TCP store; restart against a new store.
+
+    In logs: `File already exists:` before init, `worker_count` above `world_size`.
+    """
+    over = [e for e in story.all("store-barrier") if e.number("count") > e.number("size") > 0]
+    there = story.all("file-exists")
+    by_file = story.all("file-init")
+    dead = story.all("gloo-connect", "nccl-connect", "client-refused")
+    if there and (over or story.has("store-barrier") or failure(story) is not None):
+        yield seen([*there, *over], f"{there[0]['path']} is left over from an earlier start", "high")
+    elif by_file and dead and not went_on(story):
+        yield seen([*by_file, *dead], "the file of init_method names an address nobody answers at", "medium")
+    elif over:
+        confidence = "low" if _launchers_per_task(story) else "medium"
+        yield seen(
+            over, "more workers checked in than the world has: the store's counter is an old one", confidence
+        )  # type: ignore[arg-type]
+
+
+def _launchers_per_task(story: Story) -> list[Event]:
+    """Commands that start a launcher (or a script that spawns its ranks) in several tasks."""
+    found = []
+    spawns = story.has("spawn-call")
+    for event in story.all("command", "batch-option"):
+        text = event["command"] or event["command2"] or event.text
+        count = re.search(r"(?:--ntasks-per-node|--ntasks|-n|-np)[= ]?(\d+)", text)
+        if not count or int(count[1]) < 2 or not re.search(r"srun|mpirun|mpiexec|SBATCH", text):
+            continue
+        inner = re.search(r"torchrun|torch\.distributed|deepspeed|accelerate|colossalai|launch\.py", text)
+        if inner or spawns or story.has("omp-banner"):
+            found.append(event)
+    return found
+
+
+@cause("launcher-started-per-task")
+def launcher_started_per_task(story: Story) -> Iterator[Cause]:
+    """
+    The launcher itself was started once per Slurm or MPI task, each copy starting all local ranks.
+
+    Why: K copies times the local ranks join one world, and fight for one port.
+
+    Fix: `--ntasks-per-node=1` for launchers, or no launcher and one task per rank.
+
+    In logs: the launcher's banner K times on a node, `worker_count` = K x `world_size`.
+    """
+    commands = _launchers_per_task(story)
+    over = [
+        e
+        for e in story.all("store-barrier")
+        if e.number("size")
+        and e.number("count") > e.number("size")
+        and e.number("count") % e.number("size") == 0
+    ]
+    banners = Counter((e.file, e.label, e.host) for e in story.all("omp-banner"))
+    twice = [
+        e for e in story.all("omp-banner") if banners[e.file, e.label, e.host] > 1 and (e.label or e.host)
+    ]
+    if commands and (over or failure(story) is not None or story.has("eaddrinuse")):
+        yield seen(
+            [*commands, *over], "a launcher runs in every task, and each starts all local ranks", "high"
+        )
+    elif over and not story.has("file-exists", "file-init"):
+        yield seen(over, "a multiple of the world size checked in: several launchers for one world", "low")
+    elif twice and story.has("eaddrinuse"):
+        yield seen(
+            [*twice, *story.all("eaddrinuse")],
+            "the launcher's banner stands several times for one node",
+            "medium",
+        )
+
+
+@cause(problems.NODE_RANK_DUPLICATE)
+def node_rank_duplicate(story: Story) -> Iterator[Cause]:
+    checked = story.all("rank-checked-in")
+    if checked:
+        rank = checked[0].number("rank")
+        yield seen(checked, f"rank {rank} of {checked[0]['nranks']} came twice", "high", ranks=[rank])
+        return
+    owners: dict[str, dict[tuple[int, str], Event]] = defaultdict(dict)
+    for event in story.all("node-rank"):
+        owners[event["rank"]].setdefault((event.file, event.label or event.host or str(event.line)), event)
+    nodes = max(
+        (
+            e.number(f)
+            for e in story.all("min-nodes")
+            for f in ("nodes", "nodes2", "nodes3", "nodes4", "nodes5")
+        ),
+        default=0,
+    )
+    for rank, events in owners.items():
+        commands = [e for e in events.values() if story.tags_at(e) & {"command"}]
+        apart = len({k for k, e in events.items() if e.label or e.host}) > 1
+        if (len(commands) > 1 or apart) and nodes > 1 and failure(story) is not None:
+            yield seen(
+                events.values(), f"{len(events)} nodes were started with node rank {rank}", "medium", ranks=()
+            )
+            return
+    for event in story.all("command"):
+        text = event["command"] or event["command2"]
+        if (
+            re.search(r"\bRANK=[1-9]", text)
+            and re.search(r"FORCE_TORCHRUN|llamafactory", text)
+            and "NODE_RANK" not in text
+        ):
+            yield seen(
+                [event],
+                "RANK is set where this launcher reads NODE_RANK: every node takes itself for node 0",
+                "low",
+            )
+            return
+    members = Counter((e["rank"], e["nranks"]) for e in story.all("global-rank"))
+    twice = [e for e in story.all("global-rank") if members[e["rank"], e["nranks"]] > 1]
+    if twice:
+        yield seen(twice, f"global rank {twice[0]['rank']} was started more than once", "low")
+
+
+@cause(problems.WORLD_SIZE_DISAGREES)
+def world_size_disagrees(story: Story) -> Iterator[Cause]:
+    counts = story.all("root-count")
+    counts += [e for e in story.all("root-info") if e["a"] != e["b"] and _sane_roots(e)]
+    if counts:
+        yield seen(
+            counts, f"one rank says {counts[0]['a']} ranks, another {counts[0]['b']}", "high", ranks=()
+        )
+        return
+    invalid = story.all("invalid-rank")
+    if invalid:
+        yield seen(
+            invalid, f"rank {invalid[0]['rank']} does not fit into {invalid[0]['nranks']} ranks", "high"
+        )
+        return
+    sizes: dict[int, Event] = {}
+    for event in story.all("world-size"):
+        value = event.number("size") or event.number("size2")
+        if value:
+            sizes.setdefault(value, event)
+    apart = {(e.file, e.label, e.host) for e in sizes.values()}
+    if len(sizes) > 1 and len(apart) > 1 and failure(story) is not None and not went_on(story):
+        said = ", ".join(map(str, sorted(sizes)))
+        yield seen(sizes.values(), f"nodes speak of different world sizes: {said}", "medium")
+    over = [e for e in story.all("store-barrier") if e.number("count") > e.number("size") > 0]
+    if over:
+        yield seen(over, f"{over[0]['count']} workers joined a world of {over[0]['size']}", "low")
+
+
+def _sane_roots(event: Event) -> bool:
+    """Whether the counts in a root's complaint are counts: another release's message reads as absurd numbers."""
+    return all(0 <= event.number(f) < 100_000 for f in ("roots_a", "roots_b", "a", "b"))

@@ -1,0 +1,272 @@
+"""One process ended: exceptions, signals, the scheduler, leftovers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ringup import problems
+from ringup.logs.causes import Cause, cause, seen
+from ringup.logs.causes.signs import went_on
+from ringup.logs.lines import Event
+from ringup.logs.story import Story
+
+_SIGNALS = {
+    "SIGHUP": 1, "HANGUP": 1, "SIGINT": 2, "SIGILL": 4, "ILLEGAL INSTRUCTION": 4, "SIGTRAP": 5, "SIGABRT": 6, "ABORTED": 6,
+    "SIGBUS": 7, "BUS ERROR": 7, "SIGFPE": 8, "FLOATING POINT EXCEPTION": 8, "SIGKILL": 9, "KILLED": 9, "OUT OF MEMORY": 9,
+    "SIGSEGV": 11, "SEGMENTATION FAULT": 11, "SIGPIPE": 13, "SIGTERM": 15, "TERMINATED": 15,
+}  # fmt: skip
+"""Numbers on Linux; srun prints the words, launchers the names."""
+
+WRAPPERS = re.compile(
+    r"(?i)(?:^|\.)(?:ChildFailedError|DistBackendError|DistError|DistStoreError|DistNetworkError|CalledProcessError|ActorDiedError|RayActorError|RayTaskError\S*|"
+    r"ProcessRaisedException|ProcessExitedException|Rendezvous\w*|SystemExit|KeyboardInterrupt|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|"
+    r"ConnectionAbortedError|EOFError|SignalException|EngineDeadError|WorkerCrashedError|TimeoutExpired|CancelledError|RemoteError|XlaRuntimeError|"
+    r"EngineCore\w*|NodeDiedError|GeneratorExit|BackendCompilerFailed)$"
+)
+"""Exceptions that only carry another failure: what they wrap is what counts."""
+
+_LAUNCHER_FRAMES = re.compile(
+    r"torch/distributed/(?:run|launch|elastic)|deepspeed/launcher|accelerate/commands"
+)
+
+
+def signal_of(event: Event) -> int:
+    """
+    The signal that ended a process, 0 for none: from -9, 137, 247, a name or a word.
+
+    Shells print 128+N, Python's subprocess -N, DeepSpeed's launcher 256-N.
+    """
+    for name in ("signal", "signal2", "signal3"):
+        if event.number(name):
+            return event.number(name)
+    word = event["name"].upper()
+    if word:
+        return _SIGNALS.get(word, 0)
+    code = event.number("code") or event.number("code2")
+    if code < 0:
+        return -code
+    if 128 < code < 160:
+        return code - 128
+    return 256 - code if code >= 241 else 0
+
+
+def exits(story: Story) -> list[tuple[int, Event]]:
+    """Every exit that tells a signal or a code above 0, as (signal, event)."""
+    found = []
+    for event in story.all("exit", "exit-signal"):
+        number = signal_of(event)
+        if number or event.number("code") > 0:
+            found.append((number, event))
+    return found
+
+
+def _who(events: list[Event]) -> str:
+    ranks = sorted({e.rank for e in events if e.rank is not None})
+    if ranks:
+        return f"rank {', '.join(map(str, ranks))}"
+    local = next((e["local"] for e in events if e["local"]), "")
+    return f"local rank {local}" if local else "a rank"
+
+
+def _cancelled_before(story: Story, event: Event) -> bool:
+    return any(
+        c.file == event.file
+        and c.line < event.line
+        and re.search(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime", c.text)
+        for c in story.all("cancelled")
+    )
+
+
+@cause(problems.OOM_KILLER_RAN)
+def oom_killer_ran(story: Story) -> Iterator[Cause]:
+    said = [e for e in story.all("oom-kill") if "CUDA out of memory" not in e.text and "torch." not in e.text]
+    if said:
+        yield seen(said, "a process was killed for host memory, and the log says so")
+
+
+@cause("rank-killed")
+def rank_killed(story: Story) -> Iterator[Cause]:
+    """
+    A rank got SIGKILL from outside; the log does not say by whom.
+
+    Why: the kernel's OOM killer most often, also the scheduler or a person; -9 alone does not tell.
+
+    Fix: `dmesg`, the cgroup's memory.events (oom_kill), the scheduler's accounting of that host.
+
+    In logs: `exitcode: -9`, `Signal 9 (SIGKILL)`, `Killed` with no Python error.
+    """
+    killed = [e for number, e in exits(story) if number == 9 and not _cancelled_before(story, e)]
+    words = [e for e in story.all("killed-word") if not _cancelled_before(story, e)]
+    words = [
+        e
+        for e in words
+        if not re.search(r"(?i)kill(?:ed|ing)? (?:by|all|old|existing|subprocess|process)|Killing", e.text)
+    ]
+    if killed or words:
+        ranks = [e.rank for e in killed if e.rank is not None]
+        yield seen(
+            [*killed, *words],
+            f"{_who(killed)} was killed with SIGKILL; the log does not say by whom",
+            "high" if killed else "medium",
+            ranks=ranks,
+        )
+
+
+@cause("rank-crashed")
+def rank_crashed(story: Story) -> Iterator[Cause]:
+    """
+    A rank died of its own fatal signal.
+
+    Why: a native library or a compiled extension; also a broken stack or ulimit.
+
+    Fix: `PYTHONFAULTHANDLER=1`, a core dump, the last `what():` line of that process.
+
+    In logs: `exitcode: -11`, `Segmentation fault`.
+    """
+    fatal = [e for number, e in exits(story) if number in (4, 5, 7, 8, 11)]
+    words = [
+        e
+        for e in story.all("crash-word")
+        if not re.search(r"DataLoader|worker|shared memory|abort", e.text, re.I)
+    ]
+    if fatal or words:
+        yield seen([*fatal, *words], f"{_who(fatal)} died of a fatal signal of its own", "high")
+        return
+    explained = story.has(
+        "work",
+        "work-aborted",
+        "watchdog-stuck",
+        "gloo-mesh",
+        "cpp-what",
+        "exception",
+        "nccl-remote",
+        "gloo-no-address",
+    )
+    aborted = [e for number, e in exits(story) if number == 6]
+    if aborted and not explained:
+        yield seen(
+            aborted,
+            f"{_who(aborted)} aborted (SIGABRT); the reason stands above in that rank's output",
+            "low",
+        )
+
+
+@cause("rank-raised-exception")
+def rank_raised_exception(story: Story) -> Iterator[Cause]:
+    """
+    One rank ended with an exception no other name covers.
+
+    Why: its traceback tells; closed or reset connections on the other ranks follow from it.
+
+    Fix: that traceback, on that rank and host.
+
+    In logs: a traceback on one rank, peers that print closed or reset connections.
+    """
+    own = [e for e in story.all("exception") if _is_own(story, e)]
+    if not own:
+        return
+    traced = [e for e in own if e["traceback"]]
+    first = (traced or own)[0]
+    same = [e for e in own if e["type"] == first["type"]]
+    kind = first["type"].rsplit(".", 1)[-1]
+    at = f" at {first['frame']}" if first["frame"] and "site-packages" not in first["frame"] else ""
+    mild = not traced or (
+        went_on(story) and not story.has("exit", "child-failed", "nccl-remote", "gloo-closed")
+    )
+    settled = story.has("exit", "child-failed", "gloo-closed", "gloo-reset", "closed-by-peer")
+    text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ") + at
+    yield seen(
+        same,
+        text,
+        "high" if traced and settled else "low" if mild else "medium",
+        severity="warning" if mild and not traced and not settled else None,
+    )
+
+
+CONSEQUENCE_TAGS = frozenset(
+    {
+        "gloo-closed", "gloo-reset", "recv-vector", "closed-by-peer", "nccl-reset", "nccl-remote", "pipe-broken", "reset-by-peer",
+        "keepalive-failed", "proxy-failed", "work-aborted", "store-get", "num-nodes-waiting", "ray-died", "jax-died", "monitored-victim",
+        "rdzv-connection", "rdzv-closed", "work", "work-async", "gloo-recv-timeout", "tcpstore-retry",
+    }
+)  # fmt: skip
+"""What a rank prints because another one ended."""
+
+_NOT_EXPLAINING = frozenset(
+    {"exception", "traceback", "frame", "world-size", "busy-word", "step", "progress", "env-set", "unwind", "nccl-version", "main-first",
+     "spawn-call", "epoch-done", "exit", "visible-devices", "uneven-word", "command", "no-ipv6", "rdzv-create", "elastic-exit-barrier",
+     "disk-full", "file-init", "node-rank", "min-nodes", "warn"}
+)  # fmt: skip
+
+
+def _is_own(story: Story, event: Event) -> bool:
+    """Whether an exception is the program's own: no wrapping, no consequence, no text another name covers."""
+    if WRAPPERS.search(event["type"]) or re.search(
+        r"Exception ignored in|Caught \w+ in DataLoader worker", event.text
+    ):
+        return False
+    if re.search(r"(?i)(?:warning)$", event["type"]) or _LAUNCHER_FRAMES.search(event["frame"]):
+        return False
+    said = story.tags_at(event, below=2 if re.search(r"(?i)nccl|gloo|cuda|hip", event.text) else 0)
+    if said & CONSEQUENCE_TAGS:
+        return False
+    return not (said - _NOT_EXPLAINING)
+
+
+@cause("terminal-closed")
+def terminal_closed(story: Story) -> Iterator[Cause]:
+    """
+    The launcher got SIGHUP: its terminal or ssh session ended.
+
+    Why: a process of an interactive login is ended with it.
+
+    Fix: tmux, `setsid`, `systemd-run`, `sbatch`, or `ringup run --detach`.
+
+    In logs: `Received 1 death signal`, `closing signal SIGHUP`.
+    """
+    said = story.all("sighup") + [e for number, e in exits(story) if number == 1]
+    if said:
+        yield seen(said, "the launcher was hung up on: its terminal or ssh session ended")
+
+
+@cause("job-cancelled", severity="warning")
+def job_cancelled(story: Story) -> Iterator[Cause]:
+    """
+    The scheduler or a user ended the job; this is no failure of the program.
+
+    Why: scancel, a time limit, preemption or Ctrl-C.
+
+    Fix: for a time limit, checkpoints and a longer limit; otherwise nothing.
+
+    In logs: `CANCELLED AT ... DUE TO TIME LIMIT`, `Received 15 death signal`.
+    """
+    said = [e for e in story.all("cancelled") if not re.search(r"closing signal", e.text)]
+    if not said:
+        return
+    why = next((e["why"].lower() for e in said if e["why"]), "")
+    yield seen(
+        said,
+        f"the job was ended from outside{f' ({why})' if why else ''}",
+        "high",
+        severity="warning" if why and not went_on(story) else "note",
+        ranks=(),
+    )
+
+
+@cause(problems.ORPHAN_OF_EARLIER_RUN)
+def orphan_of_earlier_run(story: Story) -> Iterator[Cause]:
+    rows = story.all("orphan-row") if story.has("ps-header") else []
+    words = story.all("gpu-process-left")
+    beats = story.repeats.get("keepalive-failed", 0)
+    if rows:
+        pids = ", ".join(dict.fromkeys(e["pid"] for e in rows))
+        yield seen(rows, f"processes {pids} live on with parent 1: their launcher is gone", "high")
+    elif words and story.has("eaddrinuse", "gpu-oom"):
+        yield seen(words, "processes of an earlier run are still there", "medium")
+    elif beats >= 8:
+        yield seen(
+            story.all("keepalive-failed"),
+            f"an agent goes on without its rendezvous: {beats} keep-alive failures",
+            "medium",
+        )

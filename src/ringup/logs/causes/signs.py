@@ -1,0 +1,66 @@
+"""Questions several causes ask of a story: did it fail, did it hang, did it go on."""
+
+from __future__ import annotations
+
+from ringup.logs.lines import Event
+from ringup.logs.story import Story
+
+FAILED = (
+    "exit",
+    "exit-signal",
+    "exception",
+    "nccl-connect",
+    "nccl-bind",
+    "nccl-system",
+    "nccl-internal",
+    "nccl-remote",
+    "nccl-cuda",
+    "nccl-usage",
+    "wc-error",
+    "proxy-failed",
+    "closed-by-peer",
+    "client-timeout",
+    "work",
+    "child-failed",
+    "init-stopped",
+    "rdzv-timeout",
+    "store-barrier",
+    "eaddrinuse",
+    "modify-qp",
+    "unwind",
+    "data-truncated",
+    "bootstrap-truncated",
+    "gloo-mesh",
+    "gloo-connect",
+    "cuda-failure",
+)
+
+
+def failure(story: Story) -> Event | None:
+    """The first line that says something went wrong, whatever it was; None in a sound log."""
+    for event in story.all(*FAILED):
+        if event.tag == "exit" and event["code"] == "0":
+            continue
+        if event.tag == "unwind" and event["code"] in ("0", "7"):
+            continue
+        if event.tag == "nccl-connect" and "retrying" in event.text:
+            continue
+        return event
+    return None
+
+
+def hang(story: Story) -> Event | None:
+    """A line that says the job stood still or was ended for it."""
+    return story.first(
+        "init-stopped", "work", "watchdog-stuck", "rdzv-timeout", "store-barrier", "client-timeout"
+    )
+
+
+def went_on(story: Story) -> bool:
+    """Whether ranks completed their communicators or trained: what came before was no failure."""
+    return story.init_complete or story.has("nccl-tests-row") or story.repeats.get("step", 0) > 1
+
+
+def busy(story: Story) -> list[Event]:
+    """Lines that say a rank was tokenizing, downloading, saving, evaluating."""
+    return story.all("main-first", "busy-word")

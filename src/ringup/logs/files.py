@@ -1,0 +1,144 @@
+"""
+Input files: found, opened (plain or gzip, or standard input) and cut into blocks of whole lines.
+
+The only module of `logs` that opens anything.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+BLOCK_BYTES = 4 << 20
+LONGEST_LINE_BYTES = 1 << 20
+"""More of one line than this is dropped: a program that prints no newline must not fill memory."""
+
+MAX_FILES = 20_000
+_NOT_LOGS = (".py", ".pyc", ".so", ".pt", ".pth", ".bin", ".safetensors", ".npy", ".npz", ".xml", ".yaml", ".yml", ".json",
+             ".zip", ".tar", ".tgz", ".whl", ".png", ".jpg", ".pdf", ".html", ".lock", ".toml", ".md", ".jsonl", ".parquet", ".ckpt", ".db")  # fmt: skip
+
+
+class Block(NamedTuple):
+    """Whole lines of a file, and the number of the first one (from 1)."""
+
+    data: bytes
+    first_line: int
+
+
+class Unreadable(NamedTuple):
+    """A path that gave nothing, and why."""
+
+    path: str
+    reason: str
+
+
+def find(paths: Iterable[str]) -> tuple[list[str], list[Unreadable]]:
+    """
+    The log files behind paths: files as given, directories walked in name order.
+
+    Files inside a directory are left out by suffix where they cannot be logs; a file
+    named itself is always taken.  `-` stands for standard input.
+    """
+    found: list[str] = []
+    refused: list[Unreadable] = []
+    for path in paths:
+        if path == "-":
+            found.append(path)
+            continue
+        if not os.path.isdir(path):
+            if os.path.exists(path):
+                found.append(path)
+            else:
+                refused.append(Unreadable(path, "no such file or directory"))
+            continue
+        inside = list(_walk(path))
+        if not inside:
+            refused.append(Unreadable(path, "a directory without any log"))
+        found += inside
+    return found[:MAX_FILES], refused
+
+
+def _walk(directory: str) -> Iterator[str]:
+    for folder, folders, names in os.walk(directory):
+        folders[:] = sorted(f for f in folders if not f.startswith((".", "__")))
+        for name in sorted(names, key=_natural):
+            path = os.path.join(folder, name)
+            if not name.startswith(".") and not name.lower().endswith(_NOT_LOGS) and Path(path).is_file():
+                yield path
+
+
+def _natural(name: str) -> tuple[object, ...]:
+    """rank2.log before rank10.log."""
+    parts: list[object] = []
+    digits = ""
+    for char in name + "\0":
+        if char.isdigit():
+            digits += char
+            continue
+        if digits:
+            parts.append((0, int(digits[:18]), ""))
+            digits = ""
+        parts.append((1, 0, char))
+    return tuple(parts)
+
+
+def opened(path: str) -> BinaryIO:
+    """A file's bytes, decompressed where they are gzip.  Raises OSError."""
+    if path == "-":
+        return sys.stdin.buffer
+    raw = open(path, "rb")
+    try:
+        magic = raw.peek(2)[:2]
+    except OSError:
+        raw.close()
+        raise
+    if magic == b"\x1f\x8b":
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw), BLOCK_BYTES)  # type: ignore[arg-type]
+    return raw
+
+
+def blocks(path: str) -> Iterator[Block]:
+    """
+    A file as blocks of whole lines.  Raises OSError when nothing can be read.
+
+    A gzip file that breaks off gives what came before the break.
+    """
+    with opened(path) as stream:
+        yield from blocks_of(stream)
+
+
+def blocks_of(stream: BinaryIO) -> Iterator[Block]:
+    """As `blocks`, of an open stream."""
+    rest, number, runaway = b"", 1, False
+    while True:
+        try:
+            data = stream.read(BLOCK_BYTES)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            data = b""
+        if not data:
+            break
+        if runaway:
+            end = data.find(b"\n")
+            if end < 0:
+                continue
+            data, runaway = data[end:], False
+        cut = data.rfind(b"\n")
+        if cut < 0:
+            if len(rest) < LONGEST_LINE_BYTES:
+                rest += data[:LONGEST_LINE_BYTES]
+            if len(rest) >= LONGEST_LINE_BYTES:
+                runaway = True
+            continue
+        whole = rest + data[: cut + 1]
+        rest = data[cut + 1 :][:LONGEST_LINE_BYTES]
+        runaway = len(data) - cut - 1 > LONGEST_LINE_BYTES
+        yield Block(whole, number)
+        number += whole.count(b"\n")
+    if rest:
+        yield Block(rest, number)

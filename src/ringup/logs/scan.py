@@ -1,0 +1,231 @@
+"""
+One file's lines folded into a summary of bounded size: events, communicators, last line.
+
+Pure.  Of each tag and source the first few events and the last ones are kept; what
+repeats is counted, not stored (a dead peer prints 187,294 alike lines in six seconds).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from ringup.logs.lines import Event, Gate, Head, clean, excerpt, head_of, matches
+from ringup.logs.wordings.nccl import SETUP
+
+FIRST_KEPT = 6
+LAST_KEPT = 2
+KEPT = {
+    "channel": 64,
+    "init": 512,
+    "env-set": 200,
+    "socket-list": 40,
+    "exit": 32,
+    "work": 24,
+    "work-state": 24,
+    "exception": 16,
+    "frame": 0,
+    "command": 40,
+    "step": 2,
+    "progress": 3,
+    "busy-word": 4,
+    "unwind": 12,
+    "warn": 12,
+    "store-barrier": 16,
+    "global-rank": 64,
+    "ib-device": 64,
+    "nccl-tests-row": 6,
+    "coll": 4,
+    "nccl-connect": 16,
+    "visible-devices": 4,
+}
+"""How many of a tag are kept per source, where it is not `FIRST_KEPT`."""
+
+MAX_KEYS = 4_000
+"""Tags times sources of one file; more sources than that are only counted."""
+
+MAX_COMMUNICATORS = 4_096
+
+_ENV = next(w.pattern for w in SETUP if w.tag == "env-set" and "=" in w.pattern.pattern)
+_LISTED = re.compile(r"\[(\d+)\]\s*([\w.@-]+):([0-9A-Fa-f.:]+(?:%[\w.@-]+)?)<\d+>")
+_LIBRARY_FRAME = re.compile(
+    r"site-packages|dist-packages|/lib/python|/lib64/python|<frozen|torch/distributed|/runpy\.py"
+)
+
+
+@dataclass
+class Communicator:
+    """One rank's side of one communicator, as the Init lines tell it."""
+
+    comm: str
+    comm_id: str
+    rank: int
+    nranks: int
+    host: str
+    pid: str
+    device: str
+    file: int
+    started: int = 0
+    completed: int = 0
+
+
+@dataclass
+class Scan:
+    """What one file said."""
+
+    events: list[Event] = field(default_factory=list)
+    repeats: dict[tuple[str, str], int] = field(default_factory=dict)
+    communicators: list[Communicator] = field(default_factory=list)
+    lines: int = 0
+    last_line: str = ""
+    last_line_number: int = 0
+    last_times: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+
+class Scanner:
+    """Feed it lines in order; `scan()` is what is left of them."""
+
+    def __init__(self, file: int = 0, gate: Gate | None = None) -> None:
+        self.file = file
+        self._gate = gate or Gate()
+        self._first: dict[tuple[str, str], list[Event]] = {}
+        self._last: dict[tuple[str, str], list[Event]] = {}
+        self._repeats: dict[tuple[str, str], int] = {}
+        self._comms: dict[tuple[str, str, str, str], Communicator] = {}
+        self._open: dict[str, str] = {}
+        self._summary: dict[str, dict[str, str]] = {}
+        self._near: tuple[int, Head] = (0, Head())
+        self._tail: dict[str, tuple[int, str]] = {}
+        self._final: tuple[int, bytes] = (0, b"")
+        self._count = 0
+
+    def feed(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Take lines with their numbers; most are dropped after one look."""
+        gate = self._gate
+        last = self._final
+        for item in lines:
+            if item[1] and not item[1].isspace():
+                last = item
+            wordings = gate(item[1])
+            if wordings:
+                self._take(item[0], item[1], wordings)
+        self._final = last
+
+    def finish(self, line_count: int, last: tuple[int, bytes] | None = None) -> Scan:
+        """The summary, with events in file order."""
+        events = [e for kept in self._first.values() for e in kept]
+        events += [e for kept in self._last.values() for e in kept]
+        number, raw = last or self._final
+        return Scan(
+            events=sorted(events, key=lambda e: e.line),
+            repeats=self._repeats,
+            communicators=list(self._comms.values()),
+            lines=line_count,
+            last_line=excerpt(clean(raw), 0),
+            last_line_number=number,
+            last_times=self._tail,
+        )
+
+    def _take(self, number: int, raw: bytes, wordings: tuple[object, ...]) -> None:
+        text = clean(raw)
+        head: Head | None = None
+        for tag, fields, place in matches(text, wordings):  # type: ignore[arg-type]
+            if head is None:
+                head = self._head(number, text)
+            self._dispatch(Event(tag, self.file, number, "", fields, *head[:5], head.time_s), text, place)
+
+    def _head(self, number: int, text: str) -> Head:
+        """The line's own head; a line without any belongs to the one just before it (wrapped records)."""
+        head = head_of(text)
+        near_line, near = self._near
+        if head.rank is None and not head.pid and head.label == near.label and number - near_line <= 2:
+            head = head._replace(rank=near.rank, host=head.host or near.host)
+        self._near = (number, head)
+        return head
+
+    def _dispatch(self, event: Event, text: str, place: int) -> None:
+        tag, source = event.tag, event.label or event.host
+        if tag == "init":
+            self._init(event)
+        elif tag == "traceback":
+            self._open[source] = ""
+        elif tag == "frame":
+            if source in self._open or not _LIBRARY_FRAME.search(event["file"]):
+                kept = self._open.get(source, "")
+                mine = not _LIBRARY_FRAME.search(event["file"])
+                self._open[source] = f"{event['file']}:{event['number']}" if mine or not kept else kept
+                if len(self._open) > MAX_KEYS:
+                    self._open.clear()
+        elif tag == "exception":
+            frame = self._open.pop(source, None)
+            extra = {"frame": frame or "", "traceback": "yes" if frame is not None else ""}
+            event = replace(event, fields={**event.fields, **extra})
+        elif tag in ("summary-host", "summary-rank"):
+            self._summary.setdefault(source, {}).update(event.fields)
+            if len(self._summary) > MAX_KEYS:
+                self._summary.clear()
+            return
+        elif tag == "exit":
+            known = self._summary.pop(source, {})
+            rank = known.get("rank")
+            event = replace(
+                event,
+                fields={**known, **event.fields},
+                host=known.get("host") or event["host"] or event.host,
+                rank=int(rank) if rank and len(rank) < 9 else event.rank,
+            )
+        if tag == "env-set":
+            for found in _ENV.finditer(text):
+                more = {k: v for k, v in found.groupdict().items() if v}
+                if more.get("name") != event["name"]:
+                    self._keep(replace(event, fields=more), text, found.start())
+        if tag == "socket-list":
+            for index, name, address in _LISTED.findall(text):
+                self._keep(
+                    replace(event, fields={"index": index, "interface": name, "address": address}),
+                    text,
+                    place,
+                )
+            return
+        self._keep(event, text, place)
+
+    def _keep(self, event: Event, text: str, place: int) -> None:
+        key = (event.tag, f"{event.host}:{event.pid}" if event.pid else event.label)
+        first = self._first.get(key)
+        if first is None:
+            if len(self._first) >= MAX_KEYS:
+                return
+            first = self._first[key] = []
+        limit = KEPT.get(event.tag, FIRST_KEPT)
+        self._repeats[key] = self._repeats.get(key, 0) + 1
+        if len(first) < limit:
+            first.append(replace(event, text=excerpt(text, place)))
+        elif limit:
+            last = self._last.setdefault(key, [])
+            if len(last) >= LAST_KEPT:
+                del last[0]
+            last.append(replace(event, text=excerpt(text, place)))
+
+    def _init(self, event: Event) -> None:
+        key = (event.host, event.pid, event["comm"], event["rank"])
+        comm = self._comms.get(key)
+        if comm is None:
+            if len(self._comms) >= MAX_COMMUNICATORS:
+                return
+            found = re.search(r"commId (0x[0-9a-fA-F]+)", event["more"])
+            device = re.search(r"cudaDev (\d+)", event["more"])
+            comm = self._comms[key] = Communicator(
+                event["comm"],
+                found[1] if found else "",
+                event.number("rank"),
+                event.number("nranks"),
+                event.host,
+                event.pid,
+                device[1] if device else event.device,
+                self.file,
+            )
+        if event["state"].upper() == "START":
+            comm.started, comm.completed = event.line, 0
+        else:
+            comm.completed = event.line

@@ -1,0 +1,224 @@
+"""A diagnosis shown: text for people (cause, evidence, fix, in that order), data for JSON.  Decides nothing."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ringup import __version__
+from ringup.logs.causes import Cause
+from ringup.logs.lines import Event
+from ringup.logs.read import Diagnosis
+from ringup.logs.story import HostStory
+from ringup.units import printable
+
+SCHEMA = 1
+MAX_LINES = 20
+"""What the text report takes on a terminal unless everything is asked for."""
+
+_COLOURS = {"error": "31;1", "warning": "33", "note": "36", "ok": "32", "dim": "2", "bold": "1"}
+
+
+@dataclass(frozen=True)
+class Style:
+    """Colour or none."""
+
+    on: bool = False
+
+    def __call__(self, colour: str, text: str) -> str:
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.on else text
+
+
+def network_json(host: HostStory) -> dict[str, Any]:
+    """One host's networks as INTERFACE.md promises them."""
+    interfaces = host.interfaces
+    return {
+        "host": host.name or None,
+        "kind": host.kind or None,
+        "bootstrap": host.bootstrap[0] if host.bootstrap else None,
+        "interfaces": [printable(i) for i in interfaces],
+        "used": [printable(n) for n in used_devices(host)],
+        "oob": host.oob or None,
+    }
+
+
+def used_devices(host: HostStory) -> list[str]:
+    """The devices channels go over; NCCL's own words where the list was not printed."""
+    return [host.device(net, index) or f"NET/{net}/{index}" for net, index in host.used]
+
+
+def cause_json(cause: Cause, diagnosis: Diagnosis) -> dict[str, Any]:
+    """One cause as INTERFACE.md promises it."""
+    fix = cause.fix
+    return {
+        "rule": cause.rule,
+        "severity": cause.severity,
+        "confidence": cause.confidence,
+        "text": printable(cause.text),
+        "nodes": [printable(n) for n in cause.nodes],
+        "ranks": list(cause.ranks),
+        "evidence": [
+            {"file": diagnosis.story.files[e.file].path, "line": e.line, "text": printable(e.text)}
+            for e in cause.evidence
+        ],
+        "fix": {
+            "text": printable(fix.text) if fix else "",
+            "env": dict(fix.env) if fix else {},
+            "commands": list(fix.commands) if fix else [],
+        },
+    }
+
+
+def as_json(diagnosis: Diagnosis, *, everything: bool = False) -> dict[str, Any]:
+    """The whole answer."""
+    return {
+        "ringup": __version__,
+        "schema": SCHEMA,
+        "causes": [cause_json(c, diagnosis) for c in diagnosis.causes],
+        "healthy": diagnosis.healthy,
+        "files": [
+            {
+                "path": i.path,
+                "host": i.host or None,
+                "pid": i.pid or None,
+                "rank": i.rank,
+                "lines": i.lines,
+                "last_line": printable(i.last_line),
+                "init_complete": i.init_complete,
+            }
+            for i in diagnosis.story.files
+        ],
+        "versions": diagnosis.versions,
+        "networks": [network_json(h) for h in diagnosis.story.hosts.values() if h.kind or h.bootstrap],
+        "transports": diagnosis.transports,
+        "collectives": diagnosis.collectives,
+        "by_rank": diagnosis.by_rank,
+        "by_iteration": diagnosis.by_iteration(),
+        "behind": diagnosis.behind,
+        "unreadable": [{"path": u.path, "reason": u.reason} for u in diagnosis.unreadable],
+    }
+
+
+def as_text(
+    diagnosis: Diagnosis,
+    style: Style,
+    *,
+    verbose: bool = False,
+    quiet: bool = False,
+    iterations: bool = False,
+) -> str:
+    """The report: verdict first; at most 20 lines unless everything is asked for."""
+    lines: list[str] = []
+    causes = diagnosis.causes if verbose else diagnosis.causes[:1]
+    if not diagnosis.causes:
+        lines.append(style("ok", "no cause of a failure was found") + _seen(diagnosis))
+    for number, cause in enumerate(causes):
+        lines += [""] * bool(number)
+        lines += list(_cause_lines(cause, diagnosis, style, 6 if verbose else 3))
+    if quiet:
+        return "\n".join(lines[:1])
+    rest = diagnosis.causes[len(causes) :]
+    if rest:
+        more = ", ".join(f"{c.rule} ({c.severity})" for c in rest[:4])
+        lines += textwrap.wrap(
+            f"also seen: {more}{' ...' if len(rest) > 4 else ''}  (--all shows them)",
+            100,
+            subsequent_indent="  ",
+        )
+    table = list(_network_table(diagnosis))
+    if table:
+        lines += ["", *table]
+    lines += list(_counts(diagnosis, verbose))
+    if iterations or verbose:
+        lines += list(_iterations(diagnosis))
+    if verbose:
+        lines += list(_file_lines(diagnosis))
+    elif len(lines) > MAX_LINES:
+        lines = [
+            *lines[: MAX_LINES - 1],
+            style("dim", f"... {len(lines) - MAX_LINES + 1} more lines with --all"),
+        ]
+    return "\n".join(lines)
+
+
+def _seen(diagnosis: Diagnosis) -> str:
+    total = sum(i.lines for i in diagnosis.story.files)
+    return f" in {total} lines of {len(diagnosis.story.files)} file{'s' * (len(diagnosis.story.files) != 1)}"
+
+
+def _place(event: Event, diagnosis: Diagnosis) -> str:
+    return f"{diagnosis.story.files[event.file].path}:{event.line}"
+
+
+def _cause_lines(cause: Cause, diagnosis: Diagnosis, style: Style, evidence: int) -> Iterator[str]:
+    colour = cause.severity or "error"
+    where = [*(f"node {n}" for n in cause.nodes[:4])]
+    if cause.ranks:
+        shown = ", ".join(map(str, cause.ranks[:8])) + (" ..." if len(cause.ranks) > 8 else "")
+        where.append(f"rank{'s' * (len(cause.ranks) > 1)} {shown}")
+    head = f"{style(colour, cause.severity or 'error')}: {style('bold', cause.rule)} ({cause.confidence} confidence)"
+    yield head + (f"  [{printable('; '.join(where))}]" if where else "")
+    yield from textwrap.wrap(printable(cause.text), 100, initial_indent="  ", subsequent_indent="  ")
+    for event in cause.evidence[:evidence]:
+        text = printable(event.text.strip())
+        yield f"  {style('dim', _place(event, diagnosis))}  {text[:150]}{'...' if len(text) > 150 else ''}"
+    fix = cause.fix
+    if fix:
+        yield from textwrap.wrap(
+            f"fix: {printable(fix.text)}", 100, initial_indent="  ", subsequent_indent="       "
+        )
+        for name, value in fix.env.items():
+            yield f"       export {name}={value}"
+        for command in fix.commands:
+            yield f"       {command}"
+
+
+def _network_table(diagnosis: Diagnosis) -> Iterator[str]:
+    hosts = [h for h in diagnosis.story.hosts.values() if h.kind or h.bootstrap]
+    rows = [("node", "network", "bootstrap", "used", "of")]
+    for host in hosts[:8]:
+        used = ", ".join(used_devices(host)[:4]) or "-"
+        boot = f"{host.bootstrap[0]} {host.bootstrap[1]}" if host.bootstrap else "-"
+        offered = ", ".join(i.split(":", 1)[0] if host.kind == "Socket" else i for i in host.interfaces[:6])
+        if len(host.interfaces) > 6:
+            offered += f" +{len(host.interfaces) - 6}"
+        rows.append((host.name or "-", host.kind or "-", boot, used, offered or "-"))
+    if len(rows) < 2:
+        return
+    widths = [min(34, max(len(r[n]) for r in rows)) for n in range(5)]
+    for row in rows:
+        yield "  ".join(printable(cell)[:60].ljust(widths[n]) for n, cell in enumerate(row)).rstrip()
+    if len(hosts) > 8:
+        yield f"... and {len(hosts) - 8} more nodes"
+
+
+def _counts(diagnosis: Diagnosis, verbose: bool) -> Iterator[str]:
+    if diagnosis.transports:
+        items = sorted(diagnosis.transports.items(), key=lambda kv: -kv[1])
+        yield "transports: " + ", ".join(f"{printable(k)} x{v}" for k, v in items[: 20 if verbose else 4])
+    if diagnosis.collectives:
+        items = sorted(diagnosis.collectives.items(), key=lambda kv: -kv[1])
+        yield "collectives: " + ", ".join(f"{printable(k)} {v}" for k, v in items[: 20 if verbose else 6])
+    for row in diagnosis.behind[: 20 if verbose else 2]:
+        yield f"behind: rank {row['rank']} has not called {row['collective']} #{row['index']} of {row['communicator']}"
+
+
+def _iterations(diagnosis: Diagnosis) -> Iterator[str]:
+    rows = diagnosis.by_iteration()
+    if rows:
+        yield ""
+        yield "collectives per iteration:"
+    for row in rows[:200]:
+        yield f"  {printable(str(row['iteration']))}: " + ", ".join(
+            f"{printable(k)} {v}" for k, v in row["counts"].items()
+        )
+
+
+def _file_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    yield ""
+    yield "last line of every file:"
+    for info in diagnosis.story.files[:200]:
+        state = {True: "init complete", False: "init NOT complete", None: ""}[info.init_complete]
+        yield f"  {info.path}:{info.last_line_number} {state}  {printable(info.last_line)[:120]}"

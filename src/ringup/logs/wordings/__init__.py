@@ -1,0 +1,37 @@
+"""
+What programs print, by meaning: every wording of every version behind one tag.
+
+A `Wording` is a tag, a pattern on the message text and the lower-case words of which
+one must stand in the line before the pattern is tried.  Message texts only: the
+`file.cc:line` in front of them changes with every release.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Wording:
+    """One way of saying one thing."""
+
+    tag: str
+    pattern: re.Pattern[str]
+    needles: tuple[str, ...]
+
+
+def say(tag: str, pattern: str, *needles: str) -> Wording:
+    """A wording; the pattern ignores case, `needles` are literal lower-case words, any of which must be there."""
+    return Wording(tag, re.compile(pattern, re.IGNORECASE), needles)
+
+
+ADDRESS = r"(?P<address>\[?[0-9a-fA-F:.]+(?:%[\w.-]+)?\]?)(?:<(?P<port>\d+)>|:(?P<port2>\d+))?"
+"""A peer as NCCL prints it: `10.1.1.7<45123>`; IPv6 stands without brackets, with its zone after `%`."""
+
+ERRNO = (
+    r"(?P<reason>No route to host|Connection timed out|Connection refused|Network is unreachable"
+    r"|Software caused connection abort|Host is unreachable|Operation timed out|Network unreachable"
+    r"|Transport endpoint is not connected|Cannot assign requested address|Invalid argument"
+    r"|No such device|Protocol not available|Operation now in progress)"
+)
