@@ -189,11 +189,11 @@ def targets(
     large = LARGE_BYTES_FEW if few else LARGE_BYTES
     head = nodes[0].name
     found: dict[str, list[Target]] = {}
-    for src, peers in partners(names).items():
+    for turn, (src, peers) in enumerate(partners(names).items()):
         own = ready[src]
         mine = {e.address for e in own}
         rows: list[Target] = []
-        for turn, dst in enumerate(peers):
+        for dst in peers:
             for place, end in enumerate(ready[dst]):
                 minor = end.minor or end.address in mine
                 other = () if minor or len(names) > ALL_PAIRS_MAX_NODES else ways(end, own)

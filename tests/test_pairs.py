@@ -1,0 +1,245 @@
+"""The round of pairs among nodes played on this machine: the payload for real, no root."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringup import reach
+from ringup.facts import Host, Job, Link, Node, PortRanges, Unreached
+from ringup.probes import pairs
+from ringup.probes.pairs import Proof, prove
+from ringup.probes.voice import ANSWER_LIMIT_BYTES, Voice
+
+pytestmark = pytest.mark.slow
+
+
+def local(count: int) -> tuple[Node, ...]:
+    hosts = [Host(f"n{k}", local=True, address=f"127.0.7.{k + 2}") for k in range(count)]
+    return tuple(Node(name=h.name, host=h) for h in hosts)
+
+
+def proved(
+    nodes: tuple[Node, ...], job: Job | None = None, budget_s: float = 20.0, **interpreters: str
+) -> Proof:
+    with reach.open(tuple(n.host for n in nodes)) as door:
+        for name, path in interpreters.items():
+            door.interpreters[name] = path
+        return prove(door, nodes, job or Job(), budget_s=budget_s)
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "python3"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def to_head(proof: Proof, port: int) -> list[Link]:
+    return [li for li in proof.links if li.purpose == "rendezvous" and li.port == port]
+
+
+def test_every_pair_is_tried_both_ways_with_small_and_large_messages() -> None:
+    proof = proved(local(3))
+    tried = {(li.src, li.dst) for li in proof.links if li.purpose == "interface"}
+    assert tried == {(a, b) for a in ("n0", "n1", "n2") for b in ("n0", "n1", "n2") if a != b}
+    assert [li for li in proof.links if not li.ok or li.error] == []
+    assert all(li.large_packet_ok and li.rtt_ms for li in proof.links if li.purpose == "interface")
+    assert (proof.unknown, proof.schedule) == ({}, "")
+
+
+def test_a_played_node_leaves_by_its_own_address() -> None:
+    assert {li.src_interface for li in proved(local(2)).links} == {"lo"}
+
+
+def test_the_wanted_port_is_proven_on_the_head_alone() -> None:
+    proof = proved(local(2), Job(port=23456))
+    assert [(li.src, li.dst, li.ok) for li in to_head(proof, 23456)] == [("n1", "n0", True)]
+    assert {li.dst for li in proof.links if li.purpose == "rendezvous"} == {"n0"}
+
+
+def test_a_port_that_someone_holds_is_said_to_be_held() -> None:
+    with socket.create_server(("127.0.7.2", 0)) as holder:
+        port = holder.getsockname()[1]
+        proof = proved(local(2), Job(port=port))
+    assert [(li.ok, li.error) for li in to_head(proof, port)] == [(False, "port held")]
+    assert sum(li.ok for li in proof.links if li.purpose == "rendezvous") >= 4
+
+
+def test_a_port_held_on_another_address_is_not_free_for_the_store_which_takes_all() -> None:
+    with socket.create_server(("127.0.9.9", 0)) as holder:
+        port = holder.getsockname()[1]
+        assert to_head(proved(local(2), Job(port=port)), port)[0].error == "port held"
+
+
+def test_ephemeral_ports_stay_in_the_range_of_every_node() -> None:
+    narrow = PortRanges(41000, 41999)
+    nodes = tuple(Node(name=n.name, host=n.host, ports=narrow) for n in local(2))
+    spread = {li.port for li in proved(nodes).links if li.purpose == "ephemeral"}
+    assert len(spread) == 8 and all(41000 <= p <= 41999 for p in spread)
+
+
+def test_a_node_without_python_is_unknown_and_the_others_are_proven() -> None:
+    proof = proved(local(3), n2="/nowhere/python3")
+    assert list(proof.unknown) == ["n2"] and "/nowhere/python3" in proof.unknown["n2"]
+    assert {(li.src, li.dst) for li in proof.links} == {("n0", "n1"), ("n1", "n0")}
+
+
+def test_a_node_that_never_answers_is_unknown_and_the_others_are_proven(tmp_path: Path) -> None:
+    proof = proved(local(3), budget_s=9.0, n1=script(tmp_path, "exec sleep 20"))
+    assert proof.unknown == {"n1": "did not begin the pair test within 4 s"}
+    assert {(li.src, li.dst) for li in proof.links} == {("n0", "n2"), ("n2", "n0")}
+
+
+NONSENSE = [
+    "head -c 300000 /dev/urandom",
+    """echo '{"op": "ready"}'; echo '[1, 2]'; echo null; echo '{"op": []}'""",
+    """echo '{"op": "ready", "ports": {"127.0.7.3": "x", "9.9.9.9": 5}, "held": 3}'; echo '{"op": "done"}'""",
+    """echo '{"op": "ready", "ports": {"127.0.7.3": 1}}'
+    echo '{"op": "links", "links": [[0, "x"], 7, null, [99, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]]}'; exit 3""",
+]
+
+
+@pytest.mark.parametrize("words", NONSENSE)
+def test_a_node_that_talks_nonsense_spoils_nobody_else(tmp_path: Path, words: str) -> None:
+    proof = proved(local(3), budget_s=12.0, n1=script(tmp_path, words))
+    fine = [li for li in proof.links if {li.src, li.dst} == {"n0", "n2"}]
+    assert fine and all(li.ok for li in fine)
+    assert not [li for li in proof.links if li.src == "n1" and li.ok]
+
+
+def test_a_node_that_says_too_much_is_not_believed() -> None:
+    voice = Voice(local(1)[0], "00" * 16)
+    voice.hear(b"x" * (ANSWER_LIMIT_BYTES + 1))
+    assert voice.failure == "said more than 16 MiB"
+
+
+def test_what_a_dying_node_said_last_is_its_reason(tmp_path: Path) -> None:
+    proof = proved(local(2), n1=script(tmp_path, "printf 'no \\033[31mlibz\\n' >&2; exit 9"))
+    assert proof.unknown["n1"] == "the pair test ended with 9: no \\x1b[31mlibz"
+
+
+def test_nodes_that_were_not_reached_are_unknown_for_that_reason() -> None:
+    lost = Node(name="n1", host=Host("n1"), unreached=Unreached("ssh-timeout", "no answer"))
+    unread = Node(name="n2", host=Host("n2"), unknown={"interfaces": "no such file"})
+    with reach.open((local(1)[0].host,)) as door:
+        proof = prove(door, (local(1)[0], lost, unread), Job(), budget_s=5)
+    assert proof.unknown == {
+        "n1": "not reached: no answer",
+        "n2": "its interfaces are not known: no such file",
+    }
+    assert proof.links == ()
+
+
+def test_names_and_addresses_are_looked_up_in_the_same_round() -> None:
+    nodes = local(2)
+    with reach.open(tuple(n.host for n in nodes)) as door:
+        proof = prove(door, nodes, Job(), budget_s=20, names=["localhost", "a" * 70], reverse=["127.0.0.1"])
+    for node in nodes:
+        good, bad = proof.peer_names[node.name]
+        assert good.name == "localhost" and good.addresses and good.took_s >= 0
+        assert bad.addresses == () and bad.error
+        assert proof.reverse[node.name][0].name
+
+
+def begin(**changed: object) -> bytes:
+    order = {
+        "op": "begin", "run": "11" * 16, "answer": "22" * 16, "alone": "127.0.7.9", "listen": ["127.0.7.9"],
+        "port": 0, "ephemeral": [], "rendezvous": [], "names": [], "reverse": [], "lookup_s": 1,
+        "deadline_s": 30,
+    }  # fmt: skip
+    return json.dumps({**order, **changed}).encode() + b"\n"
+
+
+def payload() -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-c", pairs.payload_source()]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdin and process.stdout
+    process.stdin.close()
+    process.stdout.close()
+    return process.wait(timeout=10)
+
+
+def ready(process: subprocess.Popen[bytes], **changed: object) -> int:
+    """The port it listens on."""
+    assert process.stdin and process.stdout
+    process.stdin.write(begin(**changed))
+    port = json.loads(process.stdout.readline())["ports"]["127.0.7.9"]
+    assert isinstance(port, int)
+    return port
+
+
+def test_the_payload_ends_with_its_input() -> None:
+    process = payload()
+    port = ready(process)
+    assert ended(process) == 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.7.9", port), timeout=5)
+
+
+def test_the_payload_ends_at_its_deadline_though_nobody_tells_it() -> None:
+    process = payload()
+    ready(process, deadline_s=1)
+    assert process.wait(timeout=20) != 0
+    ended(process)
+
+
+def test_a_caller_that_does_not_know_the_token_gets_nothing() -> None:
+    process = payload()
+    port = ready(process)
+    for said in (b"GET / HTTP/1.1\r\n\r\n", b"ringup-1" + b"\x33" * 20):
+        with socket.create_connection(("127.0.7.9", port), timeout=5) as stranger:
+            stranger.sendall(said)
+            assert stranger.recv(100) == b""
+    with socket.create_connection(("127.0.7.9", port), timeout=5) as known:
+        known.sendall(b"ringup-1" + b"\x11" * 16 + bytes(4))
+        assert known.recv(100) == b"ringup-1" + b"\x22" * 16
+    ended(process)
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "stranger"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "stranger answered", True),
+        (b"ringup-1" + b"\x44" * 16, "another node answered", False),
+        (b"", "no answer", False),
+    ],
+)
+def test_a_listener_that_does_not_know_the_token_proves_nothing(
+    said: bytes, error: str, stranger: bool
+) -> None:
+    process = payload()
+    ready(process)
+    assert process.stdin and process.stdout
+    with socket.create_server(("127.0.7.8", 0)) as listener:
+        port = listener.getsockname()[1]
+        target = [0, "127.0.7.8", port, "22" * 16, 65536, 0.5, []]
+        process.stdin.write(json.dumps({"op": "try", "targets": [target]}).encode() + b"\n")
+        with listener.accept()[0] as other:
+            other.sendall(said)
+            row = json.loads(process.stdout.readline())["links"][0]
+    assert (row[3], row[5], row[10]) == (False, error, stranger)
+    ended(process)
+
+
+def test_ipv6_addresses_are_tried_like_others() -> None:
+    process = payload()
+    assert process.stdin and process.stdout
+    process.stdin.write(begin(alone="", listen=["::1"]))
+    told = json.loads(process.stdout.readline())
+    if "::1" not in told["ports"]:
+        ended(process)
+        pytest.skip("this machine has no ::1")
+    target = [0, "::1", told["ports"]["::1"], "22" * 16, 65536, 3.0, []]
+    process.stdin.write(json.dumps({"op": "try", "targets": [target]}).encode() + b"\n")
+    row = json.loads(process.stdout.readline())["links"][0]
+    assert row[3:7] == [True, True, "", "::1"]
+    ended(process)
