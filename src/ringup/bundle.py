@@ -7,6 +7,7 @@ JSON, readable by a later version (new fields have defaults) and by an earlier o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -96,7 +97,8 @@ def save(cluster: Cluster, path: Path) -> None:
         beside.write_bytes(to_json(cluster))
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise BundleError(
             f"{path} cannot be written: {error.strerror}", hint="name a file in a directory you may write"
         ) from error
