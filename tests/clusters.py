@@ -202,7 +202,7 @@ def two_networks(k: int, first: str = "em1", **more: Any) -> Node:
 
 
 def article_002(**more: Any) -> Cluster:
-    """Hosts 90.91.33.64 and .65; node0 has em1 10.12.5.64 first and under its own name; node1 cannot reach it."""
+    """Hosts 90.91.33.64 and .65; node0 has em1 10.12.5.64 first and under its own name, out of reach."""
     fast = [interface("enp99s0", f"90.91.33.{64 + k}/24", speed_gbit_s=10.0) for k in (0, 1)]
     em1 = interface("em1", "10.12.5.64/24", speed_gbit_s=1.0)
     nodes = (node("node0", em1, fast[0], own="10.12.5.64"), node("node1", fast[1]))

@@ -79,20 +79,21 @@ FIRES["path-mtu-black-hole"] = lambda: two(broken=[("*", "node1", "10.12.5.65", 
 QUIET["path-mtu-black-hole"] = c.article_002
 
 
-def lossy(share: float) -> Case:
+def lossy(every: int) -> Case:
+    """Every so-many-th connection had to send something again."""
+
     def build() -> Cluster:
         base = c.healthy()
         links = tuple(
-            replace(li, segments=400, retransmitted=int(400 * share)) if li.purpose == "interface" else li
-            for li in base.links
+            replace(li, segments=9, retransmitted=int(k % every == 0)) for k, li in enumerate(base.links)
         )
         return replace(base, links=links)
 
     return build
 
 
-FIRES["tcp-retransmits-high"] = lossy(0.05)
-QUIET["tcp-retransmits-high"] = lossy(0.001)
+FIRES["tcp-retransmits-high"] = lossy(2)
+QUIET["tcp-retransmits-high"] = lossy(1000)
 
 
 def down(k: int, **more: object) -> Cluster:
@@ -231,6 +232,8 @@ FIRES["orphan-of-earlier-run"] = lambda: c.changed(
     c.healthy(), "node0", leftovers=(STALE,), listeners=(Listener("0.0.0.0", 29500, "ada", STALE),)
 )
 QUIET["orphan-of-earlier-run"] = c.healthy
+FIRES["other-job-running"] = on_node1(leftovers=(c.process(evidence="running: under sshd (pid 812)"),))
+QUIET["other-job-running"] = on_node1(leftovers=(STALE,))
 FIRES["port-in-ephemeral-range"] = with_job(c.healthy, port=50000)
 QUIET["port-in-ephemeral-range"] = with_job(everywhere(ports=PortRanges(32768, 60999, (50000,))), port=50000)
 

@@ -271,6 +271,8 @@ def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding]:
     """
     for node in cluster.nodes:
         forward = node.own_name.took_s if "own_name" not in node.unknown else 0.0
+        if forward and not node.own_name.addresses:
+            continue  # A resolver that knows not even the node itself is named for that.
         slowest = max(node.reverse_lookup_s, forward)
         if slowest > SLOW_LOOKUP_S:
             what = "a reverse look-up" if slowest == node.reverse_lookup_s else "looking up its own name"

@@ -33,12 +33,17 @@ def holder(node: Node, port: int) -> Listener | None:
     return next((li for li in found if li.process), found[0] if found else None)
 
 
+def orphans(node: Node) -> tuple[Process, ...]:
+    """What earlier runs left: the probe also lists processes of jobs that are alive, and says so."""
+    return tuple(p for p in node.leftovers if not p.evidence.startswith("running"))
+
+
 def is_leftover(node: Node, listener: Listener) -> bool:
     """Whether the listener belongs to a run that `orphan-of-earlier-run` already names."""
     return (
         listener.process is not None
         and "leftovers" not in node.unknown
-        and any(listener.process.pid == p.pid for p in node.leftovers)
+        and any(listener.process.pid == p.pid for p in orphans(node))
     )
 
 
@@ -135,14 +140,13 @@ def orphan_of_earlier_run(cluster: Cluster) -> Iterator[Finding]:
     """One finding for a node, whatever the number of processes."""
     port = wanted_port(cluster)
     for node in cluster.nodes:
-        if not node.leftovers:
+        left = orphans(node)
+        if not left:
             continue
         held = holder(node, port) if "listeners" not in node.unknown else None
         holds = held is not None and is_leftover(node, held)
-        words = listed(
-            f"{described(p)} ({p.evidence})" if p.evidence else described(p) for p in node.leftovers
-        )
-        pids = " ".join(str(p.pid) for p in node.leftovers[:32])
+        words = listed(f"{described(p)} ({p.evidence})" if p.evidence else described(p) for p in left)
+        pids = " ".join(str(p.pid) for p in left[:32])
         is_head = node.name == (cluster.first or cluster.nodes[0].name)
         yield Finding(
             node.name,
@@ -159,6 +163,27 @@ def orphan_of_earlier_run(cluster: Cluster) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+@check("other-job-running", reads=("leftovers",), severity="note")
+def other_job_running(cluster: Cluster) -> Iterator[Finding]:
+    """
+    Another job of the same user is running on a node.
+
+    Why: two jobs share processors, GPUs and the network there; whoever measures or waits for memory
+    should know.
+
+    Fix: wait for it, or end it if it is not wanted any more.
+    """
+    for node in cluster.nodes:
+        alive = [p for p in node.leftovers if p.evidence.startswith("running")]
+        if alive:
+            yield Finding(
+                node.name,
+                found=listed(f"{described(p)} ({printable(p.evidence, 120)})" for p in alive),
+                wanted="nodes of one's own",
+                node=node.name,
+            )
 
 
 @check("port-in-ephemeral-range", reads=("ports",), severity="note")

@@ -125,13 +125,18 @@ def torch_versions_differ(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: one environment for all nodes: a shared file system or an image.
     """
-    yield from differing(
-        cluster, lambda n: n.interpreter.torch, "torch", "install the same torch on every node"
-    )
+    yield from differing(cluster, torch_of, "torch", "install the same torch on every node")
+
+
+def torch_of(node: Node) -> str:
+    """The version torch reports; with the one pip recorded where an upgrade was left half done."""
+    own, recorded = node.interpreter.torch, node.interpreter.packages.get("torch", "")
+    same = not recorded or recorded.partition("+")[0] == own.partition("+")[0]
+    return own if same or not own else f"{own}, by pip's record {recorded}"
 
 
 def same_torch(cluster: Cluster) -> bool:
-    return len({n.interpreter.torch for n in cluster.nodes if n.interpreter.torch}) <= 1
+    return len({torch_of(n) for n in cluster.nodes if n.interpreter.torch}) <= 1
 
 
 @check(problems.NCCL_VERSIONS_DIFFER, reads=("interpreter",))
