@@ -1,0 +1,39 @@
+"""The programs sent to the nodes: files of `payload/`, joined into one source each."""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+
+GUARD_PARTS = ("guard_tree", "guard_spool", "guard_link", "guard_ranks", "guard_job")
+"""What `guard.py` imports, each after what it imports itself."""
+
+# Parts become modules, so that they import each other on the node as they do in the tree.
+_JOIN = """\
+import sys, types
+def _part(name, source):
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name + ".py", "exec"), module.__dict__)
+"""
+
+
+def payload(name: str) -> str:
+    """The source of one file of `payload/`."""
+    return (resources.files("ringup") / "payload" / f"{name}.py").read_text("utf-8")
+
+
+@functools.cache
+def guard_program() -> str:
+    """The guard; its order comes on stdin."""
+    parts = "".join(f"_part({name!r}, {payload(name)!r})\n" for name in GUARD_PARTS)
+    return f"{_JOIN}{parts}exec(compile({payload('guard')!r}, 'guard.py', 'exec'), globals())\n"
+
+
+def last_look_program() -> str:
+    """The last look after a run; arguments: run, port, seconds to wait for its guards."""
+    return payload("guard_tree")
+
+
+def rank_source() -> str:
+    """The shim every rank is started by."""
+    return payload("rank")

@@ -1,0 +1,176 @@
+"""
+Starts one rank and keeps what the launcher loses: its own exit code, its own output.
+
+torchrun returns 1 whatever its ranks returned, and writes their output to one terminal.
+It runs this file instead of the training script; this runs RINGUP_SCRIPT (or, as "-m NAME",
+a module) as a child, gives the read ends of the child's pipes to the node's guard, passes
+signals on, and ends as the child ended.  Without a guard to be found it becomes the script.
+
+Imports are few and cheap: N ranks start N of these.
+"""
+
+import os
+import select
+import sys
+import time
+
+import _signal as signal  # the C half: `import signal` costs 4 ms for its enums
+import _socket as socket
+
+SOCKET = "guard.sock"
+PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 20
+PR_SET_PDEATHSIG = 1
+TERM_ONCE_S = 30.0
+"""torchrun and the guard may both ask for the end; a rank that saves its state then hears it once."""
+
+
+def words():
+    """The script's own command line: the interpreter, unbuffered, then what the launcher added."""
+    script = os.environ.get("RINGUP_SCRIPT", "")
+    if script.startswith("-m "):
+        return [sys.executable, "-u", "-m", script[3:].strip()] + sys.argv[1:]
+    return [sys.executable, "-u", script] + sys.argv[1:]
+
+
+def connect():
+    """A connection to the guard in this file's folder; None where there is none."""
+    guard = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        # Through /proc because a socket's path may have 107 bytes and a home directory more.
+        folder = os.open(os.path.dirname(os.path.abspath(__file__)), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            guard.connect("/proc/self/fd/%d/%s" % (folder, SOCKET))
+        finally:
+            os.close(folder)
+    except OSError:
+        guard.close()
+        return None
+    return guard
+
+
+def wide_pipe():
+    """A pipe that holds a burst while the guard is busy."""
+    pipe = os.pipe()
+    try:
+        import fcntl
+
+        fcntl.fcntl(pipe[0], F_SETPIPE_SZ, PIPE_BYTES)
+    except (ImportError, OSError):
+        pass  # the user's quota of pipe memory is used up; the usual 64 KiB will do
+    return pipe
+
+
+def start(pipes):
+    """Fork the rank; in a group of its own, so a signal to this group reaches it once, through us."""
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+    me = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setpgid(0, 0)
+        for name in ("SIGPIPE", "SIGXFSZ"):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+        for target, (_, write_end) in zip((1, 2), pipes):
+            os.dup2(write_end, target)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != me:
+            os._exit(137)
+        command = words()
+        os.execv(command[0], command)
+    except BaseException as error:
+        os.write(2, ("ringup: cannot start the rank: %s\n" % error).encode())
+    finally:
+        os._exit(127)
+
+
+def watch(guard, pid, wake):
+    """Pass signals on until the rank has ended; its wait status."""
+    poll = select.poll()
+    poll.register(guard.fileno(), select.POLLIN)
+    poll.register(wake, select.POLLIN)
+    term_sent = 0.0
+    while True:
+        for fd, _ in poll.poll():
+            if fd == guard.fileno():
+                try:
+                    gone = not guard.recv(4096)
+                except OSError:
+                    gone = True
+                if gone:  # nobody looks after this node any more
+                    end_group(pid)
+                    poll.unregister(fd)
+                continue
+            for number in os.read(wake, 64):
+                if number == signal.SIGCHLD:
+                    ended, status = os.waitpid(pid, os.WNOHANG)
+                    if ended:
+                        return status
+                elif number != signal.SIGTERM or not term_sent or time.monotonic() - term_sent > TERM_ONCE_S:
+                    if number == signal.SIGTERM:
+                        term_sent = time.monotonic()
+                    os.kill(pid, number)
+
+
+def end_group(pid):
+    """SIGKILL to the rank and its group (it is our child and not yet waited for, so the pid is its)."""
+    for kill, target in ((os.killpg, pid), (os.kill, pid)):
+        try:
+            kill(target, signal.SIGKILL)
+        except OSError:
+            pass
+
+
+def end_alike(status):
+    """End as the rank ended, by the same signal if it was one."""
+    if os.WIFEXITED(status):
+        os._exit(os.WEXITSTATUS(status))
+    number = os.WTERMSIG(status)
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    time.sleep(1)
+    os._exit(128 + number)
+
+
+def main():
+    """Be the parent of one rank."""
+    guard = connect()
+    if guard is None:
+        command = words()
+        os.execv(command[0], command)
+    wake, wake_write = os.pipe()
+    for fd in (wake, wake_write):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    for name in PASSED_ON + ("SIGCHLD",):
+        signal.signal(getattr(signal, name), lambda number, frame: None)
+    pipes = (wide_pipe(), wide_pipe())
+    pid = start(pipes)
+    hello = "hello %s %s %d %d" % (
+        os.environ.get("RANK", "-1"), os.environ.get("LOCAL_RANK", "-1"), os.getpid(), pid,
+    )  # fmt: skip
+    ends = b"".join(read_end.to_bytes(4, sys.byteorder) for read_end, _ in pipes)
+    try:
+        guard.sendmsg([hello.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, ends)])
+    except OSError:
+        end_group(pid)
+    for pair in pipes:
+        os.close(pair[0])
+        os.close(pair[1])
+    status = watch(guard, pid, wake)
+    try:
+        guard.send(b"exit %d %.6f" % (status, time.monotonic()))
+    except OSError:
+        pass
+    end_alike(status)
+
+
+if __name__ == "__main__":
+    main()

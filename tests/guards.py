@@ -1,0 +1,166 @@
+"""Guards as plain local processes, talked to over pipes: what the tests of guard and launch share."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ringup.launch.program import guard_program, rank_source
+
+PATIENCE_S = 30.0
+"""Bound of every wait; a loaded machine needs it, a test that passes never reaches it."""
+
+
+def wait_for(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
+    """Poll until `what()` is true and give its value."""
+    until = time.monotonic() + patience_s
+    while True:
+        value = what()
+        if value:
+            return value
+        assert time.monotonic() < until, f"not within {patience_s:.0f} s: {why}"
+        time.sleep(0.01)
+
+
+def tagged(run_id: str) -> list[int]:
+    """Processes of this machine whose environment carries the run's tag."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if b"RINGUP_RUN=" + run_id.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process still runs (a zombie does not)."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+class GuardedNode:
+    """One guard and the messages it has sent."""
+
+    def __init__(
+        self,
+        folder: Path,
+        words: list[str],
+        *,
+        python: str = sys.executable,
+        env: dict[str, str] | None = None,
+        **order: Any,
+    ) -> None:
+        self.run_id = "t" + secrets.token_hex(6)
+        self.run_dir = folder / f"run-{self.run_id}"
+        self.messages: list[dict[str, Any]] = []
+        self.rest = b""
+        self.process = subprocess.Popen(
+            [python, "-c", guard_program(), f"ringup-guard:{self.run_id}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        self.order = {
+            "run_id": self.run_id,
+            "node": 0,
+            "words": [w.replace("{RUN_DIR}", str(self.run_dir)) for w in words],
+            "env": {k: v.replace("{RUN_DIR}", str(self.run_dir)) for k, v in (env or {}).items()},
+            "unset": [],
+            "chdir": str(folder),
+            "setup": "",
+            "run_dir": str(self.run_dir),
+            "lease_s": 20.0,
+            "grace_s": 0.5,
+            "rank_source": rank_source(),
+            **order,
+        }
+        self.tell(self.order)
+
+    def __enter__(self) -> GuardedNode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.stdout.close()
+        with contextlib.suppress(OSError):
+            os.kill(self.process.pid, signal.SIGTERM)
+        self.process.wait(PATIENCE_S)
+        left = tagged(self.run_id)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message to the guard."""
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    def go(self) -> GuardedNode:
+        """Start the job."""
+        self.tell({"type": "go"})
+        return self
+
+    def read(self, wait_s: float = 0.0) -> bool:
+        """Take what has come; False at the end."""
+        assert self.process.stdout
+        if not select.select([self.process.stdout], [], [], wait_s)[0]:
+            return True
+        data = os.read(self.process.stdout.fileno(), 65536)
+        *whole, self.rest = (self.rest + data).split(b"\n")
+        self.messages += [json.loads(line) for line in whole if line.strip()]
+        return bool(data)
+
+    def get(self, kind: str, **fields: Any) -> dict[str, Any] | None:
+        """The first message of a kind that has these fields."""
+        for message in self.messages:
+            if message["type"] == kind and all(message.get(k) == v for k, v in fields.items()):
+                return message
+        return None
+
+    def wait(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Wait for such a message."""
+
+        def look() -> dict[str, Any] | None:
+            more = self.read(0.02)
+            found = self.get(kind, **fields)
+            assert found or more, f"the guard ended without {kind}: {self.messages}"
+            return found
+
+        return wait_for(look, f"message {kind} {fields}")  # type: ignore[no-any-return]
+
+    def wait_end(self) -> int:
+        """Read to the end; the guard's exit code."""
+        wait_for(lambda: not self.read(0.02), "the guard's end")
+        return self.process.wait(PATIENCE_S)
+
+    def output(self, rank: int) -> bytes:
+        """What a rank (-1: the launcher) has written, as far as it has come."""
+        return b"".join(
+            base64.b64decode(m["data"]) for m in self.messages if m["type"] == "out" and m["rank"] == rank
+        )
+
+
+def python_job(folder: Path, source: str, name: str = "job.py") -> dict[str, str]:
+    """A Python file as the script of rank 0; the environment that names it."""
+    path = folder / name
+    path.write_text(source)
+    return {"RINGUP_SCRIPT": str(path), "RANK": "0", "LOCAL_RANK": "0"}
+
+
+SHIM = [sys.executable, "-S", "-E", "{RUN_DIR}/rank.py"]
+"""A launcher of one rank: the shim itself."""

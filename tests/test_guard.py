@@ -1,0 +1,403 @@
+"""The guard, alone on this machine: what ends, what does not, and what it says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.guards import SHIM, GuardedNode, alive, python_job, tagged, wait_for
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux")
+
+FOREVER = ["sleep", "300"]
+
+
+def tail(message: dict) -> str:
+    return base64.b64decode(message["tail"]).decode()
+
+
+def test_job_that_ends_well_leaves_nothing_and_no_directory(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, ["sh", "-c", "echo out; echo err >&2"]) as node:
+        assert node.go().wait_end() == 0
+        assert node.get("launcher-exit")["code"] == 0
+        assert node.get("ended")["left"] == []
+        assert sorted(node.output(-1).split()) == [b"err", b"out"]
+        assert not node.run_dir.exists()
+
+
+def test_rank_keeps_its_own_exit_code_and_last_lines(tmp_path: Path) -> None:
+    job = python_job(tmp_path, "import sys; print('one\\ntwo'); print(sys.argv[1:]); sys.exit(3)")
+    with GuardedNode(
+        tmp_path, ["sh", "-c", '"$@"; exit 1', "launcher", *SHIM, "a b", "--local-rank=0"], env=job
+    ) as node:
+        node.go().wait_end()
+        exit_ = node.get("exit", rank=0)
+        assert exit_["code"] == 3
+        assert tail(exit_) == "one\ntwo\n['a b', '--local-rank=0']"
+        assert node.get("launcher-exit")["code"] == 1
+        assert node.output(0) == b"one\ntwo\n['a b', '--local-rank=0']\n"
+
+
+def test_shim_ends_as_its_rank_ended(tmp_path: Path) -> None:
+    job = python_job(tmp_path, "import os; os.kill(os.getpid(), 9)")
+    with GuardedNode(tmp_path, SHIM, env=job) as node:
+        node.go().wait_end()
+        assert node.get("exit", rank=0)["code"] == -9
+        assert node.get("launcher-exit")["code"] == -9
+
+
+def test_rank_whose_shim_is_killed_counts_as_killed(tmp_path: Path) -> None:
+    job = python_job(tmp_path, "import time; print('up', flush=True); time.sleep(300)")
+    with GuardedNode(tmp_path, SHIM, env=job) as node:
+        rank = node.go().wait("rank")
+        os.kill(node.wait("started")["pid"], signal.SIGKILL)
+        exit_ = node.wait("exit", rank=0)
+        assert (exit_["code"], exit_["lost"], exit_["told"]) == (-9, True, False)
+        node.wait_end()
+        assert not alive(rank["pid"])
+
+
+def test_shim_without_a_guard_becomes_the_script(tmp_path: Path) -> None:
+    from ringup.launch.program import rank_source
+
+    (tmp_path / "rank.py").write_text(rank_source())
+    env = python_job(tmp_path, "import sys; print(sys.argv[1:]); sys.exit(5)")
+    ran = subprocess.run(
+        [sys.executable, tmp_path / "rank.py", "x"], env={**os.environ, **env}, capture_output=True
+    )
+    assert (ran.returncode, ran.stdout) == (5, b"['x']\n")
+
+
+def test_module_is_started_as_a_module(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, [*SHIM, "-h"], env={"RINGUP_SCRIPT": "-m json.tool", "RANK": "0"}) as node:
+        node.go().wait_end()
+        assert node.output(0).startswith(b"usage:")
+
+
+def test_traceback_dates_the_failure(tmp_path: Path) -> None:
+    source = """
+import threading, time
+threading.Thread(target=time.sleep, args=(0.4,)).start()
+try:
+    raise KeyError("inner")
+except KeyError:
+    raise ValueError("outer")
+"""
+    with GuardedNode(tmp_path, SHIM, env=python_job(tmp_path, source)) as node:
+        node.go().wait_end()
+        exit_ = node.get("exit", rank=0)
+        assert exit_["at"] - exit_["failed_at"] > 0.2
+        assert tail(exit_).endswith("ValueError: outer")
+
+
+def test_setup_runs_in_the_shell_that_becomes_the_job(tmp_path: Path) -> None:
+    with GuardedNode(
+        tmp_path,
+        [
+            "sh",
+            "-c",
+            'echo "$GREETING/$PLAIN/$GONE/$RINGUP_SETUP/$PWD"; printf "%s." "$@"',
+            "sh",
+            "a b",
+            "$(x)",
+            "'",
+        ],
+        setup="export GREETING='hi there'",
+        env={"PLAIN": "a\nb"},
+        unset=["GONE"],
+    ) as node:
+        node.go().wait_end()
+        assert node.output(-1).decode() == f"hi there/a\nb///{tmp_path}\na b.$(x).'."
+
+
+def test_words_that_cannot_start_are_said(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, ["/nowhere/python", "x"]) as node:
+        node.go().wait_end()
+        assert node.get("problem")["words"] == "cannot start /nowhere/python: No such file or directory"
+        assert node.get("launcher-exit")["code"] == 127
+
+
+def test_missing_directory_is_said(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, ["true"], chdir="/nowhere") as node:
+        node.go().wait_end()
+        assert node.get("problem")["words"] == "cannot enter /nowhere: No such file or directory"
+
+
+def test_run_directory_that_exists_already_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with GuardedNode(tmp_path, ["true"], run_dir=str(tmp_path / "taken")) as node:
+        assert node.wait_end() == 1
+        assert "cannot be made: File exists" in node.get("problem")["words"]
+        assert (tmp_path / "taken").exists()
+
+
+def test_end_before_go_starts_nothing(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, ["sh", "-c", "echo started"]) as node:
+        node.tell({"type": "end", "reason": "never mind"})
+        node.go().wait_end()
+        assert node.get("started") is None
+        assert node.get("ended")
+
+
+@pytest.mark.slow
+def test_job_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"]) as node:
+        node.go().wait("out", rank=-1)
+        node.tell({"type": "end", "reason": "test", "grace_s": 0.3})
+        node.wait_end()
+        assert node.get("launcher-exit")["code"] == -9
+        assert node.get("ended")["left"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flee",
+    [
+        "setsid sleep 300 &",
+        "env -i setsid sleep 300 &",
+        "(env -i setsid sh -c 'trap \"\" TERM HUP; sleep 300' &) &",
+    ],
+)
+def test_process_that_flees_its_session_is_ended(tmp_path: Path, flee: str) -> None:
+    path = shutil.which("sleep")
+    script = f"{flee.replace('sleep', str(path))} echo $(pgrep -n -f 'sleep 300') up; exec sleep 300"
+    with GuardedNode(tmp_path, ["sh", "-c", script]) as node:
+        node.go().wait("out", rank=-1)
+        known = children_of(node)
+        node.tell({"type": "end", "reason": "test", "grace_s": 0.3})
+        node.wait_end()
+        assert not [pid for pid in known if alive(pid)]
+
+
+def children_of(node: GuardedNode) -> list[int]:
+    """Every descendant of the guard's inner half."""
+    guard = node.wait("ready")["guard"]
+    found, todo = [], [guard]
+    while todo:
+        listed = subprocess.run(
+            ["pgrep", "-P", str(todo.pop())], capture_output=True, text=True
+        ).stdout.split()
+        found += [int(pid) for pid in listed]
+        todo += [int(pid) for pid in listed]
+    return found
+
+
+@pytest.mark.slow
+def test_rank_that_saves_its_state_hears_sigterm_once(tmp_path: Path) -> None:
+    source = """
+import signal, time
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+print("up", flush=True)
+end = time.monotonic() + 300
+while not heard and time.monotonic() < end: time.sleep(0.01)
+time.sleep(0.8)
+print("heard", len(heard), flush=True)
+"""
+    with GuardedNode(tmp_path, SHIM, env=python_job(tmp_path, source)) as node:
+        node.go().wait("out", rank=0)
+        node.tell({"type": "end", "reason": "test", "grace_s": 20})
+        node.wait_end()
+        assert b"heard 1" in node.output(0)
+        assert node.get("exit")["code"] == 0
+
+
+@pytest.mark.slow
+def test_end_of_file_on_stdin_ends_everything(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, FOREVER) as node:
+        pid = node.go().wait("started")["pid"]
+        node.process.stdin.close()
+        node.wait_end()
+        assert not alive(pid)
+        assert node.get("ending")["reason"] == "the launcher is gone"
+        assert not node.run_dir.exists()
+
+
+@pytest.mark.slow
+def test_silence_of_the_launcher_ends_everything_within_the_lease(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"], lease_s=1.0) as node:
+        started = node.go().wait("started")
+        node.wait_end()
+        assert not alive(started["pid"])
+        assert node.get("ending")["reason"].startswith("no word from the launcher")
+        assert node.get("ended")["left"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", ["sentinel", "guard"])
+def test_killing_one_half_of_the_guard_ends_everything(tmp_path: Path, half: str) -> None:
+    job = python_job(
+        tmp_path,
+        "import os, signal, subprocess, time\nsignal.signal(15, signal.SIG_IGN)\n"
+        "subprocess.Popen(['sleep', '300'], env={}, start_new_session=True)\n"
+        "print('up', flush=True); time.sleep(300)",
+    )
+    with GuardedNode(tmp_path, SHIM, env=job) as node:
+        ready = node.go().wait("ready")
+        node.wait("out", rank=0)
+        pids = children_of(node)
+        assert len(pids) >= 3
+        os.kill(ready["pid" if half == "sentinel" else "guard"], signal.SIGKILL)
+        wait_for(lambda: not [p for p in pids if alive(p)], "the job's processes are gone")
+        if half == "guard":
+            assert node.wait("guard-lost")["left"] == []
+            wait_for(lambda: not node.run_dir.exists(), "the run's directory is gone")
+
+
+@pytest.mark.slow
+def test_killing_both_halves_at_once_ends_the_rank(tmp_path: Path) -> None:
+    job = python_job(tmp_path, "import time; print('up', flush=True); time.sleep(300)")
+    with GuardedNode(tmp_path, SHIM, env=job) as node:
+        ready = node.go().wait("ready")
+        rank = node.wait("rank")
+        os.kill(ready["pid"], signal.SIGKILL)
+        os.kill(ready["guard"], signal.SIGKILL)
+        wait_for(lambda: not alive(rank["pid"]), "the rank is gone")
+
+
+@pytest.mark.slow
+def test_another_process_of_the_user_is_not_touched(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, FOREVER) as node:
+        node.go().wait("started")
+        env = {**os.environ, "RINGUP_RUN": node.run_id + "x", "RINGUP_NODE": "0"}
+        others = [
+            subprocess.Popen(FOREVER),
+            subprocess.Popen(FOREVER, env=env),
+            # The same run's other node, played on this machine.
+            subprocess.Popen(FOREVER, env={**env, "RINGUP_RUN": node.run_id, "RINGUP_NODE": "1"}),
+        ]
+        try:
+            node.tell({"type": "end", "reason": "test", "grace_s": 0})
+            node.wait_end()
+            assert [p.poll() for p in others] == [None] * 3
+        finally:
+            for process in others:
+                process.kill()
+                process.wait()
+
+
+@pytest.mark.slow
+def test_tagged_process_started_outside_the_tree_is_ended(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, FOREVER) as node:
+        node.go().wait("started")
+        env = {**os.environ, "RINGUP_RUN": node.run_id, "RINGUP_NODE": "0"}
+        stranger = subprocess.Popen(FOREVER, env=env)
+        node.tell({"type": "end", "reason": "test", "grace_s": 0})
+        assert stranger.wait(30) == -9
+        node.wait_end()
+
+
+@pytest.mark.slow
+def test_stuck_reader_never_blocks_a_rank_and_the_loss_is_said(tmp_path: Path) -> None:
+    source = (
+        "import os\nfor i in range(3000): os.write(1, b'%08d' % i + b'x' * 4000 + b'\\n')\nopen('done', 'w')"
+    )
+    spool = {"memory_bytes": 400_000, "disk_bytes": 3_000_000}
+    with GuardedNode(tmp_path, SHIM, env=python_job(tmp_path, source), spool=spool) as node:
+        node.go()
+        wait_for(lambda: (tmp_path / "done").exists(), "the rank has written everything")
+        node.wait("ended")
+        received = len(node.output(0))
+        for _ in range(100):
+            node.tell({"type": "beat", "sent": 0, "acknowledged": received})
+            node.read(0.05)
+            received = len(node.output(0))
+            if node.process.poll() is not None:
+                break
+        node.wait_end()
+        dropped = sum(m["bytes"] for m in node.messages if m["type"] == "dropped")
+        assert dropped > 0
+        assert len(node.output(0)) + dropped == 3000 * 4009
+        assert node.output(0).endswith(b"x\n")
+        assert node.get("exit")["code"] == 0
+
+
+@pytest.mark.slow
+def test_launcher_that_reads_nothing_still_lets_the_guard_end(tmp_path: Path) -> None:
+    source = "import os\nwhile True: os.write(1, b'x' * 60000)"
+    with GuardedNode(tmp_path, SHIM, env=python_job(tmp_path, source), lease_s=2.0) as node:
+        node.go().wait("rank")
+        wait_for(lambda: not tagged(node.run_id), "the job's processes are gone")
+        wait_for(lambda: node.process.poll() is not None, "the guard has ended")
+
+
+def test_binary_output_and_endless_lines_arrive_unchanged(tmp_path: Path) -> None:
+    source = "import os\nos.write(1, bytes(range(256)) * 10)\nos.write(2, b'y' * 300000)"
+    with GuardedNode(tmp_path, SHIM, env=python_job(tmp_path, source)) as node:
+        node.go().wait_end()
+        by_stream = {1: b"", 2: b""}
+        for m in node.messages:
+            if m["type"] == "out":
+                by_stream[m["fd"]] += base64.b64decode(m["data"])
+        assert by_stream == {1: bytes(range(256)) * 10, 2: b"y" * 300000}
+        assert len(node.get("exit")["tail"]) < 50_000
+
+
+def test_stranger_on_the_socket_changes_nothing(tmp_path: Path) -> None:
+    source = """
+import os, socket, struct
+os.chdir(os.environ["RUN_DIR"])
+for data in (b"", b"hello", b"hello a b c d", b"exit 1", b"\\xff" * 3000, b"hello 9 9 1 1"):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect("guard.sock")
+    try: s.send(data); s.send(data)
+    except OSError: pass
+    s.close()
+print("done")
+"""
+    node_dir = {"RUN_DIR": "{RUN_DIR}"}
+    with GuardedNode(tmp_path, SHIM, env={**python_job(tmp_path, source), **node_dir}) as node:
+        node.go().wait_end()
+        assert node.get("exit", rank=0)["code"] == 0
+
+
+def test_garbage_from_the_launcher_is_left_out(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, ["true"]) as node:
+        for line in (
+            b"\xff\xfe\n",
+            b"[1]\n",
+            b"{}\n",
+            b'{"type": 7}\n',
+            b'{"type":"beat"}\n',
+            b'{"acknowledged":"x"}\n',
+        ):
+            node.process.stdin.write(line)
+        node.go()
+        assert node.wait_end() == 0
+        assert node.get("launcher-exit")["code"] == 0
+
+
+OLD = [
+    p
+    for p in ("/root/.pyenv/versions/3.8.18/bin/python", shutil.which("python3.8"), shutil.which("python3.9"))
+    if p
+]
+
+
+@pytest.mark.parametrize("python", [p for p in OLD if Path(p).exists() and "shims" not in p][:1])
+def test_guard_runs_on_the_oldest_python(tmp_path: Path, python: str) -> None:
+    job = python_job(tmp_path, "raise SystemExit(4)")
+    with GuardedNode(tmp_path, [python, "{RUN_DIR}/rank.py"], env=job, python=python) as node:
+        node.go().wait_end()
+        assert node.get("exit", rank=0)["code"] == 4
+
+
+def test_last_look_ends_what_carries_the_tag_and_says_so(tmp_path: Path) -> None:
+    from ringup.launch.program import last_look_program
+
+    env = {**os.environ, "RINGUP_RUN": "t-last-look", "RINGUP_NODE": "3"}
+    process = subprocess.Popen(FOREVER, env=env)
+    said = subprocess.run(
+        [sys.executable, "-c", last_look_program(), "t-last-look", "1", "0"], capture_output=True, check=True
+    ).stdout
+    assert process.wait(30) == -9
+    answer = json.loads(said)
+    assert answer["killed"] == [[process.pid, "sleep 300"]]
+    assert answer["left"] == [] and answer["port_held"] is False
