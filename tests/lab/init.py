@@ -85,14 +85,14 @@ def furnish(host, state, keep):
     kept = [(path, path) for path in keep] + [(own / "ssh", "/root/.ssh")]
     for target in ("/root", "/dev/shm", "/tmp", "/run"):  # /run last: it hides `state`
         cover(target, kept, stage)
-    os.mkdir("/run/sshd", 0o755)
+    Path("/run/sshd").mkdir()
 
 
 def start_sshd(command):
     """sshd leaves for the background before it listens, and writes its PID file after (OpenSSH sshd.c)."""
     run(command)
     for _ in range(3000):
-        if os.path.exists("/run/sshd.pid"):
+        if Path("/run/sshd.pid").exists():
             return
         time.sleep(0.002)
     raise OSError("sshd does not listen")
@@ -144,7 +144,8 @@ def be_fabric(spec, state):
     ready, tell_ready = os.pipe()
     pids = {}
     for host in spec["hosts"]:
-        # Before the fork, so that both are there when it returns.  A PID namespace can only be made from one's own.
+        # Before the fork, so that both are there when it returns.  Only from one's own PID namespace can
+        # another be made.
         call("setns", own_pid, NEWPID)
         call("unshare", NEWPID | NEWNET)
         pid = os.fork()
@@ -178,11 +179,11 @@ def be_fabric(spec, state):
 
 
 def end_visitors():
-    """End what entered the fabric from outside, as ssh's ProxyCommand does: it would keep the switches alive."""
-    fabric = os.stat("/proc/self/ns/net").st_ino
+    """End what entered the fabric from outside (ssh's ProxyCommand): it would keep the switches alive."""
+    fabric = Path("/proc/self/ns/net").stat().st_ino
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if int(path.name) != os.getpid() and os.stat(path / "ns/net").st_ino == fabric:
+            if int(path.name) != os.getpid() and (path / "ns/net").stat().st_ino == fabric:
                 os.kill(int(path.name), signal.SIGKILL)
         except OSError:
             pass  # it ended meanwhile

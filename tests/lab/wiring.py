@@ -21,6 +21,8 @@ class Nic:
     """The first host's IPv6 address, if it has one beside the link-local."""
     hosts: tuple[str, ...] | None = None
     """Only these hosts have the card; None: all."""
+    ifindex: int = 0
+    """The order in which the host lists its cards; 0: by tens in the order given."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def plug(names: Sequence[str], nics: Sequence[Nic]) -> dict[str, list[Port]]:
                     prefix_bits=bits,
                     switch=nic.switch,
                     fabric_end=f"h{position}n{number}",
-                    ifindex=10 * (number + 1),
+                    ifindex=nic.ifindex or 10 * (number + 1),
                     mtu_bytes=nic.mtu_bytes,
                     address6=address6,
                     gateway=str(gateway),
@@ -79,16 +81,15 @@ def plug(names: Sequence[str], nics: Sequence[Nic]) -> dict[str, list[Port]]:
 def cable(host: str, port: Port) -> list[str]:
     """The cable from host to switch; `@host` stands for the PID of its init."""
     end, mtu = port.fabric_end, port.mtu_bytes
-    lines = [
-        f"link add {end} mtu {mtu} type veth peer name {port.name} index {port.ifindex} mtu {mtu} netns @{host}"
-    ]
+    peer = f"{port.name} index {port.ifindex} mtu {mtu} netns @{host}"
+    lines = [f"link add {end} mtu {mtu} type veth peer name {peer}"]
     if port.routed:
         return [*lines, f"addr add {port.gateway}/31 dev {end}", f"link set {end} up"]
     return [*lines, f"link set {end} master {port.switch} up"]
 
 
 def fabric_batch(ports: dict[str, list[Port]]) -> list[str]:
-    """Switches with a gateway address that forwards nothing, so an unreachable net times out; then all cables."""
+    """Switches whose gateway address forwards nothing, so an unreachable net times out; then all cables."""
     switches: dict[str, Port] = {}
     for plugged in ports.values():
         for port in plugged:
@@ -96,9 +97,10 @@ def fabric_batch(ports: dict[str, list[Port]]) -> list[str]:
                 switches.setdefault(port.switch, port)
     lines = ["link set lo up"]
     for name, port in switches.items():
+        mtu = max(p.mtu_bytes for plugged in ports.values() for p in plugged if p.switch == name)
         lines += [
             f"link add {name} type bridge",
-            f"link set {name} mtu {max(p.mtu_bytes for own in ports.values() for p in own if p.switch == name)} up",
+            f"link set {name} mtu {mtu} up",
             f"addr add {port.gateway}/{port.prefix_bits} dev {name}",
         ]
     return lines + [line for host, plugged in ports.items() for port in plugged for line in cable(host, port)]

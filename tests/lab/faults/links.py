@@ -1,0 +1,167 @@
+"""Cards, cables, addresses and routes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from ..cluster import Lab
+from ..wiring import Nic
+from .base import card, done_and_undone, fault, filtered, forget_neighbours
+from .names import named
+
+ARTICLE_002 = "90.91.33.64/24"
+TWO_CARDS = (Nic("enp99s0", "10.0.0.10/24"), Nic("ib0", "10.1.0.10/24", "fast"))
+
+
+@fault("article-002", net=ARTICLE_002)
+def article_002(lab: Lab, host: str = "node0") -> Iterator[None]:
+    """A host has one more card, em1 10.12.5.64, sorting first and under its own name; the gateway drops."""
+    own = lab.host(host)
+    end = f"em1h{lab.hosts.index(own)}"
+    # Number 4 is before every card that `wiring.plug` numbers.
+    lab.fabric(f"ip link add {end} type veth peer name em1 index 4 netns {own.pid}; ip link set {end} up")
+    try:
+        lab.sh(own, "ip addr add 10.12.5.64/24 dev em1; ip link set em1 up")
+        with named(lab, [own.name], own.name, "10.12.5.64"):
+            yield
+    finally:
+        lab.fabric(f"ip link del {end}")
+
+
+@fault("article-002-no-route", net=ARTICLE_002)
+def article_002_no_route(lab: Lab, host: str = "node0", without: str = "node1") -> Iterator[None]:
+    """The same, and `without` has no default route: "Network is unreachable" instead of silence."""
+    with article_002(lab, host), no_default_route(lab, without):
+        yield
+
+
+@fault("no-default-route")
+def no_default_route(lab: Lab, host: str = "node1") -> Iterator[None]:
+    """A host has no default route."""
+    gateway = lab.host(host).port().gateway
+    with done_and_undone(lab, host, "ip route del default", f"ip route add default via {gateway}"):
+        yield
+
+
+@fault("nic-down")
+def nic_down(lab: Lab, host: str = "node1", nic: str | None = None) -> Iterator[None]:
+    """A card is set down (nic: its name or switch, "ssh" for ssh's; default the first)."""
+    port = card(lab, host, nic)
+    up = f"ip link set {port.name} up; "
+    if port.address6:  # the kernel forgets these, and the routes, of a card that goes down
+        up += f"ip addr replace {port.address6} dev {port.name} nodad; "
+    if port == lab.host(host).port():
+        up += f"ip route replace default via {port.gateway}"
+    with done_and_undone(lab, host, f"ip link set {port.name} down", up):
+        yield
+
+
+@fault("no-carrier")
+def no_carrier(lab: Lab, host: str = "node1", nic: str | None = None) -> Iterator[None]:
+    """A card's cable is pulled out at the switch: up, but no carrier."""
+    end = card(lab, host, nic).fabric_end
+    lab.fabric(f"ip link set {end} down")
+    forget_neighbours(lab)
+    try:
+        yield
+    finally:
+        lab.fabric(f"ip link set {end} up")
+        forget_neighbours(lab)
+
+
+@fault("host-off")
+def host_off(lab: Lab, host: str = "node1") -> Iterator[None]:
+    """A host is off: every cable of it is dead, and nobody answers for its addresses."""
+    with contextlib.ExitStack() as stack:
+        for port in lab.host(host).ports:
+            stack.enter_context(no_carrier(lab, host, port.name))
+        yield
+
+
+@fault("loss")
+def loss(lab: Lab, host: str = "node1", nic: str | None = None, percent: int = 5) -> Iterator[None]:
+    """A card loses this share of its packets, each way; the first card, so ssh's too if it has no other."""
+    name = card(lab, host, nic).name
+    chance = f"numgen random mod 100 < {percent} drop"
+    with filtered(lab, host, f"iifname {name} {chance}", f"oifname {name} {chance}"):
+        yield
+
+
+@fault("loss-ssh")
+def loss_ssh(lab: Lab, host: str = "node1", percent: int = 20) -> Iterator[None]:
+    """The card that ssh goes through loses 20 % of its packets, each way."""
+    with loss(lab, host, "ssh", percent):
+        yield
+
+
+@fault("mtu-blackhole")
+def mtu_blackhole(
+    lab: Lab, host: str = "node1", nic: str | None = None, size_bytes: int = 1400
+) -> Iterator[None]:
+    """Packets over 1400 bytes vanish on a card, both ways, without a word; ping works."""
+    name = card(lab, host, nic).name
+    large = f"meta length > {size_bytes} drop"
+    with filtered(lab, host, f"iifname {name} {large}", f"oifname {name} {large}"):
+        yield
+
+
+@fault("mtu-blackhole-ssh")
+def mtu_blackhole_ssh(lab: Lab, host: str = "node1", size_bytes: int = 1400) -> Iterator[None]:
+    """The same on the card that ssh goes through: ssh hangs in its key exchange."""
+    with mtu_blackhole(lab, host, "ssh", size_bytes):
+        yield
+
+
+@fault("mtu-blackhole-after-login")
+def mtu_blackhole_after_login(
+    lab: Lab, host: str = "node1", size_bytes: int = 1400, login_bytes: int = 9000
+) -> Iterator[None]:
+    """The same, but each ssh connection's first 9000 bytes pass: login works, the first long answer hangs."""
+    name = card(lab, host, "ssh").name
+    rules = [
+        f"tcp {way} 22 ct bytes < {login_bytes} accept\n{link} {name} meta length > {size_bytes} drop"
+        for way, link in (("dport", "iifname"), ("sport", "oifname"))
+    ]
+    accounting = "/proc/sys/net/netfilter/nf_conntrack_acct"  # without it `ct bytes` is always 0
+    with done_and_undone(lab, host, f"echo 1 > {accounting}", "true"), filtered(lab, host, *rules):
+        yield
+
+
+@fault("slow-nic")
+def slow_nic(lab: Lab, host: str = "node1", nic: str | None = None, rate: str = "100mbit") -> Iterator[None]:
+    """A card passes 100 Mbit/s, each way."""
+    port = card(lab, host, nic)
+    shape = f"root tbf rate {rate} burst 32k latency 50ms"
+    lab.fabric(f"tc qdisc add dev {port.fabric_end} {shape}")
+    try:
+        do, undo = f"tc qdisc add dev {port.name} {shape}", f"tc qdisc del dev {port.name} root"
+        with done_and_undone(lab, host, do, undo):
+            yield
+    finally:
+        lab.fabric(f"tc qdisc del dev {port.fabric_end} root")
+
+
+@fault("duplicate-address")
+def duplicate_address(
+    lab: Lab, host: str = "node1", of: str = "node0", nic: str | None = None
+) -> Iterator[None]:
+    """A host also has the address of another."""
+    port, other = card(lab, host, nic), card(lab, of, nic)
+    address = f"{other.address}/{other.prefix_bits} dev {port.name}"
+    with done_and_undone(lab, host, f"ip addr add {address}", f"ip addr del {address}"):
+        forget_neighbours(lab)
+        yield
+    forget_neighbours(lab)
+
+
+@fault("asym-route", nics=TWO_CARDS)
+def asym_route(lab: Lab, host: str = "node0", peer: str = "node1", nic: str = "ib0") -> Iterator[None]:
+    """A host filters strictly by reverse path, and its way to a peer's second card leaves by its first."""
+    own, other = lab.host(host).port(), card(lab, peer, nic)
+    route = f"{other.address}/32 dev {own.name}"
+    names = ("all", own.name, lab.host(host).port(nic).name)
+    files = " ".join(f"/proc/sys/net/ipv4/conf/{name}/rp_filter" for name in names)
+    strict, loose = (f"echo {value} | tee {files} >/dev/null" for value in (1, 0))
+    with done_and_undone(lab, host, f"ip route add {route}; {strict}", f"{loose}; ip route del {route}"):
+        yield
