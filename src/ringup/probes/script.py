@@ -85,7 +85,7 @@ ru_plain() {
   ru_frame boot_id; cat /proc/sys/kernel/random/boot_id 2>/dev/null
   ru_frame user; id -un 2>/dev/null; ru_frame uid; id -u 2>/dev/null
   ru_frame uname; uname -r -m 2>/dev/null
-  ru_frame link; ip -o link 2>/dev/null
+  ru_frame link; ip -d -o link 2>/dev/null || ip -o link 2>/dev/null
   ru_frame addr; ip -o addr 2>/dev/null
   ru_frame route; ip route 2>/dev/null
   ru_frame meminfo; head -n 1 /proc/meminfo 2>/dev/null
