@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from ringup import gloo
@@ -131,31 +130,33 @@ def pin_interfaces(cluster: Cluster, network: Network | None) -> tuple[list[EnvV
     pins: list[EnvVar] = []
     notes: list[str] = []
     wanted, env = network.interfaces, cluster.job.env
-    good = as_good(cluster, network)
+    equals = as_good(cluster, network)
     if cluster.job.backend != "gloo":
-        found = {n.name: choice.differs(n, env, wanted[n.name], good[n.name]) for n in cluster.nodes}
+        found = {
+            n.name: choice.differs(n, env, wanted[n.name], {e.interfaces[n.name] for e in equals})
+            for n in cluster.nodes
+        }
         pins += pin("NCCL_SOCKET_IFNAME", cluster, wanted, found, notes, prefix="=")
-    found = {n.name: gloo_differs(n, env, network.addresses[n.name], good[n.name]) for n in cluster.nodes}
+    found = {n.name: gloo_differs(n, env, [e.addresses[n.name] for e in equals]) for n in cluster.nodes}
     pins += pin("GLOO_SOCKET_IFNAME", cluster, wanted, found, notes)
     return pins, notes
 
 
-def as_good(cluster: Cluster, network: Network) -> dict[str, set[str]]:
-    """Node -> interfaces that serve as well as the chosen ones: every pair reached them, none is slower."""
-    good: dict[str, set[str]] = {n.name: set() for n in cluster.nodes}
-    for other in networks(cluster):
-        if other.speed_gbit_s == network.speed_gbit_s and other.family == network.family:
-            for name, interface in other.interfaces.items():
-                good[name].add(interface)
-    return good
+def as_good(cluster: Cluster, network: Network) -> list[Network]:
+    """The chosen network first, then those that serve as well: every pair reached them, none is slower."""
+    return [network] + [
+        other
+        for other in networks(cluster)
+        if other != network and (other.speed_gbit_s, other.family) == (network.speed_gbit_s, network.family)
+    ]
 
 
-def gloo_differs(node: Node, env: Mapping[str, str], address: str, good: AbstractSet[str]) -> str:
-    """Why Gloo, left alone, would announce an address that serves worse than `address`; "" when not."""
+def gloo_differs(node: Node, env: Mapping[str, str], good: Sequence[str]) -> str:
+    """Why Gloo, left alone, would announce none of `good` (the chosen address first); "" when not."""
     announced = gloo.announced(node, env)
-    if len(announced) == 1 and announced[0].interface in good and announced[0].address != gloo.LOOPBACK:
+    if len(announced) == 1 and announced[0].address in good:
         return ""
-    return gloo.differs(node, env, address)
+    return gloo.differs(node, env, good[0])
 
 
 def pin(
