@@ -55,7 +55,8 @@ _BY_NAME: tuple[tuple[str, InterfaceKind], ...] = (
 """Where the output has no details (busybox): names that give the kind away."""
 
 
-def _kind(name: str, link_type: str, details: str) -> InterfaceKind:
+def _kind(name: str, link_type: str, details: str, beside: str = "") -> InterfaceKind:
+    """`beside` is what stands after @: the other end, or what the link sits on."""
     if link_type == "loopback":
         return "loopback"
     if link_type == "infiniband":
@@ -65,7 +66,9 @@ def _kind(name: str, link_type: str, details: str) -> InterfaceKind:
     for word in details.split():
         if word in KINDS:
             return KINDS[word]
-    return next((kind for start, kind in _BY_NAME if name.startswith(start)), "physical")
+    known = next((kind for start, kind in _BY_NAME if name.startswith(start)), None)
+    # eth0@if7 is a container's end of a veth; eth0.5@eth0 may be many things, none of them a device.
+    return known or ("veth" if beside.startswith("if") else "virtual" if beside else "physical")
 
 
 def _after(word: str, words: list[str], default: str = "") -> str:
@@ -91,10 +94,12 @@ def parse_ip_links(text: str) -> tuple[Interface, ...]:
     """
     found: dict[str, Interface] = {}
     details: dict[str, tuple[str, str]] = {}
+    beside: dict[str, str] = {}
     current = ""
     for line in text.replace("\\", "\n").splitlines():
         if match := _LINK.match(line):
             current = match[2]
+            beside[current] = match[3] or ""
             words = match[5].split()
             flags = match[4].split(",")
             mtu = _after("mtu", words, "0")
@@ -126,7 +131,9 @@ def parse_ip_links(text: str) -> tuple[Interface, ...]:
         elif current in details and line.startswith(" "):
             link_type, known = details[current]
             details[current] = (link_type, known + line)
-    shown = [dataclasses.replace(i, kind=_kind(n, *details.get(n, ("", "")))) for n, i in found.items()]
+    shown = [
+        dataclasses.replace(i, kind=_kind(n, *details.get(n, ("", "")), beside[n])) for n, i in found.items()
+    ]
     return tuple(sorted(shown, key=lambda interface: interface.index))
 
 
