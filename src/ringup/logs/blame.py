@@ -205,6 +205,9 @@ def ranked(causes: list[Cause]) -> list[Cause]:
         consequence = place(cause) == 8 and bool(
             strong - inferred if cause.rule == "init-never-finished" else strong
         )
-        if not explained and not consequence:
+        bare = cause.rule == "nccl-error-without-detail" and any(
+            c.severity == "error" and c.confidence != "low" and c is not cause for c in best.values()
+        )
+        if not explained and not consequence and not bare:
             kept.append(cause)
     return sorted(kept, key=_key)

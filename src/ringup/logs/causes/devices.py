@@ -18,8 +18,8 @@ _HARMLESS_XID = {13, 31, 43, 45}
 
 @cause(problems.SHM_TOO_SMALL)
 def shm_too_small(story: Story) -> Iterator[Cause]:
-    nccl = story.all("shm-failed")
-    loaders = story.all("loader-bus", "shm-torch")
+    nccl = [e for e in story.all("shm-failed") if "Too many open files" not in e.text]
+    loaders = [e for e in story.all("loader-bus", "shm-torch") if "Too many open files" not in e.text]
     cuda = [e for e in story.all("cuda-failure") if "shm" in e["where"]]
     space = [e for e in [*nccl, *loaders] if "No space" in e.text]
     if cuda and not space and not loaders:

@@ -188,7 +188,7 @@ def rank_fell_behind(story: Story) -> Iterator[Cause]:
     everyone = set(spoke) | set(states)
     missing = _missing_ranks(story, everyone)
     gathered = next(iter(spoke.values()), None)
-    if missing and len(missing) <= max(2, len(everyone)):
+    if missing and len(everyone) > 1 and len(missing) <= max(2, len(everyone)):
         text = f"ranks {story.show_ranks(everyone)} wait, rank {story.show_ranks(missing[:8])} is silent: look there"
         yield seen([*spoke.values(), *states.values()], text, "medium", ranks=missing[:64])
     elif len(everyone) == 1:

@@ -178,7 +178,7 @@ def peers_never_joined(story: Story) -> Iterator[Cause]:
     waits = [
         e
         for e in story.all("store-wait")
-        if re.search(r"barrier|init|worker|//|torchelastic|rank_?\d", e.text)
+        if re.search(r"barrier|init|worker|//|torchelastic|rank_?\d", e.text) and "store-get" not in story.tags_at(e)
     ]
     if not (short or clients or others or waits):
         return
@@ -191,7 +191,8 @@ def peers_never_joined(story: Story) -> Iterator[Cause]:
         )
     elif clients:
         text = f"{clients[-1]['joined']} of {clients[-1]['wanted']} clients joined"
-    yield seen([*short, *clients, *others, *waits], text, "high" if short or clients else "medium")
+    first_group = any(e.number("key") <= 1 for e in short)
+    yield seen([*short, *clients, *others, *waits], text, "high" if first_group or clients else "medium")
 
 
 @cause("rendezvous-ids-differ")

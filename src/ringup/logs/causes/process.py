@@ -26,6 +26,12 @@ WRAPPERS = re.compile(
 )
 """Exceptions that only carry another failure: what they wrap is what counts."""
 
+_EITHER_WAY = re.compile(
+    r"potential root causes|\(1\) The process is killed|may have been (?:killed|terminated)|possible (?:reasons|causes)",
+    re.I,
+)
+"""Sentences that list what may have happened (Ray prints one for every dead worker): they say nothing."""
+
 _LAUNCHER_FRAMES = re.compile(
     r"torch/distributed/(?:run|launch|elastic)|deepspeed/launcher|accelerate/commands"
 )
@@ -80,7 +86,8 @@ def _cancelled_before(story: Story, event: Event) -> bool:
 
 @cause(problems.OOM_KILLER_RAN)
 def oom_killer_ran(story: Story) -> Iterator[Cause]:
-    said = [e for e in story.all("oom-kill") if "CUDA out of memory" not in e.text and "torch." not in e.text]
+    said = [e for e in story.all("oom-kill") if not re.search(r"CUDA out of memory|torch\.", e.text)]
+    said = [e for e in said if not _EITHER_WAY.search(e.text)]
     if said:
         yield seen(said, "a process was killed for host memory, and the log says so")
 
@@ -97,7 +104,11 @@ def rank_killed(story: Story) -> Iterator[Cause]:
     In logs: `exitcode: -9`, `Signal 9 (SIGKILL)`, `Killed` with no Python error.
     """
     killed = [e for number, e in exits(story) if number == 9 and not _cancelled_before(story, e)]
-    words = [e for e in story.all("killed-word") if not _cancelled_before(story, e)]
+    words = [
+        e
+        for e in story.all("killed-word")
+        if not _cancelled_before(story, e) and not _EITHER_WAY.search(e.text)
+    ]
     words = [
         e
         for e in words
@@ -128,7 +139,8 @@ def rank_crashed(story: Story) -> Iterator[Cause]:
     words = [
         e
         for e in story.all("crash-word")
-        if not re.search(r"DataLoader|worker|shared memory|abort", e.text, re.I)
+        if not _EITHER_WAY.search(e.text)
+        and not re.search(r"DataLoader|worker|shared memory|abort", e.text, re.I)
     ]
     if fatal or words:
         yield seen([*fatal, *words], f"{_who(fatal)} died of a fatal signal of its own", "high")

@@ -395,11 +395,15 @@ def memlock_too_low(story: Story) -> Iterator[Cause]:
         for e in refused
         if not e["reason"] and not re.search(r"Invalid argument|No such|Bad address|Operation not", e.text)
     ]
+    goes_on = any(h.kind == "Socket" for h in story.hosts.values()) and not story.has(
+        "nccl-system", "exit", "exception"
+    )
     if memory or said:
         yield seen(
             [*said, *memory, *bare],
             "memory cannot be locked for RDMA: the process's memlock limit",
-            "high" if said or memory else "medium",
+            "high",
+            severity="warning" if goes_on else None,
         )
     elif bare:
         yield seen(

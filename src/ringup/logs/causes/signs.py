@@ -33,6 +33,14 @@ FAILED = (
     "gloo-mesh",
     "gloo-connect",
     "cuda-failure",
+    "root-info",
+    "root-count",
+    "address-family",
+    "rank-checked-in",
+    "no-socket-interface",
+    "gloo-no-address",
+    "shm-failed",
+    "gpu-oom",
 )
 
 

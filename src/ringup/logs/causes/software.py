@@ -60,7 +60,7 @@ def nccl_versions_differ(story: Story) -> Iterator[Cause]:
                 [*bootstrap, *absurd, *printed.values()],
                 f"ranks run different NCCL releases: {known}",
                 confidence,  # type: ignore[arg-type]
-                severity=None if failed else "warning",
+                severity=None if failed or bootstrap or absurd else "warning",
             )
         return
     apart = _phrased_apart(story)

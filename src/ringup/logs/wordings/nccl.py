@@ -233,10 +233,10 @@ FAULTS = (
     ),
     say(
         "modify-qp",
-        r"ibv_modify_qp failed with (?:error )?(?:(?P<errno>\d+) )?(?P<reason>[A-Z][A-Za-z ]+?)(?:[,.]|\s*$)(?:.*?on dev (?P<device>[\w:]+))?",
+        r"ibv_modify_qp failed with (?:error )?(?:(?P<errno>\d+) )?(?P<reason>[A-Z][A-Za-z ]+?)(?: errno \d+)?\s*(?:[,.]|$)(?:.*?on dev (?P<device>[\w:]+))?",
         "ibv_modify_qp failed",
     ),
-    say("modify-qp", r"ibv_modify_qp failed\s*$", "ibv_modify_qp failed"),
+    say("modify-qp", r"ibv_modify_qp failed", "ibv_modify_qp failed"),
     say(
         "ib-no-memory",
         r"(?:ibv_reg_mr\w*|ibv_create_cq|ibv_create_qp|ibv_alloc_pd|ibv_reg_dmabuf_mr|mlx5dv_\w+|efadv_\w+|fi_mr_reg\w*)\S*(?:\(.*?\))? failed"

@@ -239,7 +239,7 @@ CUDA = (
 KERNEL = (
     say(
         "oom-kill",
-        r"oom[-_]kill(?:er|ed)?|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-killer|invoked oom|Detected \d+ oom[-_ ]kill event|OUT_OF_MEMORY|Out Of Memory\b|oom_reaper|Exceeded (?:job|step) memory limit|(?:process|job|step) .{0,40}killed .{0,30}(?:memory limit|out of memory)|killed due to (?:memory|the node running low on memory)|running low on memory|OutOfMemory\w* .{0,20}Ray|exit(?:ed with)? code 137 .{0,20}OOM|memory usage .{0,40}threshold",
+        r"oom[-_]kill(?:er|ed)?|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-killer|invoked oom|Detected \d+ oom[-_ ]kill event|State(?:=|: ?)OUT_OF_MEMORY|OUT_OF_ME\+|tasks? [\d,-]+: Out Of Memory|oom_reaper|Exceeded (?:job|step) memory limit|(?:process|job|step) .{0,40}killed .{0,30}(?:memory limit|out of memory)|killed due to (?:memory|the node running low on memory)|running low on memory|OutOfMemory\w* .{0,20}Ray|exit(?:ed with)? code 137 .{0,20}OOM|memory usage .{0,40}threshold",
         "oom",
         "out of memory",
         "out_of_memory",

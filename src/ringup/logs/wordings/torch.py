@@ -80,7 +80,7 @@ LAUNCH = (
 STORE = (
     say(
         "eaddrinuse",
-        r"EADDRINUSE|errno: 98\b|code: -98\b|\[Errno 98\]|Address already in use|address already in use|another process is utilizing (?:at least )?(?:port|.{0,30}port)|port \d+ is already (?:in use|allocated)|Only one usage of each socket address|bind\(\) failed.*\b98\b|errno ?= ?98\b|\[Errno 48\]|port already in use",
+        r"EADDRINUSE|errno: 98\b|code: -98\b|\[Errno 98\]|Address already in use|address already in use|another process is utilizing|port \d+ is already (?:in use|allocated)|Only one usage of each socket address|bind\(\) failed.*\b98\b|errno ?= ?98\b|\[Errno 48\]|port already in use",
         "eaddrinuse",
         "98",
         "already in use",
@@ -314,7 +314,7 @@ WATCHDOG = (
     ),
     say(
         "flight-mismatch",
-        r"(?:Detected mismatch between collectives on ranks?|collectives (?:mismatch|do not match)|MISMATCH.{0,40}collective|Mismatch between collective operation types)",
+        r"(?:Detected mismatch between collectives on ranks?|collectives do not match|Mismatch between collective operation types)",
         "mismatch",
         "do not match",
     ),

@@ -1,0 +1,65 @@
+"""Every cause is named on what programs print under it, and on nothing that a sound run prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringup.logs import causes
+from ringup.logs.blame import PLACE
+from ringup.logs.read import Diagnosis, read_logs
+from tests.logs_said import HEALTHY, SAID
+
+
+def diagnose(tmp_path: Path, text: str) -> Diagnosis:
+    log = tmp_path / "job.log"
+    log.write_text(text + "\n", encoding="utf-8")
+    return read_logs([str(log)])
+
+
+@pytest.mark.parametrize(("rule", "text"), SAID, ids=[f"{n}-{rule}" for n, (rule, _) in enumerate(SAID)])
+def test_the_first_cause_is_the_one_these_lines_mean(tmp_path: Path, rule: str, text: str) -> None:
+    found = diagnose(tmp_path, text).causes
+    assert found, "nothing was named"
+    assert found[0].rule == rule
+    assert found[0].evidence, "a cause without a line to show"
+
+
+@pytest.mark.parametrize("text", HEALTHY, ids=range(len(HEALTHY)))
+def test_lines_that_mean_nothing_are_no_error(tmp_path: Path, text: str) -> None:
+    diagnosis = diagnose(tmp_path, text)
+    assert [c.rule for c in diagnosis.causes if c.severity == "error"] == []
+    assert diagnosis.healthy
+
+
+def all_causes() -> list[str]:
+    from ringup.logs.story import Story
+
+    causes.find(Story([], []))
+    return sorted(causes.CAUSES)
+
+
+def test_an_empty_story_has_no_cause() -> None:
+    from ringup.logs.story import Story
+
+    assert causes.find(Story([], [])) == []
+
+
+def test_every_cause_has_an_excerpt_that_shows_it() -> None:
+    shown = {rule for rule, _ in SAID}
+    shown |= {"rdma-port-not-active", "ipoib-used-for-data", "mixed-link-layers-selected", "driver-library-mismatch"}
+    assert set(all_causes()) - shown == set()
+
+
+def test_every_cause_has_its_place_in_the_order_of_blame() -> None:
+    assert set(all_causes()) - set(PLACE) == set()
+
+
+def test_evidence_points_at_a_line_that_holds_it(tmp_path: Path) -> None:
+    for rule, text in SAID:
+        lines = text.split("\n")
+        for found in diagnose(tmp_path, text).causes:
+            for event in found.evidence:
+                shown = event.text.strip(".").strip()
+                assert shown[:40] in lines[event.line - 1], (rule, event)
