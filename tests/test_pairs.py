@@ -101,7 +101,7 @@ NONSENSE = [
     """echo '{"op": "ready"}'; echo '[1, 2]'; echo null; echo '{"op": []}'""",
     """echo '{"op": "ready", "ports": {"127.0.7.3": "x", "9.9.9.9": 5}, "held": 3}'; echo '{"op": "done"}'""",
     """echo '{"op": "ready", "ports": {"127.0.7.3": 1}}'
-    echo '{"op": "links", "links": [[0, "x"], 7, null, [99, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]]}'; exit 3""",
+    echo '{"op": "links", "links": [[0, "x"], 7, null, [9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]]}'; exit 3""",
 ]
 
 

@@ -315,7 +315,7 @@ class Link:
     answered_by: str = ""
     """The node whose token answered, where it is not `dst` (an address that several nodes own)."""
     mbyte_s: float | None = None
-    """Rate of the large message, a hint only."""
+    """Rate of the large message as the kernel saw it delivered, a hint only."""
     segments: int = 0
     """TCP segments `src` sent, repeated ones included, as its kernel counted; 0 where nothing came through."""
     retransmitted: int = 0

@@ -12,16 +12,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_address, ip_interface
-from statistics import median
 from typing import Literal
 
 from ringup.facts import Cluster, Interface, Link, Node
 
 SLOW_FACTOR = 8.0
+FAST_MBYTE_S = 1000.0
 """
-A network measured this much slower than the fastest comes after it, whatever its link rate says.
+A network measured SLOW_FACTOR times slower than the fastest comes after it, whatever its link rate says.
 
-The measure is one short message while everything else is tried too: less than this is noise.
+The measure is one short message while everything else is tried too: less than the factor is
+noise, and so is every difference above FAST_MBYTE_S.
 """
 
 KIND_ORDER = {
@@ -43,7 +44,7 @@ class Network:
     speed_gbit_s: float | None = None
     """The slowest interface's link rate; None where one of them is unknown."""
     mbyte_s: float | None = None
-    """Rate into the middle one of the nodes, by the large message: a hint only."""
+    """Rate of the slowest node's interface, by the large message: a hint only."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,8 @@ def networks(cluster: Cluster, wanted: Mapping[str, str] | None = None) -> tuple
 
     One network for each working address of the head, completed by each other node's address
     that belongs to it best: the same subnet, the interface by which that node reaches the
-    head, the same name.  `wanted` (node -> interface) leaves only those interfaces.
+    head, the same name.  Where some fit so throughout, those that do not are left out.
+    `wanted` (node -> interface) leaves only those interfaces.
     """
     wanted = wanted or {}
     usable: dict[str, list[Place]] = {}
@@ -213,18 +215,19 @@ def networks(cluster: Cluster, wanted: Mapping[str, str] | None = None) -> tuple
         usable[name] = [p for p in rows if p.works and wanted.get(name) in (None, p.interface)]
     if len(cluster.nodes) < 2 or not all(usable.values()):
         return ()
-    found = []
+    found: dict[bool, list[Network]] = {True: [], False: []}
     for first in usable[cluster.head.name]:
-        members = [first]
+        members, fits = [first], True
         for node in cluster.nodes[1:]:
             scores = [belongs(cluster, first, node, p) for p in usable[node.name]]
             best = usable[node.name][scores.index(max(scores))]
             if is_v6(best.address) != is_v6(first.address):
                 break
             members.append(best)
+            fits = fits and (same_subnet(cluster.head, first, best) or reaches_by(first, node, best))
         if len(members) == len(cluster.nodes):
-            found.append(network(cluster, members))
-    return rank(cluster, found)
+            found[fits].append(network(cluster, members))
+    return rank(cluster, found[True] or found[False])
 
 
 def is_v6(address: str) -> bool:
@@ -238,7 +241,7 @@ def belongs(cluster: Cluster, first: Place, node: Node, place: Place) -> float:
     score = 100.0 * (is_v6(place.address) == is_v6(first.address)) + 10.0 * near
     # Of two interfaces in one subnet the kernel leaves by the first, whichever was meant: there
     # the name tells more.  On a routed fabric the way taken does.
-    if any(li.src == node.name and li.src_interface == place.interface for li in first.tried):
+    if reaches_by(first, node, place):
         score += 1 if near else 5
     if place.interface == first.interface:
         score += 4 if near else 2
@@ -247,6 +250,11 @@ def belongs(cluster: Cluster, first: Place, node: Node, place: Place) -> float:
         score -= KIND_ORDER[interface.kind] / 10
         score += min((interface.speed_gbit_s or 0.0) / 10000, 0.09)
     return score
+
+
+def reaches_by(first: Place, node: Node, place: Place) -> bool:
+    """Whether the node reaches the head's address by that interface of its own."""
+    return any(li.src == node.name and li.src_interface == place.interface for li in first.tried)
 
 
 def same_subnet(node: Node, own: Place, other: Place) -> bool:
@@ -266,19 +274,30 @@ def network(cluster: Cluster, members: list[Place]) -> Network:
     own = {n.name: n.interface(p.interface) for n, p in zip(cluster.nodes, members, strict=True)}
     speeds = [i.speed_gbit_s if i else None for i in own.values()]
     known = [s for s in speeds if s is not None]
-    rates = [max(r) for p in members if (r := [li.mbyte_s for li in p.tried if li.mbyte_s])]
+    rates = [r for p in members if (r := rate_of(cluster, p))]
     return Network(
         interfaces={p.node: p.interface for p in members},
         addresses={p.node: p.address for p in members},
         family="inet6" if is_v6(members[0].address) else "inet",
         speed_gbit_s=min(known) if len(known) == len(speeds) else None,
-        mbyte_s=median(rates) if rates else None,
+        mbyte_s=min(rates) if rates else None,
     )
+
+
+def rate_of(cluster: Cluster, place: Place) -> float:
+    """The best rate measured into or out of an interface: one stall is no slow card, all slow is one."""
+    into = [li.mbyte_s or 0.0 for li in place.tried]
+    out = [
+        li.mbyte_s or 0.0
+        for li in routed(cluster)
+        if li.src == place.node and li.src_interface == place.interface
+    ]
+    return max(into + out, default=0.0)
 
 
 def rank(cluster: Cluster, found: list[Network]) -> tuple[Network, ...]:
     """Best first: kind, measured far slower, link rate, IPv4, the head's own order of interfaces."""
-    best = max((n.mbyte_s for n in found if n.mbyte_s), default=0.0)
+    best = min(max((n.mbyte_s for n in found if n.mbyte_s), default=0.0), FAST_MBYTE_S)
     order = {i.name: k for k, i in enumerate(cluster.head.interfaces)}
 
     def key(net: Network) -> tuple[float, ...]:
