@@ -3,6 +3,6 @@
 from .cluster import Lab
 from .host import Host
 from .machine import Process, missing
-from .wiring import Nic
+from .wiring import TWO_CARDS, Nic
 
-__all__ = ["Host", "Lab", "Nic", "Process", "missing"]
+__all__ = ["TWO_CARDS", "Host", "Lab", "Nic", "Process", "missing"]

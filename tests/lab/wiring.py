@@ -25,6 +25,9 @@ class Nic:
     """The order in which the host lists its cards; 0: by tens in the order given."""
 
 
+TWO_CARDS = (Nic("enp99s0", "10.0.0.10/24"), Nic("ib0", "10.1.0.10/24", "fast"))
+
+
 @dataclass(frozen=True)
 class Port:
     """One card of one host, plugged in."""

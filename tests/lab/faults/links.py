@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Iterator
 
 from ..cluster import Lab
-from ..wiring import Nic
+from ..wiring import TWO_CARDS
 from .base import card, done_and_undone, fault, filtered, forget_neighbours
 from .names import named
 
 ARTICLE_002 = "90.91.33.64/24"
-TWO_CARDS = (Nic("enp99s0", "10.0.0.10/24"), Nic("ib0", "10.1.0.10/24", "fast"))
 
 
 @fault("article-002", net=ARTICLE_002)
