@@ -39,7 +39,7 @@ def network_json(host: HostStory) -> dict[str, Any]:
         "kind": host.kind or None,
         "bootstrap": host.bootstrap[0] if host.bootstrap else None,
         "interfaces": [printable(i) for i in interfaces],
-        "used": [printable(n) for n in used_devices(host)],
+        "used": [printable(n) for n in used_entries(host)],
         "oob": host.oob or None,
     }
 
@@ -47,6 +47,15 @@ def network_json(host: HostStory) -> dict[str, Any]:
 def used_devices(host: HostStory) -> list[str]:
     """The devices channels go over; NCCL's own words where the list was not printed."""
     return [host.device(net, index) or f"NET/{net}/{index}" for net, index in host.used]
+
+
+def used_entries(host: HostStory) -> list[str]:
+    """As `used_devices`, each the way `interfaces` lists it."""
+    entries = []
+    for name in used_devices(host):
+        listed = next((i for i in host.interfaces if i.split(":", 1)[0] == name), name)
+        entries.append(listed)
+    return entries
 
 
 def cause_json(cause: Cause, diagnosis: Diagnosis) -> dict[str, Any]:

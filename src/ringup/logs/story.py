@@ -184,6 +184,10 @@ class Story:
                 hosts[event.file, event.label].add(event.host)
             if event.label and event.pid:
                 label_ranks[event.file, event.label] |= self._ranks.get((event.host, event.pid, ""), set())
+            if event.label and event.tag == "global-ranks" and event["ranks"].strip().isdigit():
+                label_ranks[event.file, event.label].add(event.number("ranks"))
+            elif event.label and event.tag == "exit" and event.rank is not None:
+                label_ranks[event.file, event.label].add(event.rank)
         self._label_host = {k: next(iter(v)) for k, v in hosts.items() if len(v) == 1}
         self._label_rank = {k: next(iter(v)) for k, v in label_ranks.items() if len(v) == 1}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ringup.logs.causes import Cause, cause, seen
 from ringup.logs.causes.process import CONSEQUENCE_TAGS
-from ringup.logs.causes.signs import failure, hang, went_on
+from ringup.logs.causes.signs import failure, hang, is_unwinding, went_on
 from ringup.logs.lines import Event
 from ringup.logs.story import Story
 
@@ -102,7 +102,7 @@ def nccl_error_without_detail(story: Story) -> Iterator[Cause]:
         "net-not-found",
     )
     other = list(story.all("wc-error"))
-    codes = [e for e in story.all("unwind") if e["code"] in ("1", "2", "3", "4", "5")]
+    codes = [e for e in story.all("unwind") if is_unwinding(e) and e["code"] in ("1", "2", "3", "4", "5")]
     if category or cuda or warned or vague or other or codes:
         worst = (cuda or other or vague or warned or category or codes)[0]
         detail = worst["text"] or ""
@@ -110,7 +110,11 @@ def nccl_error_without_detail(story: Story) -> Iterator[Cause]:
         if worst.tag == "cuda-failure":
             text = f"a CUDA call inside NCCL failed ({detail}) and no line says why"
         sure = bool(category or cuda)
-        mild = not (category or cuda or vague or other) and went_on(story)
+        telling = any(
+            re.search(r"(?i)fail|error|abort|invalid|unable|could not|not found|no such", e["text"])
+            for e in warned
+        )
+        mild = not (category or cuda or vague or other or codes) and (went_on(story) or not telling)
         yield seen(
             [*category, *cuda, *other, *vague, *warned, *codes],
             text,

@@ -146,7 +146,7 @@ def rank_fell_behind(story: Story) -> Iterator[Cause]:
             named, f"rank {story.show_ranks(missing)} never reached the barrier", "high", ranks=missing
         )
         return
-    stalled = story.all("horovod-stalled", "xla-threads", "desync-report")
+    stalled = story.all("horovod-stalled", "xla-threads", "desync-report", "jax-late-barrier")
     if stalled:
         missing = [
             int(r)

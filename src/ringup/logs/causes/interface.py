@@ -257,8 +257,17 @@ def peer_unreachable_on_interface(story: Story) -> Iterator[Cause]:
     dialled = [e for e in story.all("nccl-connect", "gloo-connect") if _is_real_peer(e)]
     apart = _strangers(story)
     hard = [e for e in dialled if "retrying" not in e.text] or (dialled if not story.init_complete else [])
+    mesh = [
+        e for e in story.all("gloo-mesh") if not story.has("gloo-remote", "gloo-connect", "gloo-loopback")
+    ]
     if hard:
         yield _unreachable(story, hard, apart)
+    elif mesh:
+        yield seen(
+            mesh,
+            "Gloo cannot connect to a peer and does not say where: compare the addresses the hosts announce",
+            "low",
+        )
     elif apart and not story.init_complete:
         fix = _shared_fix(story)
         text = (

@@ -174,11 +174,13 @@ def peers_never_joined(story: Story) -> Iterator[Cause]:
     """
     short = [e for e in story.all("store-barrier") if 0 < e.number("count") < e.number("size")]
     clients = [e for e in story.all("clients-joined") if e.number("joined") < e.number("wanted")]
-    others = story.all("rdzv-timeout", "wait-poll", "jax-barrier")
+    others = story.all("rdzv-timeout", "wait-poll")
+    others += [e for e in story.all("jax-barrier") if not story.has("jax-late-barrier")]
     waits = [
         e
         for e in story.all("store-wait")
-        if re.search(r"barrier|init|worker|//|torchelastic|rank_?\d", e.text) and "store-get" not in story.tags_at(e)
+        if re.search(r"barrier|init|worker|//|torchelastic|rank_?\d", e.text)
+        and "store-get" not in story.tags_at(e)
     ]
     if not (short or clients or others or waits):
         return
@@ -249,17 +251,19 @@ def stale_rendezvous_state(story: Story) -> Iterator[Cause]:
         )  # type: ignore[arg-type]
 
 
+_LAUNCHER = re.compile(r"torchrun|torch\.distributed|deepspeed|accelerate|colossalai|launch\.py|llamafactory")
+
+
 def _launchers_per_task(story: Story) -> list[Event]:
     """Commands that start a launcher (or a script that spawns its ranks) in several tasks."""
+    commands = story.all("command", "batch-option")
+    launched = story.has("spawn-call", "omp-banner") or any(_LAUNCHER.search(e.text) for e in commands)
     found = []
-    spawns = story.has("spawn-call")
-    for event in story.all("command", "batch-option"):
+    for event in commands:
         text = event["command"] or event["command2"] or event.text
         count = re.search(r"(?:--ntasks-per-node|--ntasks|-n|-np)[= ]?(\d+)", text)
-        if not count or int(count[1]) < 2 or not re.search(r"srun|mpirun|mpiexec|SBATCH", text):
-            continue
-        inner = re.search(r"torchrun|torch\.distributed|deepspeed|accelerate|colossalai|launch\.py", text)
-        if inner or spawns or story.has("omp-banner"):
+        several = count is not None and len(count[1]) < 9 and int(count[1]) > 1
+        if several and launched and re.search(r"srun|mpirun|mpiexec|SBATCH", text):
             found.append(event)
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ringup.logs.lines import Event
 from ringup.logs.story import Story
 
@@ -44,12 +46,30 @@ FAILED = (
 )
 
 
+def is_unwinding(event: Event) -> bool:
+    """
+    Whether a `file.cc:line -> code` line tells of a failed call of the user's.
+
+    Probing for plugins and sysfs paths prints such lines too, without reaching the upper layers.
+    """
+    return (
+        event["code"] not in ("0", "7")
+        and bool(
+            re.search(
+                r"(?:init|group|bootstrap|enqueue|transport|proxy|paths|topo|nvls|p2p|shm|net)\.(?:cc|cu)$",
+                event["source"],
+            )
+        )
+        and not (event["source"] in ("net.cc", "include/net.h"))
+    )
+
+
 def failure(story: Story) -> Event | None:
     """The first line that says something went wrong, whatever it was; None in a sound log."""
     for event in story.all(*FAILED):
         if event.tag == "exit" and event["code"] == "0":
             continue
-        if event.tag == "unwind" and event["code"] in ("0", "7"):
+        if event.tag == "unwind" and not is_unwinding(event):
             continue
         if event.tag == "nccl-connect" and "retrying" in event.text:
             continue

@@ -226,7 +226,7 @@ FAULTS = (
     say("async-event", r"Got non-fatal async event: (?P<event>[^(\n]+)", "non-fatal async event"),
     say(
         "ib-port-down",
-        r"mlx5_core \S+.*(?:Link down|Port \d+ down)|NIC Link is Down|link is not ready",
+        r"mlx5_core \S+.*(?:Link down|Port \d+ down)|NIC Link is Down",
         "link down",
         "link is down",
         "port ",

@@ -170,7 +170,7 @@ CUDA = (
     ),
     say(
         "xid",
-        r"NVRM: Xid ?\((?P<gpu>[^)]*)\): ?(?P<code>\d+)|\bXid (?:error )?\(?(?:PCI:\S+?\)?: ?)?(?P<code2>\d+)\b",
+        r"NVRM: Xid ?\((?P<gpu>[^)]*)\): ?(?P<code>\d+)|\bXid(?: errors?)?:? \(?(?:PCI:\S+?\)?: ?)?(?P<code2>\d{1,3})\b(?=.{0,60}(?:GPU|NVRM|error|pid))",
         "xid",
     ),
     say("sxid", r"\bSXid ?\((?P<gpu>[^)]*)\): ?(?P<code>\d+)", "sxid"),
@@ -382,6 +382,11 @@ FRAMEWORKS = (
         "connect to all addresses",
     ),
     say("deadline", r"DEADLINE_EXCEEDED|Deadline Exceeded", "deadline_exceeded", "deadline exceeded"),
+    say(
+        "jax-late-barrier",
+        r"Barrier timed out\. (?:Barrier_)?[Ii]d: ?(?!\[Init\]|PjRT_Client_Connect|Wait_for_all)(?P<name>\S+)",
+        "barrier timed out",
+    ),
     say(
         "jax-barrier",
         r"Barrier timed out.*|Wait_for_all_tasks_to_register|Timed out task names?:|cluster registration failed|barrier .{0,60}(?:timed out|DEADLINE)|Shutdown barrier|GetKeyValue\(\) timed out",
