@@ -9,6 +9,7 @@ from ringup.checks.interfaces import is_card
 from ringup.checks.net import pins
 from ringup.facts import Cluster, Node
 from ringup.nccl import choice, variables
+from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
 from ringup.units import printable
 
@@ -180,10 +181,10 @@ def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
             continue
         breaks: Severity = "error" if name in variables.MUST_MATCH else "warning"
         odd = list(values)
-        words = [f"{n}: {printable(values.get(n, 'unset'), 80)}" for n in [m.name for m in cluster.nodes]][:4]
+        words = few(f"{n.name}: {printable(values.get(n.name, 'unset'), 80)}" for n in cluster.nodes)
         yield Finding(
             name,
-            found="; ".join(words),
+            found=words,
             wanted="one value on every node",
             node=odd[0] if len(odd) == 1 else None,
             subject=f"env:{name}@{odd[0]}",
@@ -212,7 +213,7 @@ def harmful_env_left_on(cluster: Cluster) -> Iterator[Finding]:
             elif name in FORCED and text:
                 found.setdefault((name, text, "it replaces NCCL's own decision"), []).append(node)
     for (name, text, cost), nodes in found.items():
-        where = ", ".join(n.name for n in nodes[:4])
+        where = few(n.name for n in nodes)
         yield Finding(
             f"{where} {name}",
             found=f"{name}={printable(text, 100)}: {cost} ({origin(cluster, nodes[0], name)})",
@@ -241,7 +242,7 @@ def unknown_nccl_variable(cluster: Cluster) -> Iterator[Finding]:
     for name, nodes in seen.items():
         shown = printable(name, 80)
         yield Finding(
-            f"{', '.join(n.name for n in nodes[:4])} {shown}",
+            f"{few(n.name for n in nodes)} {shown}",
             found=f"{shown} ({origin(cluster, nodes[0], name)})",
             wanted=variables.meant(name),
             node=nodes[0].name if len(nodes) == 1 else None,

@@ -10,6 +10,7 @@ from ringup import problems
 from ringup.checks import net, paths
 from ringup.checks.picks import expects_nccl, is_candidate, is_virtual, picks
 from ringup.facts import Cluster, Interface, Node
+from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
 
 READS = paths.READS
@@ -86,8 +87,8 @@ def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
         if len(names) > 1 and cards:
             told.add(address)
             yield Finding(
-                ", ".join(f"{n.name} {name}" for n, name in who[:4]),
-                found=f"{' and '.join(names[:4])} both have {address}",
+                few(f"{n.name} {name}" for n, name in who),
+                found=f"{few(names)} all have {address}",
                 wanted="an address of its own for every node",
                 subject=subject(*cards[-1]),
                 fix=Fix(
@@ -261,7 +262,7 @@ def mtu_differs(cluster: Cluster) -> Iterator[Finding]:
         odd = [name for name, mtu in mtus.items() if mtu != usual]
         if odd and network not in holes and not cluster.is_local:
             yield Finding(
-                ", ".join(f"{n} {members[n]}" for n in odd[:4]),
+                few(f"{n} {members[n]}" for n in odd),
                 found=net.listed(f"{n} {members[n]} {mtus[n]} bytes" for n in odd),
                 wanted=f"{usual} bytes, as the others on {network}",
                 node=odd[0] if len(odd) == 1 else None,

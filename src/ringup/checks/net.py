@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from statistics import median
 
 from ringup import problems
 from ringup.checks import paths
 from ringup.checks.paths import Edge, Fault
 from ringup.checks.picks import picks
 from ringup.facts import Cluster
-from ringup.reachability import cut_pairs, networks
+from ringup.reachability import cut_pairs, few, networks
 from ringup.rules import Finding, Fix, Skipped, check
 
 READS = (*paths.READS, "cluster.links")
 USES = paths.USES
 SHOWN = 4
 """Failing paths listed in a finding; the rest are counted."""
-LOST_AT_LEAST = 3
-LOST_WARNING = 0.1
-LOST_NOTE = 0.05
-"""
-Share of connections that had to send something again.
-
-Measured with 20 % of the packets dropped on one side: a third to a half of the connections that
-way, a quarter of all; with 1 % none.
-"""
 
 
-def listed(edges: Iterable[object]) -> str:
-    """A few of many, and how many more there are."""
-    words = list(dict.fromkeys(str(e) for e in edges))
+def listed(items: Iterable[object]) -> str:
+    """A few of many, and how many more there are, apart by semicolons."""
+    words = list(dict.fromkeys(str(e) for e in items))
     more = f"; and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
     return "; ".join(words[:SHOWN]) + more
 
@@ -45,7 +34,7 @@ def place(fault: Fault) -> tuple[str, str | None, str]:
         return f"{fault.node} {interface}".strip(), fault.node, subject
     ends = list(dict.fromkeys(f"{e.dst} {e.interface}" for e in fault.edges))
     first = fault.edges[0]
-    return listed(ends).replace("; ", ", "), None, f"interface:{first.dst}/{first.interface}"
+    return few(ends), None, f"interface:{first.dst}/{first.interface}"
 
 
 def pins(cluster: Cluster) -> dict[str, str]:
@@ -136,7 +125,7 @@ def no_common_network(cluster: Cluster) -> Iterator[Finding | Skipped]:
     if len(cluster.nodes) == 2:
         node = ""
     yield Finding(
-        node or listed(ends or [f"{s} -> {d}" for s, d in pairs] or ["all nodes"]).replace("; ", ", "),
+        node or few(ends or [f"{s} -> {d}" for s, d in pairs] or ["all nodes"]),
         found=words or "no two nodes have a network in common",
         wanted="one network on which every node reaches every other, both ways, on all ports",
         node=node or None,
@@ -259,74 +248,3 @@ def opening(cluster: Cluster, edges: Iterable[Edge]) -> tuple[str, ...]:
             rule = f"sudo {tool} -I INPUT -p tcp -s {shlex.quote(source)} -j ACCEPT"
             lines.append(f"ssh {shlex.quote(dropper)} {rule}")
     return tuple(dict.fromkeys(lines))[:SHOWN]
-
-
-@check("tcp-retransmits-high", reads=READS, uses=USES, severity="warning")
-def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding]:
-    """
-    Packets get lost between nodes.
-
-    Why: every lost packet stalls its connection for a fifth of a second or more; training runs, at a
-    fraction of the network's speed, and connections fail now and then.
-
-    Fix: cable, transceiver, duplex and switch port of the node named: `ethtool -S IFNAME`.
-    """
-    for network, ways in losses(cluster).items():
-        way, worst = max(ways.items(), key=lambda item: (item[1].share, item[1].affected))
-        # Each connection is counted where it goes in and where it came out.
-        affected = sum(w.affected for w in ways.values()) // 2
-        everywhere = 2 * affected / sum(w.connections for w in ways.values())
-        usual = median(w.share for w in ways.values())
-        stands_out = len(cluster.nodes) > 2 and worst.affected >= LOST_AT_LEAST and worst.share > 3 * usual
-        if affected < LOST_AT_LEAST or not (stands_out or everywhere >= LOST_NOTE):
-            continue
-        severe = everywhere >= LOST_WARNING or (stands_out and worst.share >= 2 * LOST_WARNING)
-        node, interface, direction = way
-        ends = listed(f"{n} {i}" for n, i, _ in ways).replace("; ", ", ")
-        most = f"{worst.affected} of {worst.connections} connections {direction} {node}"
-        yield Finding(
-            f"{node} {interface}" if stands_out else ends,
-            found=f"{most} had to send packets again ({affected} in all on {network})",
-            wanted="no lost packets on an idle network",
-            node=node if stands_out else None,
-            subject=f"interface:{node}/{interface}",
-            severity="warning" if severe else "note",
-            fix=Fix(
-                "look at cable, transceiver, duplex and switch port",
-                env=pins(cluster),
-                commands=(f"ssh {shlex.quote(node)} ethtool -S {shlex.quote(interface)}",),
-            ),
-        )
-
-
-@dataclass
-class Loss:
-    """Connections that go one way through one interface, and those of them that lost packets."""
-
-    connections: int = 0
-    affected: int = 0
-
-    @property
-    def share(self) -> float:
-        return self.affected / self.connections if self.connections else 0.0
-
-
-Way = tuple[str, str, str]
-"""Node, interface, and "into" or "out of" it."""
-
-
-def losses(cluster: Cluster) -> dict[str, dict[Way, Loss]]:
-    """Network -> what was lost each way, over every path that works and that a job would use."""
-    view = paths.View(cluster)
-    found: dict[str, dict[Way, Loss]] = {}
-    for link in cluster.links:
-        network = view.network_of(link.dst, link.address) if link.ok and link.segments else ""
-        if network and view.concerns(link, network) and not cluster.is_local:
-            ways = found.setdefault(network, {})
-            into = (link.dst, link.dst_interface, "into")
-            out_of = (link.src, view.subnets[network].get(link.src, ""), "out of")
-            for way in (into, out_of):
-                loss = ways.setdefault(way, Loss())
-                loss.connections += 1
-                loss.affected += link.retransmitted > 0
-    return found

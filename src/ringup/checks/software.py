@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from ringup import problems
 from ringup.facts import Cluster, Node
+from ringup.reachability import few
 from ringup.rules import Finding, Fix, check
 from ringup.units import printable
 
@@ -203,7 +204,7 @@ def launcher_not_on_path(cluster: Cluster) -> Iterator[Finding]:
     for node in missing[:1] if everywhere else missing:
         where = "any node" if everywhere and len(missing) > 1 else node.name
         yield Finding(
-            node.name if not everywhere or len(missing) == 1 else ", ".join(n.name for n in missing[:4]),
+            node.name if not everywhere or len(missing) == 1 else few(n.name for n in missing),
             found=f"torchrun is not on the PATH of a non-interactive shell on {where}",
             wanted="torchrun on PATH, or the interpreter's absolute path",
             node=node.name if len(missing) == 1 or not everywhere else None,

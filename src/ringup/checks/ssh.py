@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterator
 from statistics import median_low
 
+from ringup.checks import paths
+from ringup.checks.loss import lossy_networks
 from ringup.facts import Cluster, Node, ReachFailure
 from ringup.rules import Finding, Fix, check
 from ringup.units import printable
@@ -264,7 +266,7 @@ def no_answer(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-@check("answer-slow", reads=("answer_s",), severity="warning")
+@check("answer-slow", reads=("answer_s",), uses=("interfaces", *paths.USES), severity="warning")
 def answer_slow(cluster: Cluster) -> Iterator[Finding]:
     """
     A node takes much longer to answer than the others.
@@ -275,7 +277,10 @@ def answer_slow(cluster: Cluster) -> Iterator[Finding]:
     Fix: `time ssh NODE true`; load (`uptime`), the shell's start-up files, sshd's `UseDNS`, packet loss
     (`ping -c 100 -i 0.2`).
     """
+    lossy = {node for lost in lossy_networks(cluster) if lost.severe for node, _, _ in lost.ways}
     for node in cluster.nodes:
+        if node.name in lossy:
+            continue  # Lost packets are named as such; that they delay ssh too is no second fault.
         others = [n.answer_s for n in cluster.nodes if n.name != node.name]
         usual = median_low(others) if others else 0.0
         if node.answer_s > max(SLOW_ANSWER_S, 3 * usual):

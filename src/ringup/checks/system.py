@@ -9,6 +9,7 @@ from statistics import median_low
 from ringup import problems
 from ringup.checks.interfaces import same_machine
 from ringup.facts import Cluster, Node, Space
+from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
 from ringup.units import printable, show_bytes, show_seconds
 
@@ -47,8 +48,8 @@ def same_machine_twice(cluster: Cluster) -> Iterator[Finding]:
     for same in twins(cluster, lambda n: f"{n.boot_id} {n.hostname}" if n.boot_id and n.hostname else ""):
         names = [n.name for n in same]
         yield Finding(
-            ", ".join(names[:4]),
-            found=f"{' and '.join(names[:4])} are one machine, {printable(same[0].hostname, 80)}",
+            few(names),
+            found=f"{few(names)} are one machine, {printable(same[0].hostname, 80)}",
             wanted="every machine named once",
             fix=Fix("take one of them out of the list"),
         )
@@ -62,8 +63,8 @@ def duplicate_hostname(cluster: Cluster) -> Iterator[Finding]:
     for same in twins(cluster, lambda n: n.hostname):
         names = [n.name for n in same]
         yield Finding(
-            ", ".join(names[:4]),
-            found=f"{' and '.join(names[:4])} are all called {printable(same[0].hostname, 80)}",
+            few(names),
+            found=f"{few(names)} are all called {printable(same[0].hostname, 80)}",
             wanted="a host name of its own for every node",
             severity="warning",
             fix=Fix(
@@ -83,8 +84,8 @@ def duplicate_boot_id(cluster: Cluster) -> Iterator[Finding]:
     for same in twins(cluster, lambda n: n.boot_id):
         names = [n.name for n in same]
         yield Finding(
-            ", ".join(names[:4]),
-            found=f"{' and '.join(names[:4])} have one boot id",
+            few(names),
+            found=f"{few(names)} have one boot id",
             wanted="a boot id of its own for every machine",
             severity="note",
         )
@@ -105,7 +106,7 @@ def machines_not_alike(cluster: Cluster) -> Iterator[Finding]:
     if len(kinds) > 1:
         yield Finding(
             "all nodes",
-            found="; ".join(f"{printable(k, 40)}: {', '.join(v[:4])}" for k, v in kinds.items()),
+            found="; ".join(f"{printable(k, 40)}: {few(v)}" for k, v in kinds.items()),
             wanted="one architecture",
         )
 
