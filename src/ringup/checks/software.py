@@ -195,12 +195,10 @@ def launcher_not_on_path(cluster: Cluster) -> Iterator[Finding]:
     """
     if cluster.is_local or cluster.job.launcher not in ("torchrun", ""):
         return
-    missing = [
-        n
-        for n in cluster.nodes
-        if not n.torchrun_on_path and "interpreter" not in n.unknown and n.interpreter.torch
-    ]
-    everywhere = len(missing) == len(cluster.nodes)
+    # Where torch itself is missing torchrun cannot be there: that fault has its own name.
+    able = [n for n in cluster.nodes if "interpreter" not in n.unknown and n.interpreter.torch]
+    missing = [n for n in able if not n.torchrun_on_path]
+    everywhere = len(missing) == len(able)
     for node in missing[:1] if everywhere else missing:
         where = "any node" if everywhere and len(missing) > 1 else node.name
         yield Finding(
