@@ -16,7 +16,7 @@ from typing import Any
 from . import machine, wiring
 from .host import MINIMAL_PATH, Host
 from .machine import CHECKOUT, STATE, SYSTEM_PATH, Process
-from .wiring import Nic, Port
+from .wiring import Nic
 
 # A new network namespace inherits the machine's own settings; those must not show.
 SYSCTL = {
@@ -325,6 +325,3 @@ class Lab:
     def heal(self) -> None:
         """Mend every fault, the last one first."""
         self._faults.close()
-
-
-__all__ = ["Host", "Lab", "Nic", "Port", "Process"]

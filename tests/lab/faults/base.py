@@ -104,8 +104,3 @@ def forget_neighbours(lab: Lab) -> None:
     lab.fabric("ip neigh flush all")
     for host in lab.hosts:
         lab.sh(host, "ip neigh flush all")
-
-
-def host_names(lab: Lab, of: str) -> list[str]:
-    """Every host's name when `of` is empty, else that one."""
-    return [of] if of else [host.name for host in lab.hosts]

@@ -78,13 +78,11 @@ def names_unknown(lab: Lab, host: str = "") -> Iterator[None]:
 @fault("name-ipv6-only")
 def name_ipv6_only(lab: Lab, of: str = "node0") -> Iterator[None]:
     """The name `of` means an IPv6 address everywhere, while IPv4 is on the card all the same."""
-    card = lab.host(of).port(lab.names_switch)
     with contextlib.ExitStack() as stack:
         for position, host in enumerate(lab.hosts):
             address = f"fd00:99::{10 + position:x}/64 dev {host.port(lab.names_switch).name}"
             lab.sh(host, f"ip addr add {address} nodad")
             stack.callback(lab.sh, host, f"ip addr del {address}")
-        position = [host.name for host in lab.hosts].index(of)
-        assert card.address
-        stack.enter_context(named(lab, everyone(lab), of, f"fd00:99::{10 + position:x}"))
+        own = lab.hosts.index(lab.host(of))
+        stack.enter_context(named(lab, everyone(lab), of, f"fd00:99::{10 + own:x}"))
         yield
