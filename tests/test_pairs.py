@@ -102,6 +102,11 @@ NONSENSE = [
     """echo '{"op": "ready", "ports": {"127.0.7.3": "x", "9.9.9.9": 5}, "held": 3}'; echo '{"op": "done"}'""",
     """echo '{"op": "ready", "ports": {"127.0.7.3": 1}}'
     echo '{"op": "links", "links": [[0, "x"], 7, null, [9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]]}'; exit 3""",
+    """echo '{"op": "ready", "ports": {"127.0.7.3": 1}, "failed": 7}'
+    echo '{"op": "links", "links": [[0, "routed", "", true, true, "", "", NaN, 1e999, [], "", Infinity, {}]]}'
+    echo '{"op": "half", "seen": [1, [2], "abc"]}'
+    echo '{"op": "looked-up", "names": [[1, 2, 3, "x"]], "reverse": 4}'
+    head -c 200000 /dev/zero | tr '\\0' '['; echo; echo '{"op": "done"}'""",
 ]
 
 

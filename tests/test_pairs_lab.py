@@ -236,3 +236,14 @@ def test_nothing_is_left_on_the_hosts(shared_lab: Shared) -> None:
         lab.sh(host, "for try in $(seq 100); do pgrep python3 >/dev/null || exit 0; sleep 0.05; done; exit 1")
     left = [lab.sh(h, "ss -Hltn sport ge 1024 | wc -l").strip() for h in lab.hosts]
     assert left == ["0", "0"]
+
+
+def test_a_clock_that_lies_changes_nothing(shared_lab: Shared) -> None:
+    lab = shared_lab(hosts=2)
+    nodes = nodes_of(lab)
+    hosts = tuple(n.host for n in nodes)
+    with lab.broken("clock"), reach.open(hosts, ssh_config=str(lab.ssh_config)) as door:
+        proof = prove(door, nodes, Job(), budget_s=25, names=["node0", "nosuch"])
+    assert without_a_word(proof.links) == [] and proof.unknown == {}
+    known, unknown = proof.peer_names["node1"]
+    assert known.addresses == ("10.0.0.10",) and unknown.error

@@ -9,7 +9,6 @@ Last of the three parts of one program: pairs_wire and pairs_names come before i
 """
 # ruff: noqa: F821
 
-import _thread
 import errno
 import json
 import os
@@ -57,7 +56,7 @@ class Node:
                 pass
         self.room = (8192 if soft == resource.RLIM_INFINITY else soft) // 2
         self.waiting = []
-        self.speaking = _thread.allocate_lock()
+        self.look_ups = None
 
     def watch(self, sock, handler, mask):
         before = self.watched.get(sock)
@@ -77,9 +76,8 @@ class Node:
 
     def say(self, **message):
         data = json.dumps(message).encode() + b"\n"
-        with self.speaking:
-            while data:
-                data = data[os.write(1, data) :]
+        while data:
+            data = data[os.write(1, data) :]
 
     def do_begin(self, order):
         signal.alarm(order["deadline_s"])
@@ -104,7 +102,8 @@ class Node:
             op="ready", ports=ports, failed=failed, ephemeral=ephemeral, rendezvous=rendezvous, held=held
         )
         if order["names"] or order["reverse"]:
-            look_up(self.say, order["names"], order["reverse"], order["lookup_s"])
+            self.look_ups = LookUps(order["names"], order["reverse"], order["lookup_s"])
+            self.selector.register(self.look_ups.pipe, selectors.EVENT_READ, self)
 
     def listen(self, address, port):
         """The port it listens on: the wanted one, or any where that is taken."""
@@ -228,6 +227,12 @@ class Node:
             raw = raw[12:]
         return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
 
+    def ready(self, mask):
+        """The look-ups have ended, or their time has."""
+        self.selector.unregister(self.look_ups.pipe)
+        self.say(op="looked-up", **self.look_ups.result())
+        self.look_ups = None
+
     def do_end(self, order):
         os._exit(0)
 
@@ -237,10 +242,14 @@ class Node:
         self.selector.register(0, selectors.EVENT_READ, Orders(self))
         tick = 0.0
         while True:
-            for key, mask in self.selector.select(None if self.done else TICK_S):
-                if key.fileobj in self.watched or key.fileobj == 0:
+            idle = self.done and self.look_ups is None
+            for key, mask in self.selector.select(None if idle else TICK_S):
+                # What one handler closed must not be handed to the next.
+                if isinstance(key.fileobj, int) or key.fileobj in self.watched:
                     key.data.ready(mask)
             now = time.monotonic()
+            if self.look_ups is not None and now >= self.look_ups.until:
+                self.ready(0)
             if not self.done and (now >= tick or all(a.over for a in self.active)):
                 tick = now + TICK_S
                 self.advance()

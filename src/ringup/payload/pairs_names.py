@@ -1,46 +1,57 @@
 """Look-ups of the pair test, second part of the program: names and addresses, each in a thread."""
 
+import os
 import socket
 import time
+from _thread import allocate_lock, start_new_thread
+
+MOST_THREADS = 16
 
 
-def look_up(say, names, addresses, lookup_s):
-    """Ask the resolver in threads of their own: one that hangs holds up nothing."""
-    import threading
+class LookUps:
+    """
+    Questions to the resolver, asked in threads: one that hangs holds up nothing.
 
-    work = [("names", n) for n in names] + [("reverse", a) for a in addresses]
-    answers, began, lock = {}, time.monotonic(), threading.Lock()
-    turn = iter(work)
+    Whoever waits watches `pipe`, which is readable once all are answered, and the deadline.
+    No thread waits with a time-out of its own: under libfaketime those are wrong.
+    """
 
-    def ask():
+    def __init__(self, names, addresses, limit_s):
+        self.work = [("names", n) for n in names] + [("reverse", a) for a in addresses]
+        self.answers, self.limit_s, self.until = {}, limit_s, time.monotonic() + limit_s
+        self.lock, self.turn = allocate_lock(), iter(self.work)
+        self.pipe, self.told = os.pipe()
+        for _ in range(min(MOST_THREADS, len(self.work))):
+            start_new_thread(self.ask, ())
+
+    def ask(self):
         while True:
-            with lock:
-                what = next(turn, None)
+            with self.lock:
+                what = next(self.turn, None)
             if what is None:
                 return
-            start, found, error = time.monotonic(), [], ""
-            try:
-                if what[0] == "names":
-                    rows = socket.getaddrinfo(what[1], None, 0, socket.SOCK_STREAM)
-                    found = list(dict.fromkeys(row[4][0] for row in rows))[:32]
-                else:
-                    found = [socket.getnameinfo((what[1], 0), 0)[0]]
-            except (OSError, UnicodeError, ValueError) as failure:
-                error = str(getattr(failure, "strerror", None) or failure).lower()[:200]
-            answers[what] = [what[1], found, error, round(time.monotonic() - start, 4)]
+            answer = self.answer(*what)
+            with self.lock:
+                self.answers[what] = answer
+                if len(self.answers) == len(set(self.work)):
+                    os.write(self.told, b".")
 
-    def report():
-        end = began + lookup_s
-        for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
-        late = "no answer within %g s" % lookup_s
-        for kind in ("names", "reverse"):
-            asked = [w for w in work if w[0] == kind]
-            told = [answers.get(w) or [w[1], [], late, lookup_s] for w in asked]
-            say(op=kind, found=told)
-        say(op="looked-up")
+    def answer(self, kind, text):
+        """[what was asked, addresses or names, the resolver's words, seconds]."""
+        start, found, error = time.monotonic(), [], ""
+        try:
+            if kind == "names":
+                rows = socket.getaddrinfo(text, None, 0, socket.SOCK_STREAM)
+                found = list(dict.fromkeys(row[4][0] for row in rows))[:32]
+            else:
+                found = [socket.getnameinfo((text, 0), 0)[0]]
+        except (OSError, UnicodeError, ValueError) as failure:
+            error = str(getattr(failure, "strerror", None) or failure).lower()[:200]
+        return [text, found, error, round(time.monotonic() - start, 4)]
 
-    threads = [threading.Thread(target=ask, daemon=True) for _ in range(min(16, len(work)))]
-    for thread in threads:
-        thread.start()
-    threading.Thread(target=report, daemon=True).start()
+    def result(self):
+        """{"names": rows, "reverse": rows}; a look-up that has not ended took at least the limit."""
+        late = "no answer within %g s" % self.limit_s
+        with self.lock:
+            rows = [(w[0], self.answers.get(w) or [w[1], [], late, self.limit_s]) for w in self.work]
+        return {kind: [row for k, row in rows if k == kind] for kind in ("names", "reverse")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,17 @@ def held_links(head: Voice | None, voices: Mapping[str, Voice], ports: Sequence[
                     yield link_to(name, end, port, "rendezvous", error=printable(str(words), 100))
 
 
+def unbound_links(voices: Mapping[str, Voice]) -> Iterable[Link]:
+    """Addresses a node could not listen on itself: nobody needs to try them."""
+    for voice in voices.values():
+        failed = (voice.ready or {}).get("failed")
+        for end in voice.endpoints:
+            words = failed.get(end.address) if isinstance(failed, dict) else None
+            for name, other in voices.items():
+                if words and other.listening and other is not voice:
+                    yield link_to(name, end, 0, "interface", error=printable(str(words), 100))
+
+
 def link_to(src: str, end: Endpoint, port: int, purpose: LinkPurpose, **more: Any) -> Link:
     """A failed link unless `more` says otherwise."""
     values: dict[str, Any] = {"src_interface": "", "ok": False, **more}
@@ -96,13 +108,13 @@ def read_row(
             src_interface=source_interface(voice, kind, str(value), str(source), target.ways),
             ok=bool(ok),
             error=printable(str(error), 100),
-            rtt_ms=round(rtt_us / 1000, 3) if ok and rtt_us else None,
+            rtt_ms=round(figure(rtt_us) / 1000, 3) if ok and rtt_us else None,
             large_packet_ok=bool(large) if large is not None else None,
             bound=kind,
             stranger=bool(stranger) or bool(answered and not other and error != "own address"),
-            mbyte_s=float(rate) or None,
-            segments=int(sent),
-            retransmitted=int(again),
+            mbyte_s=figure(rate) or None,
+            segments=int(figure(sent)),
+            retransmitted=int(figure(again)),
             answered_by=other if other != end.node else "",
         )
     except (ValueError, TypeError, IndexError):
@@ -121,28 +133,38 @@ def saw_request(dst: Voice, src: Voice, target: Target) -> bool:
     """Whether the far node holds a connection request of ours that was never completed."""
     mine = {e.address for e in src.endpoints}
     return any(
-        len(s) == 3 and s[0] in mine and s[1] == target.endpoint.address and s[2] == target.port
-        for s in dst.half_open
+        s[0] in mine and s[1] == target.endpoint.address and s[2] == target.port for s in dst.half_open
     )
+
+
+def figure(value: Any) -> float:
+    """
+    A number a node gave.
+
+    Raises ValueError or TypeError for anything that is none, or not finite.
+    """
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"not finite: {value!r}")
+    return number
+
+
+def look_ups(rows: Iterable[list[Any]]) -> Iterable[tuple[str, tuple[str, ...], str, float]]:
+    """(asked, found, error, seconds) of the rows that make sense."""
+    for asked, found, error, took_s in rows:
+        try:
+            answers = tuple(printable(str(a), 300) for a in found)
+            yield printable(str(asked), 300), answers, printable(str(error), 200), figure(took_s)
+        except (ValueError, TypeError):
+            continue
 
 
 def read_names(rows: Iterable[list[Any]]) -> Iterable[Resolution]:
     """What a node's resolver made of the names."""
-    for row in rows:
-        if isinstance(row, list) and len(row) == 4 and isinstance(row[1], list):
-            name, found, error, took_s = row
-            yield Resolution(
-                printable(str(name), 300),
-                tuple(printable(str(a), 100) for a in found),
-                printable(str(error), 200),
-                float(took_s),
-            )
+    return (Resolution(*row) for row in look_ups(rows))
 
 
 def read_reverse(rows: Iterable[list[Any]]) -> Iterable[Reverse]:
     """What a node's resolver made of the addresses."""
-    for row in rows:
-        if isinstance(row, list) and len(row) == 4 and isinstance(row[1], list):
-            address, found, error, took_s = row
-            name = printable(str(found[0]), 300) if found else ""
-            yield Reverse(printable(str(address), 100), name, printable(str(error), 200), float(took_s))
+    for address, found, error, took_s in look_ups(rows):
+        yield Reverse(address, found[0] if found else "", error, took_s)

@@ -218,7 +218,7 @@ def proof(talk: Round) -> Proof:
     """What all said, as links."""
     head = talk.voices.get(talk.nodes[0].name)
     owners = {v.answer: n for n, v in talk.voices.items()}
-    links = [*links_of.held_links(head, talk.voices, talk.rendezvous)]
+    links = [*links_of.held_links(head, talk.voices, talk.rendezvous), *links_of.unbound_links(talk.voices)]
     for voice in talk.voices.values():
         for row in voice.rows:
             link = links_of.read_row(row, voice, owners, talk.voices)

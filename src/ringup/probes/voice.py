@@ -59,7 +59,7 @@ class Voice:
         for line in lines:
             try:
                 self._take(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 # A login script may print; whoever prints instead of the payload never gets ready.
                 self._errors = (self._errors + line + b"\n")[-ERRORS_KEPT_BYTES:]
 
@@ -84,17 +84,19 @@ class Voice:
         if kind == "ready":
             self.ready = message
         elif kind == "links":
-            self.rows += message["links"]
+            self.rows += lists(message["links"], 13)
         elif kind == "half":
-            self.half_open += message["seen"]
-        elif kind == "names":
-            self.names = message["found"]
-        elif kind == "reverse":
-            self.reverse = message["found"]
+            self.half_open += lists(message["seen"], 3)
         elif kind == "looked-up":
+            self.names, self.reverse = lists(message["names"], 4), lists(message["reverse"], 4)
             self.looked_up = True
         elif kind == "done":
             self.done = True
+
+
+def lists(value: Any, length: int) -> list[list[Any]]:
+    """The rows of that length in what a node said."""
+    return [row for row in value if isinstance(row, list) and len(row) == length]
 
 
 def integers(message: Mapping[str, Any] | None, name: str) -> list[int]:
