@@ -69,15 +69,18 @@ class Connections:
     def _session(self, host: Host) -> Session:
         token = boot.new_token()
         if host.local:
-            argv = ["sh", "-c", boot.loop_script(token)]
-        else:
-            argv = ssh.command(
+            return Session(host, ["sh", "-c", boot.loop_script(token)], token, self._selector)
+        argv, shared_argv = (
+            ssh.command(
                 host,
                 boot.login_command(token),
                 ssh_config=self._ssh_config,
                 connect_timeout_s=self._connect_timeout_s,
+                shared=shared,
             )
-        return Session(host, argv, token, self._selector)
+            for shared in (False, True)
+        )
+        return Session(host, argv, token, self._selector, shared_argv)
 
     def _begin_waiting(self) -> None:
         """Open what the window allows, in the order of the nodes."""

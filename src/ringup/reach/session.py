@@ -18,7 +18,7 @@ from ringup.reach import boot, ssh
 from ringup.units import printable, show_bytes
 
 CHUNK_BYTES = 65536
-RETRY_AFTER_S = (0.5, 1.0, 2.0)
+RETRY_AFTER_S = (0.5, 1.0, 2.0, 4.0)
 """When to try again where sshd dropped the connection because too many came at once."""
 NOISE_KEPT_BYTES = 4096
 NOISE_LIMIT_BYTES = 4 << 20
@@ -67,7 +67,14 @@ class Session:
     `failure` then says why.
     """
 
-    def __init__(self, host: Host, argv: Sequence[str], token: str, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self,
+        host: Host,
+        argv: Sequence[str],
+        token: str,
+        selector: selectors.BaseSelector,
+        shared_argv: Sequence[str] = (),
+    ) -> None:
         self.host = host
         self.state: Literal["waiting", "connecting", "ready", "dead"] = "waiting"
         self.failure: Unreached | None = None
@@ -84,6 +91,8 @@ class Session:
         self.current: Request | None = None
         self.queue: deque[Request] = deque()
         self._argv = list(argv)
+        self._shared_argv = list(shared_argv)
+        """What to try once when the key is refused: the connection that the user has open already."""
         self._selector = selector
         self._stdout = boot.MarkedStream(token)
         self._stderr = boot.MarkedStream(token)
@@ -327,23 +336,28 @@ class Session:
 
     def _ended(self, code: int) -> None:
         """The process is gone."""
-        if self.state == "dead":
+        if self.state not in ("connecting", "ready"):
             return
         if self.is_local:
             failure = Unreached("no-answer", f"the shell here ended with {code}{self._said()}")
-        elif ssh.was_dropped(self.errors.said()) and self._tries < len(RETRY_AFTER_S):
-            self._try_again()
+        elif ssh.was_dropped(self.errors) and self._tries < len(RETRY_AFTER_S):
+            self._try_again(RETRY_AFTER_S[self._tries] * random.uniform(0.5, 1.5))
             return
         elif self.state == "connecting":
             failure = ssh.ended_early(self.errors, code, self.show_noise())
+            shared, self._shared_argv = self._shared_argv, []
+            if failure.kind == "ssh-key-refused" and shared and ssh.has_control_path(shared):
+                self._argv = shared
+                self._try_again(0.0)
+                return
         else:
             failure = ssh.lost(self.errors, code, _signal_name)
         self.fail(failure)
 
-    def _try_again(self) -> None:
-        """Wait for another turn; jittered, for all that were dropped came at the same moment."""
+    def _try_again(self, after_s: float) -> None:
+        """Wait for another turn; callers jitter, for all that were dropped came at the same moment."""
         self.end()
-        self.not_before = time.monotonic() + RETRY_AFTER_S[self._tries] * random.uniform(0.5, 1.5)
+        self.not_before = time.monotonic() + after_s
         self._tries += 1
         self.state = "waiting"
         self.errors = ssh.Errors()

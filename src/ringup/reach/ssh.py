@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from ringup.facts import Host, ReachFailure, Unreached
@@ -81,15 +82,19 @@ _ALIVE_INTERVAL_S = 5
 _ALIVE_COUNT = 3
 
 
-def command(host: Host, login_command: str, *, ssh_config: str | None, connect_timeout_s: float) -> list[str]:
+def command(
+    host: Host, login_command: str, *, ssh_config: str | None, connect_timeout_s: float, shared: bool = False
+) -> list[str]:
     """
     The words of one connection.
 
     Nothing here makes host key checking weaker than the user's own: BatchMode turns "ask"
-    into a refusal, and StrictHostKeyChecking is left alone.  A control socket is neither
-    made nor used: a shared master that is killed or hung would take every node with it, and
-    none of the deadlines would hold on it.  Forwardings, RemoteCommand and a tty from the
-    user's configuration are for people at a prompt and would break or delay this.
+    into a refusal, and StrictHostKeyChecking is left alone.  Forwardings, RemoteCommand and
+    a tty from the user's configuration are for people at a prompt and would break or delay this.
+
+    No control socket is made, and none is used unless `shared`: a master that is killed or
+    hangs takes its connections with it, and none of the deadlines hold on it.  But where a
+    login takes a password or a code typed by hand, the user's own master is the only way in.
     """
     options = [
         "BatchMode=yes",
@@ -98,13 +103,14 @@ def command(host: Host, login_command: str, *, ssh_config: str | None, connect_t
         f"ServerAliveInterval={_ALIVE_INTERVAL_S}",
         f"ServerAliveCountMax={_ALIVE_COUNT}",
         "ControlMaster=no",
-        "ControlPath=none",
         "ClearAllForwardings=yes",
         "ForwardX11=no",
         "PermitLocalCommand=no",
         "RemoteCommand=none",
         "LogLevel=DEBUG1",
     ]
+    if not shared:
+        options.append("ControlPath=none")
     words = ["ssh", "-T"]
     if ssh_config:
         words += ["-F", ssh_config]
@@ -113,6 +119,18 @@ def command(host: Host, login_command: str, *, ssh_config: str | None, connect_t
     if host.user:
         words += ["-l", host.user]
     return [*words, "--", host.name, login_command]
+
+
+def has_control_path(argv: Sequence[str]) -> bool:
+    """Whether the user's configuration names a control socket for this host; no machine is asked."""
+    try:
+        shown = subprocess.run(
+            [argv[0], "-G", *argv[1:-1]], capture_output=True, timeout=2, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    paths = re.findall(rb"^controlpath (.*)$", shown, re.MULTILINE)
+    return bool(paths) and paths[0] != b"none"
 
 
 class Errors:
@@ -172,9 +190,12 @@ class Errors:
         return "\n".join(self._own or self._others)
 
     def words(self) -> str:
-        """The same in one line, without banners."""
+        """The lines that tell the cause, in one; else the last three."""
         lines = [line for line in self.said().split("\n") if not _SECONDARY.match(line)]
-        return printable(" / ".join(lines[-3:]), 400)
+        kind = classify(self.said())
+        telling = [line for line in lines if classify(line) == kind and kind != "ssh-failed"][-1:]
+        telling += [line for line in lines if line.startswith("Offending ")]
+        return printable(" / ".join(telling or lines[-3:]), 400)
 
 
 def classify(words: str) -> ReachFailure:
@@ -187,9 +208,10 @@ def classify(words: str) -> ReachFailure:
     return next((kind for pattern, kind in _WORDS if pattern.search(words)), "ssh-failed")
 
 
-def was_dropped(words: str) -> bool:
+def was_dropped(errors: Errors) -> bool:
     """Whether sshd dropped the connection before its banner, which a second try may survive."""
-    return bool(_DROPPED.search(words))
+    said = errors.said()
+    return classify(said) == "ssh-failed" and bool(_DROPPED.search(said))
 
 
 def ended_early(errors: Errors, code: int, noise: str) -> Unreached:
@@ -203,16 +225,20 @@ def ended_early(errors: Errors, code: int, noise: str) -> Unreached:
     words = errors.words() or f"ssh ended with {code} and said nothing"
     if kind == "ssh-timeout" and errors.phase in (Phase.CONNECTED, Phase.BANNER) and not errors.proxied:
         kind = "ssh-key-exchange-hangs"
+    if kind == "ssh-timeout" and errors.proxied:
+        words += f" ({_PROXIED})"
     if errors.endpoint and errors.endpoint.strip("[").split("]")[0] not in words:
         words += f" ({errors.endpoint})"
     return Unreached(kind, words)
 
 
+_PROXIED = "through a proxy or jump host; whether it or the node is silent cannot be told"
+
 _STUCK: dict[Phase, tuple[ReachFailure, str]] = {
     Phase.BEGUN: ("ssh-timeout", "ssh did not come to connect (name look-up?)"),
     Phase.PROXIED: (
         "ssh-timeout",
-        "nothing came through the proxy (or jump host); whether it or the node is silent cannot be told",
+        f"nothing came {_PROXIED}",
     ),
     Phase.RESOLVED: ("ssh-timeout", "no TCP connection"),
     Phase.CONNECTED: ("ssh-key-exchange-hangs", "TCP connects, but no banner of sshd came"),
