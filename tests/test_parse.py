@@ -64,7 +64,9 @@ def test_an_infiniband_link_is_known_by_its_type_not_its_name() -> None:
 
 
 def test_a_link_without_carrier_is_up_and_has_none() -> None:
-    text = "3: eno2: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 qdisc mq state DOWN\n    link/ether 18:03:73:ff:b4:5b\n"
+    text = (
+        "3: eno2: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 state DOWN\n    link/ether 18:03:73:ff:b4:5b\n"
+    )
     found = ip.parse_ip_links(text)[0]
     assert found.is_up and not found.has_carrier
 

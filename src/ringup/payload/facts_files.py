@@ -9,6 +9,7 @@ file server leaves the other two known.
 import os
 
 LARGEST_SCRIPT_BYTES = 64 << 20
+NO_FILE = {"path": "", "exists": False}
 ROOM_BYTES = 16 << 20
 """A run keeps its program, environment and spooled output there."""
 
@@ -110,10 +111,11 @@ def spaces(request, root):
 
 def work(request, root):
     directory, script = request.get("chdir", ""), request.get("script", "")
-    questions = {"chdir": lambda: file_fact(directory or os.getcwd())}
-    if script:
-        questions["script"] = lambda: file_fact(os.path.join(directory or os.getcwd(), script))
-    return questions
+    directory = directory or os.getcwd()
+    return {
+        "chdir": lambda: file_fact(directory),
+        "script": lambda: file_fact(os.path.join(directory, script)) if script else NO_FILE,
+    }
 
 
 def home(request, root):

@@ -93,8 +93,7 @@ def probe(request, root):
     names = request.get("names", [])
     peers = list(request.get("addresses", []))
     seconds = request["limits"]["names"] - 0.5
-    jobs = [("forward", own), ("fqdn", own)] if request.get("own", True) else []
-    jobs += [("forward", name) for name in names]
+    jobs = [("forward", own), ("fqdn", own)] + [("forward", name) for name in names]
     begin = time.monotonic()
     done = answers(jobs + [("reverse", address) for address in peers], seconds)
     if not peers:
@@ -106,16 +105,16 @@ def probe(request, root):
         late = {"name": name, "addresses": [], "error": "no answer within %g s" % seconds, "took_s": seconds}
         return done.get(("forward", name), late)
 
-    out = {"peer_names": [resolution(name) for name in names], "unknown": {}}
-    if request.get("own", True):
-        out["own_name"] = resolution(own)
-        if ("fqdn", own) in done:
-            out["fqdn"] = done["fqdn", own]
-        else:
-            out["unknown"]["fqdn"] = "no answer within %g s" % seconds
+    out = {"peer_names": [resolution(name) for name in names], "own_name": resolution(own), "unknown": {}}
+    if ("fqdn", own) in done:
+        out["fqdn"] = done["fqdn", own]
+    else:
+        out["unknown"]["fqdn"] = "no answer within %g s" % seconds
     if peers:
         # One that has not ended took at least so long.
         out["reverse_lookup_s"] = max(done.get(("reverse", a), seconds) for a in peers)
     elif names:
         out["unknown"]["reverse_lookup_s"] = "no name of another node resolves here"
+    else:
+        out["reverse_lookup_s"] = 0.0
     return out

@@ -189,7 +189,7 @@ def collect(
         on_progress=show,
     )
     return Cluster(
-        nodes=tuple(with_names(node, proof, nodes) for node in nodes),
+        nodes=tuple(with_names(node, proof) for node in nodes),
         links=proof.links,
         job=job,
         schedule=proof.schedule,
@@ -198,7 +198,7 @@ def collect(
     )
 
 
-def with_names(node: Node, proof: pairs.Proof, nodes: Sequence[Node]) -> Node:
+def with_names(node: Node, proof: pairs.Proof) -> Node:
     """A node with what it resolved in the second round."""
     unknown = dict(node.unknown)
     names, reverse_s = node.peer_names, node.reverse_lookup_s

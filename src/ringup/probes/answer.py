@@ -45,6 +45,7 @@ from ringup.units import printable
 LONGEST_TEXT = 4096
 MOST_ITEMS = 100_000
 DEEPEST = 12
+MOST_GPUS = 4096
 
 TYPES: dict[str, Any] = {
     "hostname": str,
@@ -171,6 +172,8 @@ def gpu_count(raw: Mapping[str, Any], visible: str | None) -> int:
         raise Garbage(str(raw["reason"]))
     if not isinstance(devices, int) or not isinstance(proc, int | None):
         raise Garbage("counts expected")
+    if not 0 <= devices < MOST_GPUS or not 0 <= (proc or 0) < MOST_GPUS:
+        raise Garbage(f"{devices} devices and {proc} GPUs are not possible")
     if proc is None and devices == 0:
         if raw.get("driver"):
             raise Garbage("the NVIDIA driver is loaded, its list of GPUs cannot be read")
@@ -210,10 +213,13 @@ def _fields_of(part: str, raw: bytes, values: dict[str, Any], unknown: dict[str,
         reasons = dict.fromkeys(FIELDS[part], facts["failed"])
     for name, reason in reasons.items():
         unknown["gpu_count" if name == "gpus" else name] = printable(str(reason), 400)
-    if "gpus" in facts:
+    if isinstance(facts.get("gpus"), dict):
         values["gpus"] = facts["gpus"]
     for name in FIELDS[part]:
-        if name not in facts or name in unknown:
+        if name in unknown or (name == "gpu_count" and "gpus" in values):
+            continue
+        if name not in facts:
+            unknown[name] = "the node did not tell"
             continue
         try:
             value = msgspec.convert(_prepared(name, facts[name]), TYPES[name])
