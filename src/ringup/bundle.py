@@ -39,20 +39,22 @@ def without_secrets(cluster: Cluster) -> Cluster:
     return dataclasses.replace(cluster, job=dataclasses.replace(cluster.job, env=hidden))
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no infinity (a limit that is none): it travels as a word."""
+def _encodable(value: Any) -> Any:
+    """JSON has no infinity (a limit that is none), UTF-8 no half characters (a file name in Latin-1)."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, float) and math.isinf(value):
         return "unlimited"
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: _encodable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [_encodable(v) for v in value]
     return value
 
 
 def to_json(cluster: Cluster) -> bytes:
     """The file's content."""
-    plain = _finite(msgspec.to_builtins(without_secrets(cluster)))
+    plain = _encodable(msgspec.to_builtins(without_secrets(cluster)))
     return msgspec.json.encode({"ringup": __version__, "schema": SCHEMA, "cluster": plain})
 
 
@@ -74,7 +76,14 @@ def from_json(data: bytes) -> Cluster:
             )
         _restore_limits(whole["cluster"])
         return msgspec.convert(whole["cluster"], Cluster)
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, AttributeError) as error:
+    except (
+        msgspec.MsgspecError,
+        ValueError,
+        TypeError,
+        LookupError,
+        RecursionError,
+        AttributeError,
+    ) as error:
         raise BundleError(f"not a saved collection: {str(error)[:200]}", hint=HINT) from error
 
 

@@ -1,0 +1,122 @@
+"""Saving what was collected, and reading it again."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from ringup import bundle
+from ringup.errors import BundleError
+from ringup.facts import (
+    Address,
+    Cluster,
+    Host,
+    Interface,
+    Job,
+    Limits,
+    Link,
+    Listener,
+    Node,
+    Process,
+    Unreached,
+    unreached_node,
+)
+
+
+def cluster() -> Cluster:
+    """A value in every kind of field that JSON could lose."""
+    process = Process(7, 1, "me", 3.5, "python3 train.py", "run-1", "orphan: its parent is gone")
+    node = Node(
+        "n1",
+        host=Host("n1", user="me", slots=8),
+        interfaces=(
+            Interface("eth0", 2, "physical", True, True, 9000, 25.0, addresses=(Address("10.0.0.1", 24),)),
+        ),
+        listeners=(Listener("0.0.0.0", 29500, "me", process), Listener("::", 22, "root")),
+        limits=Limits(math.inf, 1024),
+        environment={"NCCL_DEBUG": "ü\n"},
+        unknown={"fqdn": "no answer within 5.5 s"},
+    )
+    lost = unreached_node(Host("n2"), Unreached("ssh-timeout", "timed out"))
+    link = Link("n1", "n2", "eth0", "eth1", "10.0.0.2", 4711, False, "timed out")
+    return Cluster(
+        (node, lost), (link,), Job("train.py", ("--lr", "1e-3"), env={"A": "1"}), "ring", {"n2": "lost"}
+    )
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    bundle.save(cluster(), path)
+    assert bundle.load(path) == cluster()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.json"]
+
+
+def test_a_secret_in_the_jobs_environment_is_not_saved(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    bundle.save(Cluster((), job=Job(env={"HF_TOKEN": "hf_abc", "wandb_api_key": "k1"})), path)
+    assert "hf_abc" not in path.read_text() and "k1" not in path.read_text()
+
+
+def test_a_name_that_is_no_utf8_can_be_saved() -> None:
+    assert (
+        bundle.from_json(bundle.to_json(Cluster((), job=Job("tr\udce4in.py")))).job.script == "tr\\udce4in.py"
+    )
+
+
+def test_a_field_of_a_later_version_is_skipped_and_a_missing_one_has_its_default() -> None:
+    whole = json.loads(bundle.to_json(cluster()))
+    whole["cluster"]["nodes"][0]["colour"] = "blue"
+    whole["cluster"]["links"][0]["colour"] = "blue"
+    del whole["cluster"]["nodes"][0]["kernel"]
+    assert bundle.from_json(json.dumps(whole).encode()) == cluster()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"hello",
+        b"\xff\xfe\x00",
+        b"[]",
+        b"{}",
+        b'{"schema": 1, "cluster": null}',
+        b'{"schema": 1, "cluster": {}}',
+        b'{"schema": 1, "cluster": {"nodes": 7}}',
+        b'{"schema": 1, "cluster": {"nodes": [{"name": "n1", "limits": 7}]}}',
+        b'{"schema": 1, "cluster": {"nodes": [{"name": 7}]}}',
+        b'{"schema": 1, "cluster": {"nodes": [{"name": "n", "interfaces": [{"kind": "warp"}]}]}}',
+        b"[" * 100_000,
+        b'{"schema": 1, "cluster": ' + b"[" * 3000 + b"]" * 3000 + b"}",
+    ],
+)
+def test_anything_else_is_refused_in_two_lines(data: bytes) -> None:
+    with pytest.raises(BundleError) as caught:
+        bundle.from_json(data)
+    assert "ringup check --save" in caught.value.hint
+
+
+def test_a_later_schema_names_the_version_that_wrote_it() -> None:
+    with pytest.raises(BundleError, match=r"schema 2, made by ringup 9\.9"):
+        bundle.from_json(b'{"schema": 2, "ringup": "9.9", "cluster": {}}')
+
+
+def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="No such file"):
+        bundle.load(tmp_path / "none.json")
+    with pytest.raises(BundleError, match="Is a directory"):
+        bundle.load(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_said_so_and_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="cannot be written"):
+        bundle.save(cluster(), tmp_path / "none" / "c.json")
+    (tmp_path / "file").touch()
+    with pytest.raises(BundleError, match="cannot be written"):
+        bundle.save(cluster(), tmp_path / "file" / "c.json")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(BundleError, match="cannot be written"):
+        bundle.save(cluster(), tmp_path / "taken")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "taken"]
