@@ -82,7 +82,7 @@ def _lsf(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host, 
 def _without_launch_node(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
     """On CSM clusters (Summit) LSF lists the launch node first, with one slot; it is no compute node."""
     is_launch_node = (
-        len(hosts) > 1 and hosts[0].slots == 1 and re.match(r"(batch|login)\d*(\.|$)", hosts[0].name)
+        len(hosts) > 1 and hosts[0].slots <= 1 and re.match(r"(batch|login)\d*(\.|$)", hosts[0].name)
     )
     return hosts[1:] if is_launch_node else hosts
 
@@ -114,6 +114,6 @@ def _kubernetes(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple
     job, dash, own = environ.get("HOSTNAME", "").split(".")[0].rpartition("-")
     if not dash or own != index:
         refuse("HOSTNAME does not end with JOB_COMPLETION_INDEX", "name the nodes with -H")
-    service = environ.get("RINGUP_SERVICE") or environ.get("SERVICENAME") or ""
+    service = environ.get("RINGUP_SERVICE") or environ.get("SERVICE_NAME") or ""
     suffix = f".{service}" if service else ""
     return checked([named_host(f"{job}-{i}{suffix}", "") for i in range(int(count))])
