@@ -11,9 +11,10 @@ from typing import Any, TextIO
 
 from ringup import __version__
 from ringup.facts import Cluster, Link, Node
+from ringup.launch import RunResult
 from ringup.plan import EnvVar, Plan
 from ringup.rules import Finding, Fix, Severity, Skipped
-from ringup.units import printable
+from ringup.units import printable, show_seconds
 
 SCHEMA = 1
 NOT_REACHED = "not reached"
@@ -113,6 +114,54 @@ def finding_lines(finding: Finding, style: Style) -> list[str]:
         lines += wrapped("fix", finding.fix.text)
         lines += [f"          export {k}={printable(v)}" for k, v in finding.fix.env.items()]
         lines += [f"          $ {printable(c, 2000)}" for c in finding.fix.commands]
+    return lines
+
+
+def brief_lines(finding: Finding, style: Style) -> list[str]:
+    """A finding before a run: one line, and one more for how it is gone around."""
+    severity: Severity = finding.severity or "error"
+    lines = [f"{style(severity, severity)} {printable(finding.where, 200)}: {printable(finding.found, 300)}"]
+    if finding.worked_around_by:
+        lines.append(f"  avoided: {printable(finding.worked_around_by, 300)}")
+    return lines
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """What was decided, before a run."""
+    ranks = f"{plan.world_size} rank{'s' * (plan.world_size != 1)}"
+    nodes = f"{len(plan.nodes)} node{'s' * (len(plan.nodes) != 1)}"
+    lines = [f"plan: {ranks} on {nodes}, rendezvous {plan.master_addr} port {plan.master_port}"]
+    lines += [f"  {printable(note, 300)}" for note in plan.notes]
+    return lines + (env_lines(plan.env) if plan.env else [])
+
+
+def run_lines(result: RunResult, style: Style) -> list[str]:
+    """How a run ended: what cleaning up found, then the first failure, which is read last."""
+    lines = [f"ringup: {printable(note, 400)}" for note in result.notes]
+    for finding in result.findings:
+        lines += brief_lines(finding, style)
+    took = show_seconds(result.seconds)
+    if result.outcome == "ok":
+        if result.findings:
+            return [*lines, style("warning", f"done after {took}, with what is said above")]
+        return [*lines, style("ok", f"done: all ranks ended well after {took}; nothing left behind")]
+    if result.outcome == "interrupted":
+        left = "see above" if result.findings else "nothing left behind"
+        return [*lines, style("warning", f"interrupted after {took}; every node was ended, {left}")]
+    failure = result.failure
+    if failure is None:
+        return [*lines, style("error", f"{result.outcome} after {took}")]
+    lines.append(
+        style(
+            "error",
+            f"first failure: {printable(failure.what, 400)}, {show_seconds(failure.at_s)} after the start",
+        )
+    )
+    lines += [f"  | {line}" for line in failure.lines]
+    if failure.is_consequence:
+        lines.append("  its own words say that another rank ended first, and no rank was seen to")
+    if failure.file:
+        lines.append(f"  all of its output: {printable(failure.file, 400)}")
     return lines
 
 

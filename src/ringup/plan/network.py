@@ -125,7 +125,8 @@ def choose_port(cluster: Cluster, network: Network | None) -> int | None:
 
 def pin_interfaces(cluster: Cluster, network: Network | None) -> tuple[list[EnvVar], list[str]]:
     """The interface variables that change something, and what is worth saying about them."""
-    if network is None:
+    if network is None or cluster.is_local:
+        # One machine: whatever NCCL and Gloo choose is its own address.
         return [], []
     pins: list[EnvVar] = []
     notes: list[str] = []

@@ -1,0 +1,222 @@
+"""
+Check, decide, launch, watch, clean up.
+
+Everything after `--` is the training script and its arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+
+from ringup.commands import check, common
+from ringup.errors import UsageError
+from ringup.facts import Cluster, Host
+from ringup.launch import Event
+from ringup.plan import Plan
+from ringup.reach import Reach
+from ringup.rules import Finding
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `ringup run`."""
+    common.add_node_arguments(parser)
+    common.add_job_arguments(parser)
+    common.add_collection_arguments(parser)
+    common.add_output_arguments(parser)
+    group = parser.add_argument_group("the job")
+    group.add_argument("--nproc", type=positive, metavar="N", help="ranks per node (default: visible GPUs)")
+    group.add_argument(
+        "--with", dest="launcher", choices=("torchrun",), default="torchrun", help="what starts the ranks"
+    )
+    group.add_argument(
+        "--rdzv", choices=("static", "c10d"), default="static", help="torchrun's rendezvous (static)"
+    )
+    group.add_argument("--dry-run", action="store_true", help="print what each node would execute, and stop")
+    group.add_argument("--anyway", action="store_true", help="start despite errors")
+    group.add_argument(
+        "--lease", type=seconds, default=20.0, metavar="S", help="how long a node goes on unheard (20)"
+    )
+    group.add_argument(
+        "--detach", action="store_true", help="leave the run to the head node; see `ringup attach`"
+    )
+    group.add_argument("--log-dir", metavar="D", help="one file per rank, run.json (default: runs/RUN)")
+    parser.add_argument(
+        "script", nargs="*", metavar="-- SCRIPT ARGS", help="the training script and its arguments"
+    )
+
+
+def positive(text: str) -> int:
+    """A count of at least one."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a count of at least 1")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A lease no shorter than the beat can carry."""
+    number = float(text)
+    if not 5 <= number <= 86400:
+        raise argparse.ArgumentTypeError("from 5 to 86400 seconds")
+    return number
+
+
+def new_run_id() -> str:
+    """Sortable by time, unique without coordination: `20260131-142530-9f3c`."""
+    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+
+
+def script_words(args: argparse.Namespace) -> list[str]:
+    """
+    The script and its arguments.
+
+    Raises UsageError when there is none, or when an option of ours stands where the script should.
+    """
+    words: list[str] = args.script
+    if not words:
+        raise UsageError("no training script was given", hint="ringup run [options] -- train.py ARGS")
+    if "\0" in "".join(words) or words[0].startswith("-"):
+        raise UsageError(f"{words[0]!r} is no script", hint="ringup run [options] -- train.py ARGS")
+    return words
+
+
+def log_directory(args: argparse.Namespace, run_id: str) -> Path:
+    """`--log-dir`, or runs/RUN below the current directory."""
+    return Path(args.log_dir) if args.log_dir else Path("runs") / run_id
+
+
+def is_consequence(text: str) -> bool:
+    """Whether a rank's last words say that somebody else ended first."""
+    from ringup.logs import blame
+
+    return blame.is_consequence(text)
+
+
+def show_before(findings: list[Finding], plan: Plan, args: argparse.Namespace) -> None:
+    """What the check found and what was decided, briefly, on stderr."""
+    from ringup import report
+
+    style = report.Style(sys.stderr)
+    for finding in findings:
+        if finding.severity == "note" and not finding.worked_around_by:
+            continue
+        for line in report.brief_lines(finding, style):
+            common.say(line)
+    for line in report.plan_lines(plan):
+        common.say(line, quiet=args.quiet)
+
+
+def stopped(log_dir: Path, plan: Plan | None, run_id: str, findings: list[Finding]) -> None:
+    """run.json of a run that the check stopped."""
+    from ringup.launch import record
+    from ringup.report import envelope, finding_json
+
+    content = envelope(
+        run_id=run_id,
+        outcome="check-stopped",
+        exit_code=1,
+        started=time.time(),
+        plan=None,
+        findings=[finding_json(f) for f in findings],
+        ranks=[],
+        first_failure=None,
+    )
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        record.write(log_dir, content)
+    except OSError as error:
+        common.say(f"ringup: {log_dir}/run.json was not written: {error.strerror}")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Collect, judge, decide, launch; the job's own exit code."""
+    words = script_words(args)
+    job = common.job_from(args, words)
+    if args.from_file and not args.dry_run:
+        raise UsageError(
+            "--from reaches no node, so nothing can run", hint="add --dry-run, or leave --from out"
+        )
+    run_id = new_run_id()
+    log_dir = log_directory(args, run_id)
+    if args.from_file:
+        from ringup import bundle
+
+        cluster = bundle.load(Path(args.from_file))
+        return decide_and_start(cluster, None, run_id, log_dir, args)
+    hosts: tuple[Host, ...] = common.nodes_from(args)
+    from ringup import reach
+
+    with reach.open(hosts, ssh_config=args.ssh_config) as door:
+        progress = check.Progress(args.quiet)
+        cluster = check.collect(door, job, args, progress)
+        check.save(cluster, args)
+        return decide_and_start(cluster, door, run_id, log_dir, args)
+
+
+def decide_and_start(
+    cluster: Cluster, door: Reach | None, run_id: str, log_dir: Path, args: argparse.Namespace
+) -> int:
+    """From facts to the end of the job."""
+    from ringup import report
+    from ringup.launch.render import render
+
+    findings, skipped, plan = check.judge(cluster, run_id)
+    errors = [f for f in findings if f.severity == "error"]
+    if plan is None or (errors and not args.anyway):
+        style = report.Style(sys.stderr)
+        common.say(report.check_text(cluster, findings, skipped, plan, style))
+        common.say(
+            style("error", "nothing was started")
+            + ("" if plan is None else "; --anyway starts despite errors")
+        )
+        if not args.dry_run:
+            stopped(log_dir, plan, run_id, findings)
+        if args.json:
+            print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
+        return 1
+    if args.dry_run:
+        print(render(plan, lease_s=args.lease).text)
+        return 0
+    show_before(findings, plan, args)
+    assert door is not None
+    return start(plan, door, findings, log_dir, args)
+
+
+def start(plan: Plan, door: Reach, findings: list[Finding], log_dir: Path, args: argparse.Namespace) -> int:
+    """Launch, follow, and say how it ended."""
+    from ringup import report
+    from ringup.launch import ssh
+
+    style = report.Style(sys.stderr)
+    out = sys.stderr if args.json else sys.stdout
+
+    def write(text: str) -> None:
+        out.write(text)
+        out.flush()
+
+    def on_event(event: Event) -> None:
+        all_joined = event.kind == "joined" and event.text.startswith(f"{plan.world_size} of")
+        if all_joined or event.kind in ("ready", "ending", "note", "looking"):
+            common.say(style("dim", f"ringup: {event.text}"), quiet=args.quiet)
+
+    common.say(style("dim", f"ringup: run {plan.run_id}, logs in {log_dir}"), quiet=args.quiet)
+    result = ssh.run(
+        plan,
+        door,
+        log_dir=log_dir,
+        write=write,
+        lease_s=args.lease,
+        on_event=on_event,
+        findings=findings,
+        is_consequence=is_consequence,
+    )
+    if args.json:
+        print((log_dir / "run.json").read_text(encoding="utf-8"))
+    for line in report.run_lines(result, style):
+        common.say(line)
+    return result.exit_code
