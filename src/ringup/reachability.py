@@ -9,6 +9,7 @@ explain a failure and prove nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_address, ip_interface
@@ -215,18 +216,21 @@ def networks(cluster: Cluster, wanted: Mapping[str, str] | None = None) -> tuple
         usable[name] = [p for p in rows if p.works and wanted.get(name) in (None, p.interface)]
     if len(cluster.nodes) < 2 or not all(usable.values()):
         return ()
+    ways = ways_taken(cluster)
+    near = Neighbours(cluster.head)
     found: dict[bool, list[Network]] = {True: [], False: []}
     for first in usable[cluster.head.name]:
         members, fits = [first], True
         for node in cluster.nodes[1:]:
-            scores = [belongs(cluster, first, node, p) for p in usable[node.name]]
+            scores = [belongs(near, ways, first, node, p) for p in usable[node.name]]
             best = usable[node.name][scores.index(max(scores))]
             if is_v6(best.address) != is_v6(first.address):
                 break
             members.append(best)
-            fits = fits and (same_subnet(cluster.head, first, best) or reaches_by(first, node, best))
+            by = (node.name, best.interface, first.address)
+            fits = fits and (near.share(first, best) or by in ways.taken)
         if len(members) == len(cluster.nodes):
-            found[fits].append(network(cluster, members))
+            found[fits].append(network(cluster, ways, members))
     return rank(cluster, found[True] or found[False])
 
 
@@ -235,13 +239,60 @@ def is_v6(address: str) -> bool:
     return ":" in address
 
 
-def belongs(cluster: Cluster, first: Place, node: Node, place: Place) -> float:
+@dataclass(frozen=True)
+class Ways:
+    """How routed packets left, and how fast."""
+
+    taken: frozenset[tuple[str, str, str]]
+    """(src, interface of src, address reached)."""
+    rates: Mapping[tuple[str, str], float]
+    """
+    (node, interface) -> the best rate into or out of it, in MB/s.
+
+    One stall is no slow card; all slow is one.
+    """
+
+
+def ways_taken(cluster: Cluster) -> Ways:
+    """From every routed attempt; of a large cluster many nodes try nothing on the head but the rendezvous."""
+    taken = set()
+    rates: dict[tuple[str, str], float] = {}
+    for li in cluster.links:
+        if li.bound == "routed":
+            taken.add((li.src, li.src_interface, li.address))
+            for end in ((li.src, li.src_interface), (li.dst, li.dst_interface)):
+                rates[end] = max(rates.get(end, 0.0), li.mbyte_s or 0.0)
+    return Ways(frozenset(taken), rates)
+
+
+class Neighbours:
+    """Which addresses a node has on its own links, by its prefixes."""
+
+    def __init__(self, node: Node) -> None:
+        self.own = {}
+        for interface in node.interfaces:
+            for a in interface.addresses:
+                with suppress(ValueError):
+                    self.own[a.address] = ip_interface(f"{a.address}/{a.prefix_length}").network
+
+    def share(self, own: Place, other: Place) -> bool:
+        """Whether the prefix of `own` holds the other address; false where it is not known."""
+        network = self.own.get(own.address)
+        if network is None:
+            return False
+        try:
+            return ip_address(other.address) in network
+        except ValueError:
+            return False
+
+
+def belongs(neighbours: Neighbours, ways: Ways, first: Place, node: Node, place: Place) -> float:
     """How well an address fits a network that has the head at `first`; the family above all."""
-    near = same_subnet(cluster.head, first, place)
+    near = neighbours.share(first, place)
     score = 100.0 * (is_v6(place.address) == is_v6(first.address)) + 10.0 * near
     # Of two interfaces in one subnet the kernel leaves by the first, whichever was meant: there
     # the name tells more.  On a routed fabric the way taken does.
-    if reaches_by(first, node, place):
+    if (node.name, place.interface, first.address) in ways.taken:
         score += 1 if near else 5
     if place.interface == first.interface:
         score += 4 if near else 2
@@ -252,29 +303,12 @@ def belongs(cluster: Cluster, first: Place, node: Node, place: Place) -> float:
     return score
 
 
-def reaches_by(first: Place, node: Node, place: Place) -> bool:
-    """Whether the node reaches the head's address by that interface of its own."""
-    return any(li.src == node.name and li.src_interface == place.interface for li in first.tried)
-
-
-def same_subnet(node: Node, own: Place, other: Place) -> bool:
-    """Whether the node's own prefix on that interface holds the other address; false where unknown."""
-    interface = node.interface(own.interface)
-    for a in interface.addresses if interface else ():
-        if a.address == own.address:
-            try:
-                return ip_address(other.address) in ip_interface(f"{a.address}/{a.prefix_length}").network
-            except ValueError:
-                return False
-    return False
-
-
-def network(cluster: Cluster, members: list[Place]) -> Network:
+def network(cluster: Cluster, ways: Ways, members: list[Place]) -> Network:
     """The members as one network, as fast as its slowest part."""
     own = {n.name: n.interface(p.interface) for n, p in zip(cluster.nodes, members, strict=True)}
     speeds = [i.speed_gbit_s if i else None for i in own.values()]
     known = [s for s in speeds if s is not None]
-    rates = [r for p in members if (r := rate_of(cluster, p))]
+    rates = [r for p in members if (r := ways.rates.get((p.node, p.interface)))]
     return Network(
         interfaces={p.node: p.interface for p in members},
         addresses={p.node: p.address for p in members},
@@ -282,17 +316,6 @@ def network(cluster: Cluster, members: list[Place]) -> Network:
         speed_gbit_s=min(known) if len(known) == len(speeds) else None,
         mbyte_s=min(rates) if rates else None,
     )
-
-
-def rate_of(cluster: Cluster, place: Place) -> float:
-    """The best rate measured into or out of an interface: one stall is no slow card, all slow is one."""
-    into = [li.mbyte_s or 0.0 for li in place.tried]
-    out = [
-        li.mbyte_s or 0.0
-        for li in routed(cluster)
-        if li.src == place.node and li.src_interface == place.interface
-    ]
-    return max(into + out, default=0.0)
 
 
 def rank(cluster: Cluster, found: list[Network]) -> tuple[Network, ...]:

@@ -26,6 +26,13 @@ from ringup.reach import Reach
 ROUND_S = 8.5
 """Longest a faulty round lasts once all listen: 3.6 s of patience, 3 s for the large message, and room."""
 LEAST_START_S = 5.0
+START_S = 12.0
+START_PER_ANSWER = 2.0
+"""
+How long the slowest node may take to begin: this, and for each second it took to answer before.
+
+Its connection is open by now; without the bound one hung python3 would hold up all the others.
+"""
 LOOKUP_S = 4.0
 TURN_S = 0.25
 PARTS = ("pairs_wire", "pairs_names", "pairs")
@@ -174,7 +181,9 @@ def prove(
     def starting() -> None:
         show(f"pairs: {sum(v.listening for v in talk.voices.values())} of {count} nodes listen")
 
+    slowest_s = max((v.node.answer_s for v in talk.voices.values()), default=0.0)
     start_s = max(budget_s - ROUND_S, min(LEAST_START_S, budget_s / 2))
+    start_s = min(start_s, START_S + START_PER_ANSWER * slowest_s)
     talk.wait(lambda v: v.listening, started + start_s, starting)
     for voice in talk.voices.values():
         if not voice.listening:
