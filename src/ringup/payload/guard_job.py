@@ -28,6 +28,8 @@ class Job:
         self.order, self.loop, self.up, self.began = order, loop, up, began
         self.run_id, self.place = order["run_id"], str(order["node"])
         self.end_reason = ""
+        self.told_at = 0.0
+        """Monotonic time of the first SIGTERM from us; 0 before."""
         self.over = False
         self.launcher = 0
         self.launcher_ended = True
@@ -46,7 +48,7 @@ class Job:
         if self.launcher or self.end_reason:
             return
         try:
-            self.ranks = Ranks(self.loop, self.up, lambda: bool(self.end_reason))
+            self.ranks = Ranks(self.loop, self.up, lambda: self.told_at)
         except OSError as error:
             self._fail("no socket in the run's directory: %s" % error.strerror)
             return
@@ -133,10 +135,11 @@ class Job:
             while output in self.outputs and output.read():
                 pass
         self.up().send({
-            "type": "launcher-exit", "code": code, "at": time.monotonic(), "told": bool(self.end_reason),
+            "type": "launcher-exit", "code": code, "at": time.monotonic(), "told_at": self.told_at,
             "tail": self.tail.text(),
         })  # fmt: skip
-        self.end("its launcher has ended", LEFT_BEHIND_S)
+        if not self.end_reason:
+            self.end("its launcher has ended", LEFT_BEHIND_S)
 
     # -- end -----------------------------------------------------------------------------------
 
@@ -146,7 +149,7 @@ class Job:
         self.kill_at = min(self.kill_at, now + grace_s)
         if self.end_reason or self.over:
             return
-        self.end_reason = reason
+        self.end_reason, self.told_at = reason, now
         self.up().send({"type": "ending", "reason": reason, "at": now})
         self.tell_rest_at = now + grace_s / 3
         if not self.launcher_ended:

@@ -1,0 +1,114 @@
+"""
+A running job from a `Plan`.
+
+    program       what is sent to the nodes
+    render        what each node is told, as data and as text
+    node          one node while it runs: what its guard says
+    blame         which failure was the first
+    show, output  the ranks' lines, on the terminal and in files
+    record        run.json
+    last_look     what is left on the nodes afterwards
+    ssh           the backend over any `Reach`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from ringup.plan import Plan
+from ringup.rules import Finding
+
+Outcome = Literal["running", "ok", "rank-failed", "check-stopped", "hung", "interrupted", "launcher-error"]
+"""What `run.json` says; INTERFACE.md."""
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended."""
+
+    rank: int
+    """Global rank; -1 when its launcher gave it none."""
+    local_rank: int
+    node: str
+    pid: int
+    code: int | None
+    """Exit code, or minus the signal's number; None while it runs or when its node was lost."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The failure that came first, in words and in the words of who failed."""
+
+    node: str
+    rank: int | None
+    """None when it was not a rank: the launcher on a node, or the node itself."""
+    code: int | None
+    """Exit code, or minus the signal's number; None when there is none (a lost node)."""
+    what: str
+    """One line: who, and how it ended."""
+    at_s: float
+    """Seconds after the start, by clocks corrected to the launcher's."""
+    wall_time: float
+    """The same as seconds since the epoch, by the launcher's clock."""
+    lines: tuple[str, ...]
+    """Its last lines, safe to print."""
+    file: str
+    """Where all of its output is."""
+    is_consequence: bool = False
+    """Its own last words say that somebody else ended first, and nobody who did was seen."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something worth a line of progress: "ready", "started", "joined", "failed", "ending", "note"."""
+
+    kind: str
+    text: str
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What became of a run."""
+
+    run_id: str
+    outcome: Outcome
+    exit_code: int
+    """What `ringup run` exits with; INTERFACE.md."""
+    failure: Failure | None
+    ranks: tuple[RankEnd, ...]
+    findings: tuple[Finding, ...]
+    """What cleaning up found."""
+    notes: tuple[str, ...]
+    log_dir: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """
+    What a backend submits, and the same for people.
+
+    `orders` maps each node to what its guard is told, complete; `text` hides secrets.
+    """
+
+    orders: Mapping[str, Mapping[str, Any]]
+    text: str
+
+
+class Backend(Protocol):
+    """Starts and stops a job.  `stop` may be called twice."""
+
+    def render(self, plan: Plan) -> Rendered:
+        """Exactly what `start` submits.  Pure, so `--dry-run` cannot lie."""
+
+    def start(self, plan: Plan, rendered: Rendered) -> None:
+        """Submit it."""
+
+    def poll(self, timeout_s: float) -> bool:
+        """Wait for news and take it in; False once the job is over everywhere."""
+
+    def stop(self, reason: str, *, grace_s: float) -> None:
+        """End it everywhere: SIGTERM, SIGKILL after `grace_s`; a later call can only make it sooner."""

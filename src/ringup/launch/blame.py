@@ -1,0 +1,90 @@
+"""
+Which failure was the first.
+
+Times are already corrected to the launcher's clock.  A rank that ended because another one
+had is never named before one that ended by itself, whichever was seen earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK_COUNTS_S = 60.0
+"""A traceback this long before the end may still be its cause: NCCL takes its time to shut down."""
+SIGTERM = 15
+LAST_WORDS_LINES = 5
+
+
+@dataclass(frozen=True)
+class End:
+    """An end that was no success, of a rank, of a node's launcher, or of a node."""
+
+    kind: Literal["rank", "launcher", "node"]
+    node: str
+    at_s: float
+    """Launcher's monotonic clock."""
+    rank: int | None = None
+    code: int | None = None
+    traceback_s: float = 0.0
+    """When the last traceback began; 0 when there was none."""
+    told_s: float = 0.0
+    """When the guard told this node's job to end; 0 when it had not."""
+    lines: tuple[str, ...] = ()
+    words: str = ""
+
+    @property
+    def ended_by_us(self) -> bool:
+        """Whether it ended after we had asked for it, with nothing wrong before."""
+        return 0 < self.told_s <= self.failed_s
+
+    @property
+    def failed_s(self) -> float:
+        """When it went wrong: the last traceback's beginning, if that is what ended it, else its end."""
+        told = 0 < self.told_s <= self.at_s
+        by_traceback = self.code == 1 or (told and self.traceback_s < self.told_s)
+        if self.traceback_s and by_traceback and 0 <= self.at_s - self.traceback_s < TRACEBACK_COUNTS_S:
+            return self.traceback_s
+        return self.at_s
+
+    @property
+    def last_words(self) -> str:
+        """What it said at the end: its last traceback and all after it, or its last lines."""
+        for i in range(len(self.lines) - 1, -1, -1):
+            if TRACEBACK in self.lines[i]:  # torch puts "[rank3]: " before it
+                return "\n".join(self.lines[i:])
+        return "\n".join(self.lines[-LAST_WORDS_LINES:])
+
+
+def blame_class(end: End, siblings: Iterable[End], is_consequence: Callable[[str], bool]) -> int:
+    """
+    How far an end is from being the cause: 0 by itself, 1 its last words blame a peer.
+
+    2: ended by SIGTERM after a sibling on its node (launchers do that); 3: ended by us; 4: a
+    launcher, which only repeats what its ranks did.
+    """
+    before = [s for s in siblings if s is not end and s.kind == "rank" and s.failed_s <= end.failed_s]
+    if end.kind == "launcher" and before:
+        return 4
+    if end.ended_by_us:
+        return 3
+    if end.code == -SIGTERM and before:
+        return 2
+    return 1 if is_consequence(end.last_words) else 0
+
+
+def first(ends: Iterable[End], is_consequence: Callable[[str], bool]) -> tuple[End, bool] | None:
+    """
+    The failure to show, and whether its own last words blame somebody who was not seen to fail.
+
+    None when nothing failed.
+    """
+    by_node: dict[str, list[End]] = {}
+    known = list(ends)
+    for end in known:
+        by_node.setdefault(end.node, []).append(end)
+    classes = [blame_class(end, by_node[end.node], is_consequence) for end in known]
+    placed = sorted(zip(classes, known, strict=True), key=lambda pair: (pair[0], pair[1].failed_s))
+    return (placed[0][1], placed[0][0] == 1) if placed else None

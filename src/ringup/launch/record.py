@@ -1,0 +1,81 @@
+"""`run.json`: what was planned, what became of it, what was left; INTERFACE.md names its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ringup import __version__
+from ringup.bundle import HIDDEN
+from ringup.launch import Failure, RankEnd
+from ringup.launch.render import is_secret
+from ringup.plan import Plan
+from ringup.rules import Finding
+
+FILE = "run.json"
+
+
+def _shown(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: HIDDEN if is_secret(name) else value for name, value in env.items()}
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The plan with its reasons, secrets hidden."""
+    job = dataclasses.replace(plan.job, env=_shown(plan.job.env))
+    nodes = [dataclasses.replace(n, env=_shown(n.env)) for n in plan.nodes]
+    env = [dataclasses.replace(v, value=HIDDEN) if is_secret(v.name) else v for v in plan.env]
+    whole = dataclasses.replace(plan, job=job, nodes=tuple(nodes), env=tuple(env))
+    plain: dict[str, Any] = msgspec.to_builtins(whole)
+    return plain
+
+
+def run_json(
+    plan: Plan,
+    *,
+    outcome: str,
+    exit_code: int | None,
+    started: float,
+    seconds: float,
+    findings: Iterable[Finding] = (),
+    ranks: Iterable[RankEnd] = (),
+    failure: Failure | None = None,
+    cleanup: Iterable[Finding] = (),
+    notes: Iterable[str] = (),
+    detached: bool = False,
+) -> dict[str, Any]:
+    """The object; `started` in seconds since the epoch, `exit_code` None while it runs."""
+    return {
+        "ringup": __version__,
+        "schema": 1,
+        "run": plan.run_id,
+        "outcome": outcome,
+        "exit_code": exit_code,
+        "started": started,
+        "seconds": round(seconds, 3),
+        "detached": detached,
+        "plan": plan_json(plan),
+        "findings": msgspec.to_builtins(list(findings)),
+        "ranks": msgspec.to_builtins(sorted(ranks, key=lambda r: (r.rank, r.node, r.pid))),
+        "first_failure": msgspec.to_builtins(failure),
+        "cleanup": msgspec.to_builtins(list(cleanup)),
+        "notes": list(notes),
+    }
+
+
+def write(log_dir: Path, content: Mapping[str, Any]) -> None:
+    """
+    Replace run.json; a reader sees the old or the new one, never half.
+
+    Raises OSError.
+    """
+    # Names of nodes and files may hold bytes that are no text; they are shown as escapes.
+    text = json.dumps(content, indent=1, ensure_ascii=True)
+    fresh = log_dir / f".{FILE}.{os.getpid()}"
+    fresh.write_text(text + "\n", encoding="ascii")
+    fresh.replace(log_dir / FILE)

@@ -1,0 +1,140 @@
+"""What is written down about a run, while it goes on and at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ringup.errors import LaunchError
+from ringup.launch import Failure, Outcome, RankEnd, RunResult, blame, record
+from ringup.launch.blame import TRACEBACK, End
+from ringup.launch.node import LAUNCHER, NodeRun
+from ringup.launch.output import Output, file_name
+from ringup.launch.show import end_words, shell_code
+from ringup.plan import Plan
+from ringup.rules import Finding
+from ringup.units import printable
+
+
+def short(end: End) -> str:
+    """An end in one line."""
+    if end.kind == "node":
+        return f"{printable(end.node)}: {end.words}"
+    who = f"rank {end.rank}" if end.kind == "rank" else "the launcher"
+    return f"{who} on {printable(end.node)}: {end_words(end.code or 0)}"
+
+
+class Story:
+    """What is written down about a run, while it goes on and at its end."""
+
+    def __init__(
+        self, plan: Plan, log_dir: Path, findings: list[Finding], is_consequence: Callable[[str], bool]
+    ) -> None:
+        self.plan, self.log_dir, self.findings = plan, log_dir, findings
+        self.is_consequence = is_consequence
+        self.started = time.time()
+        self.started_s = time.monotonic()
+        self._known: tuple[int, int] = (-1, -1)
+        try:
+            log_dir.mkdir(parents=True, exist_ok=True)
+            record.write(log_dir, self._content("running", None))
+        except OSError as error:
+            raise LaunchError(
+                f"{log_dir} cannot be written: {error.strerror}", hint="name another directory with --log-dir"
+            ) from error
+
+    def _content(self, outcome: str, exit_code: int | None, **more: object) -> dict[str, object]:
+        return record.run_json(
+            self.plan,
+            outcome=outcome,
+            exit_code=exit_code,
+            started=self.started,
+            seconds=time.monotonic() - self.started_s,
+            findings=self.findings,
+            **more,  # type: ignore[arg-type]
+        )
+
+    def note_progress(self, nodes: Sequence[NodeRun], output: Output) -> None:
+        """Write run.json again when ranks have started or ended."""
+        ranks = _ranks(nodes)
+        known = (len(ranks), sum(r.code is not None for r in ranks))
+        if known != self._known:
+            self._known = known
+            content = self._content("running", None, ranks=ranks)
+            output.later(lambda: record.write(self.log_dir, content))
+
+    def result(
+        self, nodes: Sequence[NodeRun], output: Output, cleanup: list[Finding], *, interrupted: int = 0
+    ) -> RunResult:
+        """The end of the story, written down; `interrupted` is the exit code when the user ended it."""
+        for node in nodes:
+            if node.errors:
+                output.to_file(f"node{node.plan.rank}-guard.log", node.errors)
+        found = blame.first([end for n in nodes for end in n.ends], self.is_consequence)
+        outcome: Outcome
+        failure = None
+        if interrupted:
+            outcome, exit_code = "interrupted", interrupted
+        elif found:
+            failure = self._failure(found[0], found[1], nodes)
+            outcome = "rank-failed" if found[0].kind == "rank" else "launcher-error"
+            exit_code = shell_code(failure.code) if failure.code else 4
+        else:
+            outcome, exit_code = "ok", 0
+        notes = [note for node in nodes for note in node.notes]
+        output.close()
+        if output.problem:
+            notes.append(output.problem)
+        ranks = tuple(sorted(_ranks(nodes), key=lambda r: (r.rank, r.node)))
+        result = RunResult(
+            self.plan.run_id,
+            outcome,
+            exit_code,
+            failure,
+            ranks,
+            tuple(cleanup),
+            tuple(notes),
+            str(self.log_dir),
+            time.monotonic() - self.started_s,
+        )
+        content = self._content(
+            outcome, exit_code, ranks=ranks, failure=failure, cleanup=cleanup, notes=notes
+        )
+        try:
+            record.write(self.log_dir, content)
+        except OSError as error:
+            raise LaunchError(
+                f"{self.log_dir}/{record.FILE} cannot be written: {error.strerror}", hint="free space there"
+            ) from error
+        return result
+
+    def _failure(self, end: End, is_consequence: bool, nodes: Sequence[NodeRun]) -> Failure:
+        node = next(n for n in nodes if n.name == end.node)
+        what = short(end)
+        if end.kind == "launcher":
+            what += ", before any of its ranks had failed"
+        name = file_name(node.plan, end.rank if end.rank is not None else LAUNCHER)
+        return Failure(
+            node=end.node,
+            rank=end.rank,
+            code=end.code,
+            what=what,
+            at_s=end.failed_s - self.started_s,
+            wall_time=self.started + end.failed_s - self.started_s,
+            lines=_last_lines(end.lines),
+            file=str(self.log_dir / name) if end.kind != "node" else "",
+            is_consequence=is_consequence,
+        )
+
+
+def _ranks(nodes: Sequence[NodeRun]) -> list[RankEnd]:
+    return [rank for node in nodes for rank in node.ranks.values()]
+
+
+def _last_lines(lines: tuple[str, ...], most: int = 25) -> tuple[str, ...]:
+    """The last traceback, or the last lines."""
+    for i in range(max(0, len(lines) - 60), len(lines)):
+        if TRACEBACK in lines[i]:
+            return lines[i:]
+    return lines[-most:]
