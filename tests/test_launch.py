@@ -27,8 +27,10 @@ LAUNCHER = """
 import os, subprocess, sys, time
 run_dir, first, nproc = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 shim = [sys.executable, "-S", "-E", run_dir + "/rank.py"]
-ranks = [subprocess.Popen(shim, start_new_session=True,
-                          env={**os.environ, "RANK": str(first + i), "LOCAL_RANK": str(i)}) for i in range(nproc)]
+def start(i):
+    env = {**os.environ, "RANK": str(first + i), "LOCAL_RANK": str(i)}
+    return subprocess.Popen(shim, start_new_session=True, env=env)
+ranks = [start(i) for i in range(nproc)]
 while True:
     codes = [r.poll() for r in ranks]
     if any(codes):
