@@ -12,7 +12,8 @@ import re
 CALL_MARK = b": opCount "
 
 HEAD = re.compile(
-    rb"(?:(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) )?(?:\[(?P<dev>\d+)\] )?NCCL INFO (?P<kind>\w{1,40}):(?= o)"
+    rb"(?:(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) )?(?:\[(?P<dev>\d+)\] )?"
+    rb"NCCL INFO (?P<kind>\w{1,40}):(?= o)"
 )
 """Process and kind of a collective line, up to the colon; excerpts may have lost HOST:PID:TID."""
 
@@ -21,6 +22,9 @@ FIELDS = re.compile(
     rb" comm (0x[0-9a-fA-F]+|\(nil\)) \[nranks=(\d+)\] stream (0x[0-9a-fA-F]+|\(nil\))\s*\Z"
 )
 """What follows `KIND: opCount ` on a whole line."""
+
+GLUED = re.compile(rb"(?::[ \t]|\[[^\]]{1,60}\](?:<std(?:out|err)>)?:?[ \t]?)\Z")
+"""The label or stamp of a line that begins in the middle of another; the digits before a colon are lost in it."""
 
 PREFIX = re.compile(rb"(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>\d+)\] )?")
 """Process of any other NCCL line; searched, since a stamp or a label may stand before it."""
@@ -59,13 +63,29 @@ STAGES = ("none", "bootstrap", "network", "init-start", "channels", "connected",
 
 STAGE = re.compile(
     rb"(?P<bootstrap>Bootstrap ?: Using )|(?P<network>Using network |NET/\w+ ?: Using )"
-    rb"|(?P<start>- Init START)|(?P<complete>- Init COMPLETE)|(?P<connected>Connected (?:all rings|all trees))"
+    rb"|(?P<start>- Init START)|(?P<complete>- Init COMPLETE)"
+    rb"|(?P<connected>Connected (?:all rings|all trees))"
     rb"|(?P<channels> via (?:P2P|SHM|NET|COLLNET)/|Trees \[)"
 )
 STAGE_INDEX = {"bootstrap": 1, "network": 2, "start": 3, "channels": 4, "connected": 5, "complete": 6}
 
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 """Not called by every rank of a communicator at the same place: counted, never numbered."""
+
+
+def heads_in(raw: bytes) -> list[re.Match[bytes]]:
+    """The heads of all calls in a line: one, but where lines were written into each other."""
+    return [m for m in HEAD.finditer(raw) if raw.startswith(b" opCount ", m.end())]
+
+
+def fields_of(raw: bytes, head: re.Match[bytes], end: int | None = None) -> re.Match[bytes] | None:
+    """The fields of a call; `end` is where the next one's head begins.  None where they are cut off."""
+    begin = head.end() + len(b" opCount ")
+    if end is None:
+        return FIELDS.match(raw, begin)
+    label = GLUED.search(raw, begin, end)
+    return FIELDS.match(raw, begin, label.start() if label else end)
+
 
 _VARIABLE = re.compile(rb"0x[0-9a-fA-F]+|\d+")
 

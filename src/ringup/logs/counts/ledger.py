@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
 from ringup.logs.counts.grammar import (
-    FIELDS,
-    HEAD,
     INIT,
     POINT_TO_POINT,
     PREFIX,
@@ -21,6 +19,8 @@ from ringup.logs.counts.grammar import (
     VIA,
     WARN,
     collapse,
+    fields_of,
+    heads_in,
     iteration_of,
     label_of,
 )
@@ -41,16 +41,11 @@ from ringup.logs.counts.model import (
     Row,
     Sequence,
     SequenceKey,
-    Snapshot,
     Warn,
 )
 
 LOOK_BACK = 8
 """Iterations a labelled rank may lag behind the first to print a mark."""
-
-SNAPSHOT_BYTES = 8 << 20
-MAX_SNAPSHOTS = 64
-MAX_SNAPSHOT_STATES = 40_000
 
 Batch = list[tuple[int, int, bytes]]
 """Line number, offset, line."""
@@ -75,19 +70,21 @@ class Ledger:
         part: Part,
         iteration: re.Pattern[bytes] | None,
         other: Callable[[Batch], None] | None,
+        known: Iterable[tuple[str, str]] = (),
     ) -> None:
         self.part = part
         self._iteration = iteration
         self._other = other
+        self._hosts: dict[str, list[str]] = {}
+        for host, pid in known:
+            self._whole_host(host, pid)
         self._columns: dict[Column, int] = {}
         self._names: dict[bytes, str] = {}
         self._generation: dict[tuple[str, str, str], int] = {}
-        self._last_pointer: dict[tuple[str, str], int] = {}
+        self._comm_counts: dict[tuple[str, str], int] = {}
         self._packed: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._packed_rows = 0
         self._cells = 0
-        self._snapshot_step = SNAPSHOT_BYTES
-        self._snapshot_next = SNAPSHOT_BYTES
 
     # Columns and rows
 
@@ -107,7 +104,12 @@ class Ledger:
         process = self.process(self.name(match["host"]), self.name(match["pid"]), prefix)
         device = self.name(match["dev"])
         process.devices.add(device)
-        column = Column(process.host, process.pid, device, process.label, self.name(match["kind"]))
+        return self.number_of(
+            Column(process.host, process.pid, device, process.label, self.name(match["kind"]))
+        )
+
+    def number_of(self, column: Column) -> int:
+        """A column's number, a new one where it was not seen before."""
         number = self._columns.get(column)
         if number is None:
             number = self._columns[column] = len(self.part.columns)
@@ -119,12 +121,27 @@ class Ledger:
         processes = self.part.processes
         known = processes.get((host, pid))
         if known is None:
+            host = self._whole_host(host, pid)
             if len(processes) >= MAX_PROCESSES:
                 host, pid = "", ""
             known = processes.setdefault((host, pid), Process(host, pid))
         if prefix and not known.label:
             known.label = label_of(prefix)
         return known
+
+    def _whole_host(self, host: str, pid: str) -> str:
+        """
+        The host's name as other lines of this process id have it, where a torn line left more or less.
+
+        `gpu` + `node1:9:9 [0] NCCL` is node1, and what follows a tear may begin inside the name.
+        """
+        hosts = self._hosts.setdefault(pid, [])
+        for known in hosts:
+            if len(known) > 2 and (host.endswith(known) or (known.endswith(host) and not host.isdigit())):
+                return known
+        if len(self._hosts) <= MAX_PROCESSES and len(hosts) < 64:
+            hosts.append(host)
+        return host
 
     def flush(self, counts: Iterable[tuple[int, int]]) -> None:
         """Add calls by column to the iteration each process is in."""
@@ -143,8 +160,8 @@ class Ledger:
         """The iteration that a line begins."""
         return iteration_of(raw, self._iteration) if self._iteration is not None else None
 
-    def mark(self, name: str, label: str) -> None:
-        """A trainer's line: what follows belongs to this iteration."""
+    def mark(self, name: str, label: str) -> int:
+        """A trainer's line: what follows belongs to this iteration; the number of its row."""
         part = self.part
         rows = part.rows
         at = len(rows) - 1
@@ -156,6 +173,7 @@ class Ledger:
             at = self._open_row(name, label) if late is None else late
         if label:
             part.label_rows[label] = at
+        return at
 
     def _open_row(self, name: str, label: str) -> int:
         part = self.part
@@ -175,12 +193,16 @@ class Ledger:
 
     def odd_line(self, number: int, offset: int, raw: bytes) -> None:
         """A line with more or less than one whole call in it: each call counts."""
-        heads = [m for m in HEAD.finditer(raw) if raw.startswith(b" opCount", m.end())]
-        for i, match in enumerate(heads):
-            end = heads[i + 1].start() if i + 1 < len(heads) else len(raw)
-            column = self.column(match, raw[: match.start()])
+        heads = heads_in(raw)
+        columns = [self.column(m, raw[: m.start()]) for m in heads]
+        for i, (match, column) in enumerate(zip(heads, columns, strict=True)):
+            end = None
+            if i + 1 < len(heads):
+                after = heads[i + 1]
+                glued = len(after["host"] or b"") - len(self.part.columns[columns[i + 1]].host.encode())
+                end = after.start() + max(0, glued)
             self.flush([(column, 1)])
-            fields = FIELDS.match(raw, match.end() + len(b" opCount "), end)
+            fields = fields_of(raw, match, end)
             if fields:
                 self.call(column, fields, number, offset, raw)
             else:
@@ -197,12 +219,19 @@ class Ledger:
         sequence.last = (offset, number, raw)
         if of.kind in POINT_TO_POINT:
             return
-        number_hash = self.hash_of(of.kind, fields)
+        self.append(sequence, self.hash_of(of.kind, fields), offset, number, of.kind)
+
+    def append(self, sequence: Sequence, asked: int, offset: int, number: int, kind: str) -> None:
+        """One more collective of a sequence, what it asked for as a hash."""
+        if sequence.first is None:
+            sequence.first = (offset, number)
         sequence.count += 1
-        sequence.digest = (sequence.digest * RADIX + number_hash) & MASK
-        sequence.tail.append((number_hash, offset, number))
+        sequence.digest = (sequence.digest * RADIX + asked) & MASK
+        sequence.tail.append((asked, offset, number, kind))
         if len(sequence.tail) > 4 * TAIL:
             del sequence.tail[:-TAIL]
+        if sequence.count % sequence.step == 0:
+            sequence.reached(offset, number)
 
     def hash_of(self, kind: str, fields: re.Match[bytes]) -> int:
         """The hash of a call's fields."""
@@ -280,8 +309,7 @@ class Ledger:
         match = INIT.search(raw)
         if not match:
             return
-        pointer = self.name(match["pointer"])
-        place = (process.host, process.pid, pointer)
+        host, pid, pointer = place = (process.host, process.pid, self.name(match["pointer"]))
         generation = self._generation.get(place, 0)
         comms, sequences = self.part.comms, self.part.sequences
         known = comms.get((*place, generation))
@@ -294,7 +322,7 @@ class Ledger:
         if known is None:
             if len(comms) >= MAX_SEQUENCES:
                 return
-            known = comms[place + (generation,)] = self._comm(process, match)
+            known = comms[host, pid, pointer, generation] = self._comm(process, match)
         known.started |= started
         known.complete |= not started
         if known.comm_id is None and match["id"]:
@@ -307,8 +335,8 @@ class Ledger:
             now = self._generation.get((process.host, process.pid, of), 0)
             split = self.name(match["split"]) if match["split"] else None
             parent = (of, now, split, self.name(match["color"]))
-        order = self._last_pointer.get((process.host, process.pid), 0)
-        self._last_pointer[process.host, process.pid] = order + 1
+        order = self.comm_count(process.host, process.pid)
+        self.count_comm(process.host, process.pid, order + 1)
         process.devices.add(self.name(match["dev"]))
         return Comm(
             pointer=self.name(match["pointer"]),
@@ -319,6 +347,24 @@ class Ledger:
             parent=parent,
             order=order,
         )
+
+    # Which communicator a pointer means
+
+    def now(self, key: SequenceKey) -> SequenceKey:
+        """The communicator that has this key's pointer at this place of the file."""
+        return (*key[:3], self._generation.get(key[:3], 0))
+
+    def use(self, key: SequenceKey) -> None:
+        """From here on the pointer means this communicator."""
+        self._generation[key[:3]] = key[3]
+
+    def comm_count(self, host: str, pid: str) -> int:
+        """Communicators a process has set up so far."""
+        return self._comm_counts.get((host, pid), 0)
+
+    def count_comm(self, host: str, pid: str, count: int) -> None:
+        """Communicators a process has set up so far, told."""
+        self._comm_counts[host, pid] = max(count, self._comm_counts.get((host, pid), 0))
 
     def last_of(self, lines: list[bytes], line: int, end: int) -> None:
         """Remember the last line that says anything; `end` is where the line after these would begin."""
@@ -334,19 +380,3 @@ class Ledger:
             del sequence.tail[:-TAIL]
             if sequence.last:
                 sequence.last = (*sequence.last[:2], bytes(sequence.last[2][:1024]))
-
-    # Snapshots
-
-    def snapshot(self, offset: int, line: int) -> None:
-        """Remember where every sequence stands, now and then."""
-        if offset < self._snapshot_next or not self.part.numbered:
-            return
-        state: dict[SequenceKey, tuple[int, int]] = {
-            key: (s.count, s.digest) for key, s in self.part.sequences.items()
-        }
-        snapshots = self.part.snapshots
-        snapshots.append(Snapshot(offset, line, state))
-        if len(snapshots) > MAX_SNAPSHOTS or sum(len(s.state) for s in snapshots) > MAX_SNAPSHOT_STATES:
-            del snapshots[::2]
-            self._snapshot_step *= 2
-        self._snapshot_next = offset + self._snapshot_step

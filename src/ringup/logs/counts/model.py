@@ -18,6 +18,9 @@ RADIX = 0x9E3779B97F4A7C15
 TAIL = 64
 """Last calls kept of every process and communicator; what is further back is compared by digest."""
 
+FIRST_STEP = 1024
+MAX_MILESTONES = 64
+
 MAX_WARNINGS = 1_000
 MAX_TRANSPORTS = 10_000
 MAX_CELLS = 3_000_000
@@ -154,11 +157,25 @@ class Sequence:
     kinds: dict[str, int] = field(default_factory=dict)
     count: int = 0
     digest: int = 0
-    tail: list[tuple[int, int, int]] = field(default_factory=list)
-    """Hash, offset and line number of the last collectives; at most 4 TAIL while counting, TAIL after."""
+    tail: list[tuple[int, int, int, str]] = field(default_factory=list)
+    """Hash, offset, line number and kind of the last collectives, TAIL of them."""
+    milestones: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """After each multiple of `step` collectives: the digest, and where the last of them stands."""
+    step: int = FIRST_STEP
+    sliced: bool = False
+    """Put together from slices: the milestones are those of the first only."""
+    first: tuple[int, int] | None = None
+    """Offset and line number of the first collective."""
     last: tuple[int, int, bytes] | None = None
     """Offset, line number and line of the last call of any kind."""
     nranks: int = 0
+
+    def reached(self, offset: int, line: int) -> None:
+        """Note that a multiple of `step` collectives is behind; double the step when there are many."""
+        self.milestones[self.count] = (self.digest, offset, line)
+        if len(self.milestones) > MAX_MILESTONES:
+            self.step *= 2
+            self.milestones = {n: at for n, at in self.milestones.items() if n % self.step == 0}
 
 
 @dataclass(frozen=True)
@@ -168,15 +185,6 @@ class Warn:
     text: str
     first: Line
     count: int
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Where every sequence stood at one place of the file: what a deep difference is searched from."""
-
-    offset: int
-    line: int
-    state: dict[SequenceKey, tuple[int, int]]
 
 
 @dataclass
@@ -194,7 +202,6 @@ class Part:
     processes: dict[ProcessKey, Process] = field(default_factory=dict)
     comms: dict[SequenceKey, Comm] = field(default_factory=dict)
     sequences: dict[SequenceKey, Sequence] = field(default_factory=dict)
-    snapshots: list[Snapshot] = field(default_factory=list)
     transports: dict[tuple[str, str], int] = field(default_factory=dict)
     """Channel lines by host and by what follows `via`."""
     warnings: dict[str, Warn] = field(default_factory=dict)

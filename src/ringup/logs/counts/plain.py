@@ -8,6 +8,7 @@ of 200 bytes where one `grep -c` takes 35).  Heads of another form are taken up 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
@@ -15,7 +16,7 @@ from operator import itemgetter
 
 from ringup.logs.counts.grammar import CALL_MARK, FIELDS, HEAD, POINT_TO_POINT
 from ringup.logs.counts.ledger import Batch, Ledger
-from ringup.logs.counts.model import MASK, RADIX, TAIL, Sequence
+from ringup.logs.counts.model import Sequence
 
 MAX_LINE_BYTES = 1 << 20
 """A line longer than this is taken in pieces: what has no newline must not fill the memory."""
@@ -33,7 +34,15 @@ _BEYOND = len(b": o")
 _LONGEST_MIDDLE = 58
 """From `opCount ` to ` count `: two pointers of 14 and a counter of 8 digits; a second head does not fit."""
 
+_WHOLE_PREFIX = re.compile(rb"\A(?!.*NCCL )(?:|.*[ \t]|.*[\]>]:)\Z", re.DOTALL)
+"""What may stand before a process's name: nothing, a stamp, a launcher's label; not the rest of a torn line."""
+
 _FRAGMENTS = (b" comm 0x", b"[nranks=", b" stream 0x", b" datatype ")
+
+
+def is_fragment(line: bytes) -> bool:
+    """Whether a line without a whole call holds a piece of one."""
+    return any(fragment in line for fragment in _FRAGMENTS)
 
 
 class Heads:
@@ -43,14 +52,14 @@ class Heads:
         self._ledger = ledger
         self._known: dict[bytes, tuple[int, int]] = {}
         self._votes: Counter[int] = Counter()
-        self._fitted = False
+        self.fitted = False
         self.width = FIRST_WIDTH
 
     def look(self, head: bytes) -> tuple[int, int]:
         """Column and where the kind's colon stands; (ODD, 0) for what is no plain head."""
         known = self._known.get(head)
         if known is None:
-            known = self._read(head)
+            known = self._read(head) if len(head) == self.width else (ODD, 0)
             if known[0] != ODD:
                 self._keep(head, known)
         return known
@@ -69,7 +78,7 @@ class Heads:
         known = self._known.get(base)
         if known is None:
             match = HEAD.search(head)
-            if not match or match.end() - 1 != colon or b"NCCL " in head[: match.start()]:
+            if not match or match.end() - 1 != colon or not _WHOLE_PREFIX.search(head[: match.start()]):
                 return (ODD, 0)
             known = (self._ledger.column(match, head[: match.start()]), colon)
             self._keep(base, known)
@@ -77,13 +86,13 @@ class Heads:
 
     def fit(self, lines: list[bytes]) -> None:
         """Cut no later than the heads of the first calls need."""
-        if self._fitted:
+        if self.fitted:
             return
         wanted = [w for w in map(self._wanted, lines[:400]) if w]
         counts = Counter(wanted)
         usual = [w for w, n in counts.items() if n * 100 >= len(wanted)]
         if usual:
-            self.width, self._fitted = max(usual), True
+            self.width, self.fitted = max(usual), True
 
     def vote(self, line: bytes) -> None:
         """A call whose head was not plain: cut later when there are several."""
@@ -104,13 +113,13 @@ class PlainEngine:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._heads = Heads(ledger)
+        self.heads = Heads(ledger)
         self._counter: Counter[bytes] = Counter()
         self._carry = b""
-        self._line = 1
-        self._offset = 0
-        self._long = 0
-        self._long_known = False
+        self.line = 1
+        self.offset = 0
+        self.long = 0
+        self.long_known = False
         self._asked: dict[tuple[int, bytes], tuple[Sequence, int, str]] = {}
 
     def feed(self, chunk: bytes) -> None:
@@ -120,35 +129,46 @@ class PlainEngine:
         lines[0] = self._carry + lines[0]
         self._carry = lines.pop()
         if lines:
-            self._take(lines, size - len(self._carry))
+            self.take(lines, size - len(self._carry))
         if len(self._carry) > MAX_LINE_BYTES:
-            self._take([self._carry], len(self._carry), ended=False)
+            self.take([self._carry], len(self._carry), ended=False)
             self._carry = b""
 
     def finish(self) -> None:
         """The end of the file: a last line without a newline counts too."""
         if self._carry:
-            self._take([self._carry], len(self._carry), ended=False)
-            self._line += 1
+            self.take([self._carry], len(self._carry), ended=False)
+            self.line += 1
+        self.flush()
+        self.end()
+
+    def flush(self) -> None:
+        """Write what was counted to the book."""
         self._flush(self._counter)
-        self._ledger.part.lines = self._line - 1
-        self._ledger.part.bytes = self._offset
+
+    def end(self) -> None:
+        """The last words in the book."""
+        self._ledger.part.lines = self.line - 1
+        self._ledger.part.bytes = self.offset
         self._ledger.close()
 
-    def _take(self, lines: list[bytes], size_bytes: int, ended: bool = True) -> None:
-        self._heads.fit(lines)
+    def take(self, lines: list[bytes], size_bytes: int, ended: bool = True) -> None:
+        self.heads.fit(lines)
         if self._ledger.part.numbered:
             self._number(lines)
         else:
             self._count(lines)
-        self._offset += size_bytes
-        self._ledger.last_of(lines, self._line, self._offset + (not ended))
-        self._line += len(lines) if ended else 0
-        self._ledger.snapshot(self._offset, self._line)
+        self.advance_over(lines, len(lines), size_bytes, ended)
+
+    def advance_over(self, last: list[bytes], count: int, size_bytes: int, ended: bool = True) -> None:
+        """Go on behind some lines, of which the last are given."""
+        self.offset += size_bytes
+        self._ledger.last_of(last, self.line + count - len(last), self.offset + (not ended))
+        self.line += count if ended else 0
 
     def _flush(self, counter: Counter[bytes]) -> None:
         """Write to the book.  The heads stay, at zero: one that comes again is then not looked at as new."""
-        look = self._heads.look
+        look = self.heads.look
         self._ledger.flush([(look(head)[0], n) for head, n in counter.items() if n])
         if len(counter) > MAX_HEADS or len(counter) > 4 * len(self._ledger.part.columns) + 64:
             counter.clear()
@@ -162,16 +182,16 @@ class PlainEngine:
         if len(counter) > MAX_HEADS:
             self._flush(counter)
         before = len(counter)
-        cut = itemgetter(slice(0, self._heads.width))
+        cut = itemgetter(slice(0, self.heads.width))
         counter.update(map(cut, lines))
         odd: set[bytes] = set()
         if len(counter) != before:
             for head in list(islice(reversed(counter), len(counter) - before)):
-                if self._heads.look(head)[0] == ODD:
+                if self.heads.look(head)[0] == ODD:
                     odd.add(head)
                     del counter[head]
         # A call glued to the rest of another is longer than any whole one.
-        long = max(map(len, lines)) >= self._long
+        long = max(map(len, lines)) >= self.long
         if odd or long or lines[-1].count(CALL_MARK) != 1:
             self._settle(lines, list(map(cut, lines)), odd, long)
 
@@ -179,35 +199,35 @@ class PlainEngine:
         """A block that holds more than plain calls: take those lines one by one."""
         uneven = set(_places(heads, odd))
         suspects: Iterable[int] = range(len(lines))
-        if not any(fragment in lines[i] for i in uneven for fragment in _FRAGMENTS):
-            suspects = [i for i in suspects if len(lines[i]) >= self._long] if long else []
+        if not any(is_fragment(lines[i]) for i in uneven):
+            suspects = [i for i in suspects if len(lines[i]) >= self.long] if long else []
             suspects.append(len(lines) - 1)
         for i in suspects:
             if i not in uneven and lines[i].count(CALL_MARK) != 1:
                 self._counter[heads[i]] -= 1
                 uneven.add(i)
-        if not self._long_known:
-            self._learn_length(line for i, line in enumerate(lines) if i not in uneven)
+        if not self.long_known:
+            self.learn_length(line for i, line in enumerate(lines) if i not in uneven)
         self._in_order(lines, heads, sorted(uneven))
 
-    def _learn_length(self, plain: Iterable[bytes]) -> None:
+    def learn_length(self, plain: Iterable[bytes]) -> None:
         lengths = [len(line) for line in islice(plain, 64) if line.rstrip().rfind(b" stream ") > 0]
         if lengths:
-            self._long = min(lengths) + self._heads.width
-            self._long_known = True
+            self.long = min(lengths) + self.heads.width
+            self.long_known = True
 
     def _in_order(self, lines: list[bytes], heads: list[bytes], uneven: list[int]) -> None:
         ledger = self._ledger
         marks = [i for i in uneven if ledger.iteration(lines[i]) is not None]
         segments = []
-        for begin, end in zip(marks, [*marks[1:], len(lines)], strict=True):
+        for begin, end in zip(marks, marks[1:] + [len(lines)] * bool(marks), strict=True):
             segment = Counter(heads[begin + 1 : end])
             segment.subtract(heads[i] for i in uneven if begin < i < end)
             segments.append({head: n for head, n in segment.items() if n})
             self._counter.subtract(segments[-1])
         batch: Batch = []
         after = iter(segments)
-        offset, done = self._offset, 0
+        offset, done = self.offset, 0
         for i in uneven:
             offset += sum(map(len, lines[done:i])) + (i - done)
             done = i
@@ -215,22 +235,22 @@ class PlainEngine:
             if ledger.iteration(raw) is not None:
                 self._flush(self._counter)
                 self._counter.update(next(after))
-            self._odd(self._line + i, offset, raw)
+            self.odd(self.line + i, offset, raw)
             if raw:
-                batch.append((self._line + i, offset, raw))
+                batch.append((self.line + i, offset, raw))
         ledger.other(batch)
 
-    def _odd(self, number: int, offset: int, raw: bytes) -> None:
+    def odd(self, number: int, offset: int, raw: bytes) -> None:
         if CALL_MARK in raw:
-            self._heads.vote(raw)
+            self.heads.vote(raw)
             self._ledger.odd_line(number, offset, raw)
         self._ledger.read_line(number, offset, raw)
 
     # Counts and sequences
 
     def _number(self, lines: list[bytes]) -> None:
-        heads, ledger = self._heads, self._ledger
-        offset, number = self._offset, self._line - 1
+        heads, ledger = self.heads, self._ledger
+        offset, number = self.offset, self.line - 1
         batch: Batch = []
         counts: dict[int, int] = {}
         for line in lines:
@@ -243,7 +263,7 @@ class PlainEngine:
                     counts.clear()
                     if b"- Init " in raw:
                         self._asked.clear()
-                self._odd(number, offset, raw)
+                self.odd(number, offset, raw)
                 if raw:
                     batch.append((number, offset, raw))
             else:
@@ -276,11 +296,7 @@ class PlainEngine:
         sequence.kinds[kind] = sequence.kinds.get(kind, 0) + 1
         sequence.last = (offset, number, line)
         if kind not in POINT_TO_POINT:
-            sequence.count += 1
-            sequence.digest = (sequence.digest * RADIX + hash_) & MASK
-            sequence.tail.append((hash_, offset, number))
-            if len(sequence.tail) > 4 * TAIL:
-                del sequence.tail[:-TAIL]
+            self._ledger.append(sequence, hash_, offset, number, kind)
         return True
 
 

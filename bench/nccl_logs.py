@@ -1,0 +1,566 @@
+"""
+NCCL logs of any size with their truth: for measuring and proving `ringup logs`.
+
+    python bench/nccl_logs.py --size 1G --ranks 64 --out DIR [--layout merged|per-rank] [--fault missing|...]
+
+What is true is noted while each line is written (truth.json beside the logs), by other code than the code
+that reads.  Lines follow NCCL's source of the version asked for; opCount is hexadecimal, counts only calls
+with network work, and is shared by the calls of a group, as in NCCL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+VERSIONS = ("2.4", "2.7", "2.12", "2.16", "2.18", "2.20", "2.21", "2.23", "2.24", "2.27", "2.29", "2.30")
+LABELS = ("none", "srun", "torchrun", "mpirun")
+FAULTS = ("none", "missing", "count", "datatype", "root", "kind", "stalled", "no-init")
+POINT_TO_POINT = ("Send", "Recv")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to write; the same plan gives the same bytes."""
+
+    ranks: int = 8
+    ranks_per_node: int = 4
+    version: str = "2.20"
+    layout: str = "merged"
+    label: str = "none"
+    marks: str = "first"
+    """Who prints the trainer's line: "first" (rank 0), "all", "none"."""
+    iterations: int = 3
+    size_bytes: int = 0
+    """Go on with iterations until this size, where set."""
+    layers: int = 4
+    point_to_point: bool = True
+    split: bool = True
+    """A communicator per node besides the world."""
+    fault: str = "none"
+    fault_rank: int = 1
+    fault_iteration: int = 1
+    hang: bool = True
+    """All stop soon after the fault, as NCCL would; otherwise they go on."""
+    socket_rank: int = -1
+    """A rank whose node talks over TCP while the others use InfiniBand."""
+    torn: float = 0.0
+    """Share of lines that another rank's line is written into."""
+    carriage_returns: bool = False
+    warnings: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Op:
+    """One call of the training loop."""
+
+    comm: str
+    kind: str
+    count: int
+    datatype: int
+    op: int
+    root: int
+    group: int
+    """Calls of one group share an opCount."""
+
+
+@dataclass
+class Rank:
+    """One process."""
+
+    rank: int
+    host: str
+    pid: int
+    device: int
+    pointers: dict[str, int]
+    comm_ranks: dict[str, tuple[str, int, int]]
+    """Communicator id, rank and size, by the loop's name for it."""
+    stream: int
+    op_counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    prefix: str = ""
+    label: str = ""
+
+
+@dataclass
+class Truth:
+    """What is in the logs."""
+
+    lines: int = 0
+    bytes: int = 0
+    collectives: dict[str, int] = field(default_factory=dict)
+    by_rank: dict[str, dict[str, int]] = field(default_factory=dict)
+    by_iteration: list[dict[str, Any]] = field(default_factory=list)
+    positions: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Collectives called, by communicator and rank in the world."""
+    comm_kinds: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    behind: list[str] = field(default_factory=list)
+    mismatch: dict[str, Any] | None = None
+    incomplete: list[str] = field(default_factory=list)
+    transports: dict[str, dict[str, int]] = field(default_factory=dict)
+    warnings: dict[str, int] = field(default_factory=dict)
+    torn: dict[str, int] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+    last_lines: dict[str, str] = field(default_factory=dict)
+
+
+def minor(version: str) -> int:
+    """The number NCCL 2's wordings change by."""
+    return int(version.partition(".")[2])
+
+
+def make_ranks(plan: Plan, rng: random.Random) -> list[Rank]:
+    """Processes as a launcher would place them: node by node."""
+    ranks = []
+    world_id = f"0x{rng.getrandbits(64) | 1 << 63:x}"
+    for r in range(plan.ranks):
+        node, local = divmod(r, plan.ranks_per_node)
+        pid = 4000 + rng.randrange(90) * 1000 + r * 7
+        base = 0x55D000000000 + rng.getrandbits(24) * 0x1000
+        here = min(plan.ranks_per_node, plan.ranks - node * plan.ranks_per_node)
+        rank = Rank(
+            rank=r,
+            host=f"gpu-node{node + 1}",
+            pid=pid,
+            device=local,
+            pointers={"world": base, "node": base + 0x234560},
+            comm_ranks={"world": (world_id, r, plan.ranks), "node": (f"{world_id}/{node}", local, here)},
+            stream=base + 0x1000,
+        )
+        labels = {"srun": f"{r}: ", "torchrun": f"[rank{r}]:", "mpirun": f"[1,{r}]<stdout>:", "none": ""}
+        rank.label = labels[plan.label] if plan.layout == "merged" else ""
+        rank.prefix = f"{rank.label}{rank.host}:{pid}:{pid} [{local}] NCCL INFO "
+        ranks.append(rank)
+    return ranks
+
+
+def program(plan: Plan, rng: random.Random) -> list[Op]:
+    """The calls of one iteration of a sharded training loop, every rank's but for Send and Recv."""
+    ops = [Op("world", "Broadcast", 1, 7, 0, plan.ranks - 1, 0)]
+    for layer in range(plan.layers):
+        size = 10 ** rng.randrange(3, 8) + layer * 16
+        ops.append(Op("world", "AllGather", size, 9, 0, 0, len(ops)))
+        ops.append(Op("world", "AllGather", size, 9, 0, 0, len(ops)))
+        ops.append(Op("world", "ReduceScatter", size, 9, 0, 0, len(ops)))
+        if plan.split and layer % 2:
+            ops.append(Op("node", "AllReduce", 4096 + layer, 7, 0, 0, len(ops)))
+        if plan.point_to_point and layer == plan.layers - 1:
+            group = len(ops)
+            ops.append(Op("world", "Send", 2048, 7, 0, -1, group))
+            ops.append(Op("world", "Recv", 2048, 7, 0, -1, group))
+    ops.append(Op("world", "AllReduce", 1, 7, 2, 0, len(ops)))
+    return ops
+
+
+def call_text(rank: Rank, op: Op, plan: Plan, op_count: int, rng: random.Random) -> str:
+    """The line of one call, without what launchers put before it."""
+    root = op.root if op.kind not in POINT_TO_POINT else (rank.rank + 1) % plan.ranks
+    size = rank.comm_ranks[op.comm][2]
+    send = "(nil)" if op.kind == "Recv" else f"0x7f{rng.getrandbits(40):010x}"
+    receive = "(nil)" if op.kind == "Send" else f"0x7f{rng.getrandbits(40):010x}"
+    return (
+        f"{op.kind}: opCount {op_count:x} sendbuff {send} recvbuff {receive} count {op.count}"
+        f" datatype {op.datatype} op {op.op} root {root} comm 0x{rank.pointers[op.comm]:x}"
+        f" [nranks={size}] stream 0x{rank.stream:x}"
+    )
+
+
+def init_line(rank: Rank, comm: str, version: str, state: str) -> str | None:
+    """An Init line as this version prints it; None where it prints none."""
+    id_, number, size = rank.comm_ranks[comm]
+    n = minor(version)
+    if state == "START" and n < 18:
+        return None
+    child = comm == "node" and n >= 23
+    bus = f" busId {0x1000 * (rank.device + 1) + 0x60000:x}"
+    text = f"comm 0x{rank.pointers[comm]:x} rank {number} nranks {size} cudaDev {rank.device}"
+    text += {True: f" nvmlDev {rank.device}", False: ""}[n == 4 or n >= 18]
+    text += bus if n > 4 else ""
+    if child:
+        split = {True: "childCount 1 ", False: "splitCount 1 " if n >= 24 else ""}[n >= 29]
+        text += f" parent 0x{rank.pointers['world']:x} {split}color {id_.partition('/')[2]} key {number}"
+    elif n >= 16:
+        text += f" commId {id_ if comm == 'world' else '0x' + format(abs(hash_id(id_)), 'x')}"
+    if n >= 21:
+        name = "ncclCommSplit" if child else "ncclCommInitRank" + ("Config" if n >= 23 else "")
+        text = f"{name} {text}"
+    if n >= 29 and state == "START":
+        text = f"[Rank {rank.rank}] {text}"
+    return text + ("- " if child and state == "START" else " - ") + f"Init {state}"
+
+
+def hash_id(text: str) -> int:
+    """A number for a name that does not change from run to run."""
+    value = 14695981039346656037
+    for byte in text.encode():
+        value = (value ^ byte) * 1099511628211 % (1 << 64)
+    return value | 1 << 63
+
+
+def comm_name(rank: Rank, comm: str, plan: Plan) -> str:
+    """How the reader names the communicator."""
+    id_, _, size = rank.comm_ranks[comm]
+    n = minor(plan.version)
+    if n < 16:
+        return f"{size} ranks #0"
+    if comm == "world":
+        return id_
+    if n >= 23:
+        split = "1" if n >= 24 else "#0"
+        return f"{id_.partition('/')[0]} split {split} color {id_.partition('/')[2]}"
+    return "0x" + format(abs(hash_id(id_)), "x")
+
+
+def setup_lines(rank: Rank, plan: Plan, truth: Truth, comms: list[str]) -> Iterator[str]:
+    """From the first line to Init COMPLETE and the transports, of one rank."""
+    n = minor(plan.version)
+    node = rank.rank // plan.ranks_per_node
+    colon = ":" if n >= 24 else " :"
+    address = f"10.0.{node}.{rank.device + 1}"
+    yield f"Bootstrap{colon} Using eth0:{address}<0>"
+    on_socket = plan.socket_rank >= 0 and plan.socket_rank // plan.ranks_per_node == node
+    if on_socket:
+        yield "NET/IB : No device found."
+        yield f"NET/Socket : Using [0]eth0:{address}<0>"
+        yield "Using network Socket"
+    else:
+        yield f"NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB {'[RO]' if n >= 12 else ''}; OOB eth0:{address}<0>"
+        yield "Using network IB"
+    missing = plan.fault == "no-init" and rank.rank == plan.fault_rank
+    for comm in comms:
+        start = init_line(rank, comm, plan.version, "START")
+        if start:
+            yield start
+        if missing:
+            return
+        if comm == "world":
+            yield from transport_lines(rank, plan, truth, "Socket/0" if on_socket else "IB/0/GDRDMA")
+        if plan.fault == "no-init" and comm == "world":
+            return
+        yield init_line(rank, comm, plan.version, "COMPLETE") or ""
+
+
+def transport_lines(rank: Rank, plan: Plan, truth: Truth, net: str) -> Iterator[str]:
+    """Two channels around the ring: NVLink within a node, the network between nodes."""
+    n = minor(plan.version)
+    word = "Ring" if n < 7 else "Channel"
+    suffix = "/0" if n >= 14 else ""
+    peer = (rank.rank + 1) % plan.ranks
+    if plan.ranks < 2:
+        return
+    across = peer // plan.ranks_per_node != rank.rank // plan.ranks_per_node
+    via = f"NET/{net}" if across else ("P2P/CUMEM" if n >= 18 else "P2P/IPC")
+    send = " [send]" if across else ""
+    for channel in range(2):
+        seen = truth.transports.setdefault(rank.host, {})
+        seen[via] = seen.get(via, 0) + 1
+        device = peer % plan.ranks_per_node
+        yield (
+            f"{word} {channel:02d}{suffix} : {rank.rank}[{rank.device}] -> {peer}[{device}]{send} via {via}"
+        )
+    if n >= 8:
+        yield "Connected all rings" + (", use ring PXN 0 GDR 1" if n >= 24 else "")
+
+
+class Writer:
+    """Writes lines and notes what is true."""
+
+    def __init__(self, plan: Plan, out: Path, rng: random.Random) -> None:
+        self.plan = plan
+        self.rng = rng
+        self.truth = Truth()
+        self._out = out
+        self._files: dict[str, IO[bytes]] = {}
+        self._current: dict[str, int] = {}
+        self._rows: list[dict[str, Any]] = []
+        self._row_of_rank: dict[int, int] = {}
+        self._held: tuple[Rank, bytes, tuple[Rank, Op] | None] | None = None
+        self._end = b"\r\n" if plan.carriage_returns else b"\n"
+        self._new_row(None)
+
+    def _new_row(self, name: str | None) -> int:
+        self._rows.append({"iteration": name, "counts": {}, "by_rank": {}})
+        return len(self._rows) - 1
+
+    def file_of(self, rank: Rank) -> str:
+        """Name of the file a rank writes to."""
+        if self.plan.layout == "merged":
+            return "job.log"
+        return f"nccl.{rank.host}.{rank.pid}.log"
+
+    def raw(self, rank: Rank, data: bytes) -> None:
+        """Bytes into the rank's file."""
+        name = self.file_of(rank)
+        if name not in self._files:
+            self._files[name] = (self._out / name).open("wb")
+            self.truth.files.append(name)
+        self._files[name].write(data)
+        self.truth.bytes += len(data)
+        self.truth.lines += data.count(b"\n")
+        text = data.rstrip(b"\r\n").rpartition(b"\n")[2]
+        if text.strip():
+            self.truth.last_lines[name] = text.rstrip(b"\r").decode()
+
+    def line(self, rank: Rank, text: str) -> None:
+        """A line that is no call."""
+        self.settle()
+        self.raw(rank, text.encode() + self._end)
+
+    def mark(self, rank: Rank, name: str) -> None:
+        """The trainer's line."""
+        self.line(rank, f"{rank.label} iteration {name:>8}/ 500000 | lm loss: 2.345 | grad norm: 1.2")
+        if self.plan.layout == "per-rank":
+            self._row_of_rank[rank.rank] = self._find_row(name)
+        elif self.plan.marks == "all" and self.plan.label != "none":
+            self._row_of_rank[rank.rank] = self._find_row(name)
+        elif self._rows[-1]["iteration"] != name:
+            self._new_row(name)
+
+    def _find_row(self, name: str) -> int:
+        for i in range(len(self._rows) - 1, -1, -1):
+            if self._rows[i]["iteration"] == name:
+                return i
+        return self._new_row(name)
+
+    def call(self, rank: Rank, op: Op, op_count: int) -> None:
+        """A collective call, now and then with another rank's line written into it."""
+        text = (rank.prefix + call_text(rank, op, self.plan, op_count, self.rng)).encode()
+        if self._held:
+            other, held, _ = self._held
+            if other.rank != rank.rank and self.file_of(other) == self.file_of(rank):
+                self._tear(rank, text, op)
+                return
+            self.settle()
+        if self.plan.torn and self.rng.random() < self.plan.torn:
+            self._held = (rank, text, (rank, op))
+            return
+        self._count(rank, op)
+        self.raw(rank, text + self._end)
+
+    def _tear(self, rank: Rank, text: bytes, op: Op) -> None:
+        assert self._held and self._held[2]
+        other, held, (_, torn_op) = self._held
+        self._held = None
+        mark = held.index(b": opCount ") + len(b": opCount ")
+        place = self.rng.choice(("head", "fields", "fields", "end"))
+        if place == "end":
+            cut = len(held)
+        elif place == "head":
+            cut = len(other.label) + self.rng.randrange(1, len(other.host) - 3)
+        else:
+            cut = self.rng.randrange(mark, len(held) - 30)
+        # Cut inside the host's name the call is whole on a line of its own.
+        self._count(other, torn_op, torn=mark <= cut < len(held))
+        self._count(rank, op)
+        rest = held[cut:] + self._end if cut < len(held) else b""
+        self.raw(rank, held[:cut] + text + self._end + rest)
+
+    def settle(self) -> None:
+        """Write what was held back to be torn."""
+        if self._held and self._held[2]:
+            rank, text, (_, op) = self._held
+            self._held = None
+            self._count(rank, op)
+            self.raw(rank, text + self._end)
+
+    def _count(self, rank: Rank, op: Op, torn: bool = False) -> None:
+        name = str(rank.rank)
+        at = self._row_of_rank.get(rank.rank)
+        if at is None:
+            at = 0 if self.plan.layout == "per-rank" else len(self._rows) - 1
+            if self.plan.marks == "all" and self.plan.label != "none" and self.plan.layout == "merged":
+                at = 0
+        row = self._rows[at]
+        row["counts"][op.kind] = row["counts"].get(op.kind, 0) + 1
+        mine = row["by_rank"].get(name)
+        if mine is None:
+            mine = row["by_rank"][name] = {}
+        mine[op.kind] = mine.get(op.kind, 0) + 1
+        if torn:
+            self.truth.torn[name] = self.truth.torn.get(name, 0) + 1
+            return
+        comm = comm_name(rank, op.comm, self.plan)
+        kinds = self.truth.comm_kinds.setdefault(comm, {}).setdefault(name, {})
+        kinds[op.kind] = kinds.get(op.kind, 0) + 1
+        positions = self.truth.positions.setdefault(comm, {})
+        positions[name] = positions.get(name, 0) + (op.kind not in POINT_TO_POINT)
+
+    def close(self) -> Truth:
+        """Write out; sum up."""
+        self.settle()
+        for stream in self._files.values():
+            stream.close()
+        truth = self.truth
+        rows = [r for r in self._rows if r["iteration"] is not None or r["counts"]]
+        truth.by_iteration = rows
+        for row in rows:
+            for rank, kinds in row["by_rank"].items():
+                mine = truth.by_rank.setdefault(rank, {})
+                for kind, n in kinds.items():
+                    mine[kind] = mine.get(kind, 0) + n
+                    truth.collectives[kind] = truth.collectives.get(kind, 0) + n
+        return truth
+
+
+def has_network(rank: Rank, op: Op, plan: Plan) -> bool:
+    """Whether the call makes work for the proxy: opCount grows only then, and not on every rank."""
+    return op.comm == "world" and plan.ranks > plan.ranks_per_node and rank.rank % 4 != 3
+
+
+def generate(plan: Plan, out: Path) -> Truth:
+    """Write the logs into a folder, truth.json beside them."""
+    rng = random.Random(plan.seed)
+    ranks = make_ranks(plan, rng)
+    ops = program(plan, rng)
+    writer = Writer(plan, out, rng)
+    comms = ["world", "node"] if plan.split else ["world"]
+    setups = [list(setup_lines(r, plan, writer.truth, comms)) for r in ranks]
+    while any(setups):
+        for rank, lines in zip(ranks, setups, strict=True):
+            if lines:
+                writer.line(rank, rank.prefix + lines.pop(0))
+    if plan.fault == "no-init":
+        writer.truth.incomplete = [str(r.rank) for r in ranks] if minor(plan.version) >= 18 else []
+        return finish(writer, plan, out)
+    for i in range(plan.warnings):
+        rank = ranks[i % len(ranks)]
+        before = rank.prefix.replace("NCCL INFO ", "transport/net_ib.cc:75 NCCL WARN ")
+        text = f"NET/IB : mlx5_{i % 3}:1 Got async event : port error"
+        writer.line(rank, "")
+        writer.line(rank, before + text)
+        known = "NET/IB : mlx#_#:# Got async event : port error"
+        writer.truth.warnings[known] = writer.truth.warnings.get(known, 0) + 1
+    train(plan, writer, ranks, ops, rng)
+    return finish(writer, plan, out)
+
+
+def train(plan: Plan, writer: Writer, ranks: list[Rank], ops: list[Op], rng: random.Random) -> None:
+    """Iterations until there are enough; ranks run a few calls apart, as processes do."""
+    fault_at = next(i for i, op in enumerate(ops) if op.kind == "ReduceScatter")
+    if plan.fault == "root":
+        fault_at = 0
+    iteration = 0
+    while (writer.truth.bytes < plan.size_bytes) if plan.size_bytes else (iteration < plan.iterations):
+        faulty = plan.fault != "none" and iteration == plan.fault_iteration
+        lag = [rng.randrange(4) for _ in ranks]
+        order = [(i + lag[r.rank], rng.random(), i, r) for i in range(len(ops)) for r in ranks]
+        order.sort(key=lambda at: at[:2])
+        # Send and Recv of a group, and all else of one rank, stay in order: lag moves whole ranks.
+        groups: dict[tuple[int, int], int] = {}
+        for _, _, i, rank in order:
+            if i == 0 and (plan.marks == "all" or (plan.marks == "first" and rank.rank == 0)):
+                writer.mark(rank, str(iteration))
+            op = ops[i]
+            if faulty and plan.hang and stopped(plan, rank, i, fault_at):
+                continue
+            if faulty and rank.rank == plan.fault_rank and i == fault_at:
+                op_or_none = broken(plan, op)
+                note_mismatch(plan, writer, rank, op, fault_at)
+                if op_or_none is None:
+                    continue
+                op = op_or_none
+            key = (rank.rank, op.group)
+            if key not in groups:
+                groups[key] = rank.op_counts[op.comm]
+                rank.op_counts[op.comm] += has_network(rank, op, plan)
+            writer.call(rank, op, groups[key])
+        iteration += 1
+        if faulty and plan.hang:
+            break
+
+
+def stopped(plan: Plan, rank: Rank, index: int, fault_at: int) -> bool:
+    """After the fault ranks call on for a little, since a call only enqueues; then nobody does."""
+    if plan.fault == "stalled":
+        return index >= fault_at if rank.rank == plan.fault_rank else index > fault_at + rank.rank % 3
+    return index > fault_at + 2
+
+
+def broken(plan: Plan, op: Op) -> Op | None:
+    """What the faulty rank calls in place of the right thing; None: nothing."""
+    words = asdict(op)
+    if plan.fault == "missing":
+        return None
+    if plan.fault == "count":
+        words["count"] += 1
+    elif plan.fault == "datatype":
+        words["datatype"] = 7
+    elif plan.fault == "root":
+        words["root"] = 0
+    elif plan.fault == "kind":
+        words["kind"] = "AllGather"
+    return Op(**words)
+
+
+def note_mismatch(plan: Plan, writer: Writer, rank: Rank, op: Op, fault_at: int) -> None:
+    """The truth about the fault."""
+    comm = comm_name(rank, op.comm, plan)
+    writer.settle()
+    if plan.fault == "stalled":
+        return
+    index = writer.truth.positions.get(comm, {}).get(str(rank.rank), 0)
+    differs = {"count": ["count"], "datatype": ["datatype"], "root": ["root"], "kind": ["kind"]}
+    writer.truth.mismatch = {
+        "communicator": comm,
+        "index": index,
+        "ranks": [str(rank.rank)],
+        "skipped": plan.fault == "missing",
+        "differs": differs.get(plan.fault),
+    }
+
+
+def finish(writer: Writer, plan: Plan, out: Path) -> Truth:
+    """Close the files and write the truth."""
+    truth = writer.close()
+    for comm, positions in truth.positions.items():
+        judged = {r: n for r, n in positions.items() if r not in truth.torn}
+        if judged and min(judged.values()) < max(judged.values()):
+            low = min(judged.values())
+            truth.behind += sorted(f"{comm} {r}" for r, n in judged.items() if n == low)
+    (out / "truth.json").write_text(json.dumps({"plan": asdict(plan), **asdict(truth)}, indent=1))
+    return truth
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `1G`, `300M`, `20000`."""
+    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    return int(float(text[:-1] if scale > 1 else text) * scale)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--size", type=parse_size, default=0)
+    parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--ranks-per-node", type=int, default=8)
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--layout", choices=("merged", "per-rank"), default="merged")
+    parser.add_argument("--label", choices=LABELS, default="none")
+    parser.add_argument("--marks", choices=("first", "all", "none"), default="first")
+    parser.add_argument("--version", choices=VERSIONS, default="2.20")
+    parser.add_argument("--fault", choices=FAULTS, default="none")
+    parser.add_argument("--fault-rank", type=int, default=1)
+    parser.add_argument("--fault-iteration", type=int, default=1)
+    parser.add_argument("--no-hang", dest="hang", action="store_false")
+    parser.add_argument("--socket-rank", type=int, default=-1)
+    parser.add_argument("--torn", type=float, default=0.0)
+    parser.add_argument("--warnings", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    words = vars(parser.parse_args())
+    out = words.pop("out")
+    out.mkdir(parents=True, exist_ok=True)
+    words["size_bytes"] = words.pop("size")
+    truth = generate(Plan(**words), out)
+    print(f"{truth.lines} lines, {truth.bytes} bytes in {len(truth.files)} files under {out}")
+
+
+if __name__ == "__main__":
+    main()

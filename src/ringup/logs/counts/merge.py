@@ -1,0 +1,158 @@
+"""Slices of one file put together, exactly: what a slice took over stands in the slice before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ringup.logs.counts.ledger import Ledger
+from ringup.logs.counts.model import (
+    MASK,
+    MAX_TRANSPORTS,
+    MAX_WARNINGS,
+    RADIX,
+    TAIL,
+    Comm,
+    Part,
+    Process,
+    Sequence,
+    SequenceKey,
+    Warn,
+)
+
+
+def merge(parts: Iterable[Part]) -> Part:
+    """One file from its slices in order.  Raises ValueError for slices counted in different ways."""
+    whole: Part | None = None
+    ledger: Ledger | None = None
+    for part in parts:
+        if whole is None or ledger is None:
+            whole = Part(engine=part.engine, numbered=part.numbered)
+            ledger = Ledger(whole, None, None)
+        if part.numbered != whole.numbered or part.engine != whole.engine:
+            raise ValueError("slices of one file must be counted in the same way")
+        _put(whole, part, ledger)
+    return whole or Part()
+
+
+def _put(whole: Part, part: Part, ledger: Ledger) -> None:
+    _put_rows(whole, part, ledger)
+    _put_processes(whole, part, ledger)
+    _put_sequences(whole, part, ledger)
+    for key, n in part.transports.items():
+        if key in whole.transports or len(whole.transports) < MAX_TRANSPORTS:
+            whole.transports[key] = whole.transports.get(key, 0) + n
+    for text, warn in part.warnings.items():
+        known = whole.warnings.get(text)
+        if known:
+            whole.warnings[text] = Warn(text, known.first, known.count + warn.count)
+        elif len(whole.warnings) < MAX_WARNINGS:
+            whole.warnings[text] = Warn(text, warn.first.moved(whole.bytes, whole.lines), warn.count)
+        else:
+            whole.warnings_dropped += warn.count
+    whole.warnings_dropped += part.warnings_dropped
+    for process, n in part.torn.items():
+        whole.torn[process] = whole.torn.get(process, 0) + n
+    if part.last:
+        whole.last = part.last.moved(whole.bytes, whole.lines)
+    whole.bytes += part.bytes
+    whole.lines += part.lines
+
+
+def _put_rows(whole: Part, part: Part, ledger: Ledger) -> None:
+    columns = [ledger.number_of(column) for column in part.columns]
+    before = dict(whole.label_rows)
+    own_row = []
+    for i, row in enumerate(part.rows):
+        if i and row.name is not None:
+            own_row.append(ledger.mark(row.name, row.by))
+        else:
+            own_row.append(len(whole.rows) - 1)
+        follow = len(whole.rows) - 1
+        for column, own, count in row.items():
+            # A label that marked its own iterations earlier goes on with its last one.
+            earlier = None if own else before.get(part.columns[column].label)
+            if own:
+                whole.rows[own_row[i]].add(columns[column], True, count)
+            elif earlier is not None:
+                whole.rows[earlier].add(columns[column], True, count)
+            else:
+                whole.rows[follow].add(columns[column], False, count)
+    for label, at in part.label_rows.items():
+        whole.label_rows[label] = own_row[at]
+    whole.rows_pooled |= part.rows_pooled
+
+
+def _put_processes(whole: Part, part: Part, ledger: Ledger) -> None:
+    for theirs in part.processes.values():
+        ours: Process = ledger.process(theirs.host, theirs.pid)
+        ours.label = ours.label or theirs.label
+        ours.devices |= theirs.devices
+        ours.stage = max(ours.stage, theirs.stage)
+        ours.warnings += theirs.warnings
+        shift = (whole.bytes, whole.lines)
+        ours.first = ours.first or (theirs.first and theirs.first.moved(*shift))
+        ours.last = theirs.last.moved(*shift) if theirs.last else ours.last
+        ours.first_warning = ours.first_warning or (
+            theirs.first_warning and theirs.first_warning.moved(*shift)
+        )
+
+
+def _put_sequences(whole: Part, part: Part, ledger: Ledger) -> None:
+    keys = sorted({*part.sequences, *part.comms}, key=lambda key: key[3])
+    moved: dict[SequenceKey, SequenceKey] = {}
+    orders = {key: ledger.comm_count(*key) for key in {(k[0], k[1]) for k in part.comms}}
+    base: dict[tuple[str, str, str], int] = {}
+    for key in keys:
+        moved[key] = _key_in_whole(whole, part, key, ledger, base)
+    for key, comm in part.comms.items():
+        known = whole.comms.get(moved[key])
+        if known is None:
+            ours = Comm(**vars(comm))
+            ours.order += orders[key[0], key[1]]
+            if ours.parent:
+                of = (key[0], key[1], ours.parent[0], ours.parent[1])
+                ours.parent = (of[2], moved.get(of, ledger.now(of))[3], *ours.parent[2:])
+            whole.comms[moved[key]] = ours
+            ledger.count_comm(key[0], key[1], ours.order + 1)
+        else:
+            known.started |= comm.started
+            known.complete |= comm.complete
+            known.comm_id = known.comm_id or comm.comm_id
+    for key, sequence in part.sequences.items():
+        _extend(whole.sequences.setdefault(moved[key], Sequence()), sequence, whole)
+
+
+def _key_in_whole(
+    whole: Part, part: Part, key: SequenceKey, ledger: Ledger, base: dict[tuple[str, str, str], int]
+) -> SequenceKey:
+    """The same communicator in the whole file: a pointer used again is another one.  Oldest use first."""
+    host, pid, pointer, generation = key
+    now = ledger.now(key)
+    if generation:
+        now = (host, pid, pointer, base.setdefault(key[:3], now[3]) + generation)
+    elif key in part.comms:
+        # Init COMPLETE without START: the end of one begun before, or of NCCL before 2.16 a new one.
+        known = whole.comms.get(now)
+        if known.complete if known else (now[3] or now in whole.sequences):
+            now = (host, pid, pointer, now[3] + 1)
+    ledger.use(now)
+    base.setdefault(key[:3], now[3])
+    return now
+
+
+def _extend(ours: Sequence, theirs: Sequence, whole: Part) -> None:
+    shift, lines = whole.bytes, whole.lines
+    if not ours.count and not ours.sliced and not shift:
+        ours.milestones, ours.step = dict(theirs.milestones), theirs.step
+    elif theirs.count:
+        ours.sliced = True
+    for kind, n in theirs.kinds.items():
+        ours.kinds[kind] = ours.kinds.get(kind, 0) + n
+    ours.digest = (ours.digest * pow(RADIX, theirs.count, 1 << 64) + theirs.digest) & MASK
+    ours.count += theirs.count
+    ours.tail = (ours.tail + [(h, o + shift, n + lines, k) for h, o, n, k in theirs.tail])[-TAIL:]
+    if ours.first is None and theirs.first:
+        ours.first = (theirs.first[0] + shift, theirs.first[1] + lines)
+    ours.nranks = ours.nranks or theirs.nranks
+    if theirs.last:
+        ours.last = (theirs.last[0] + shift, theirs.last[1] + lines, theirs.last[2])

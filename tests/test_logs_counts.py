@@ -1,0 +1,230 @@
+"""Counting: exact against the generator's truth, whole or in slices, with either engine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.nccl_logs import VERSIONS, Plan, Truth, generate
+from ringup.logs import counts
+
+ENGINES = ("stdlib", "numpy")
+
+
+def blocks(data: bytes, size: int = counts.BLOCK_BYTES) -> Iterator[bytes]:
+    for at in range(0, len(data), size):
+        yield data[at : at + size]
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.glob("*.log"))}
+
+
+def count(
+    files: dict[str, bytes],
+    engine: str = "stdlib",
+    slices: int = 1,
+    sequences: bool = True,
+    size: int = 65536,
+) -> counts.Run:
+    parts = {}
+    for name, data in files.items():
+        borders = counts.cut(len(data), slices, lambda at, n, data=data: data[at : at + n])
+        known = {key for key in counts.scan(blocks(data[:100_000], size), engine="stdlib").processes}
+        parts[name] = counts.merge(
+            counts.scan(blocks(data[a:b], size), engine=engine, sequences=sequences, known=known)
+            for a, b in borders
+        )
+    return counts.join(parts)
+
+
+def reader(files: dict[str, bytes]) -> Any:
+    return lambda file, start, end: blocks(files[file][start:end], 10_000)
+
+
+def check(run: counts.Run, truth: Truth, sequences: bool = True) -> None:
+    assert run.collectives == truth.collectives
+    assert run.by_rank == truth.by_rank
+    assert [asdict(i) for i in run.by_iteration] == [
+        {"name": r["iteration"], "counts": r["counts"], "by_rank": r["by_rank"]} for r in truth.by_iteration
+    ]
+    assert run.transports_by_host == truth.transports
+    assert {w.text: w.count for _, w in run.warnings} == truth.warnings
+    assert run.torn == truth.torn
+    assert {name: part.last.text for name, part in run.parts.items() if part.last} == truth.last_lines
+    assert sum(part.lines for part in run.parts.values()) == truth.lines
+    assert sum(part.bytes for part in run.parts.values()) == truth.bytes
+    if sequences:
+        check_sequences(run, truth)
+
+
+def check_sequences(run: counts.Run, truth: Truth) -> None:
+    kinds = {
+        c.id: {m.name: m.calls.kinds for m in c.members if m.calls.kinds}
+        for c in run.by_communicator.values()
+        if c.kinds
+    }
+    assert kinds == truth.comm_kinds
+    for name, positions in truth.positions.items():
+        ours = {m.name: m.position for m in run.by_communicator[name].members if m.name in positions}
+        assert ours == positions
+    lowest: dict[str, int] = {}
+    for b in run.behind:
+        lowest[b.communicator] = min(b.index, lowest.get(b.communicator, b.index))
+    behind = sorted(f"{b.communicator} {b.rank}" for b in run.behind if b.index == lowest[b.communicator])
+    assert behind == sorted(truth.behind)
+    assert sorted(r for _, r in run.incomplete) == sorted(truth.incomplete)
+
+
+PLANS = [
+    Plan(),
+    Plan(layout="per-rank", marks="all"),
+    Plan(layout="per-rank", marks="first", seed=1),
+    Plan(label="srun", marks="all", seed=2),
+    Plan(label="torchrun", marks="all", seed=3, ranks=12),
+    Plan(label="mpirun", marks="first", seed=4),
+    Plan(label="none", marks="none", seed=5),
+    Plan(socket_rank=5, warnings=7, seed=6),
+    Plan(torn=0.05, iterations=6, seed=7),
+    Plan(torn=0.2, label="srun", iterations=6, seed=8),
+    Plan(carriage_returns=True, seed=9),
+    Plan(ranks=1, ranks_per_node=1, seed=10),
+    Plan(fault="stalled", fault_rank=3, seed=11),
+    Plan(fault="missing", fault_rank=3, seed=12, layout="per-rank", marks="none"),
+    Plan(fault="count", fault_rank=6, seed=13),
+    Plan(fault="no-init", fault_rank=2, seed=14, version="2.24"),
+    *(Plan(version=v, split=int(v[2:]) >= 18, seed=20 + i) for i, v in enumerate(VERSIONS)),
+]
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("plan", PLANS, ids=lambda p: f"{p.version}-{p.layout}-{p.label}-{p.fault}-{p.seed}")
+def test_every_count_is_the_truth(tmp_path: Path, plan: Plan, engine: str, slices: int) -> None:
+    truth = generate(plan, tmp_path)
+    check(count(read_folder(tmp_path), engine, slices), truth)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "plan", [p for p in PLANS if p.fault == "none"], ids=lambda p: f"{p.version}-{p.seed}"
+)
+def test_counts_without_sequences_are_the_same(tmp_path: Path, plan: Plan, engine: str) -> None:
+    truth = generate(plan, tmp_path)
+    run = count(read_folder(tmp_path), engine, slices=2, sequences=False)
+    torn = truth.torn
+    truth.torn = run.torn
+    check(run, truth, sequences=False)
+    assert set(run.torn) <= set(torn)
+
+
+@pytest.mark.parametrize("layout", ["merged", "per-rank"])
+@pytest.mark.parametrize("hang", [True, False])
+@pytest.mark.parametrize("fault", ["missing", "count", "datatype", "root", "kind"])
+def test_the_rank_that_calls_something_else_is_found(
+    tmp_path: Path, fault: str, hang: bool, layout: str
+) -> None:
+    plan = Plan(
+        fault=fault, fault_rank=5, fault_iteration=2, iterations=60, hang=hang, layout=layout, layers=12,
+        marks="none", seed=hash((fault, hang)) % 1000 if False else 31,
+    )  # fmt: skip
+    truth = generate(plan, tmp_path)
+    files = read_folder(tmp_path)
+    run = count(files, "stdlib")
+    found = [counts.explain(m, reader(files)) for m in run.mismatches]
+    found += [m for u in run.unlocated if (m := counts.locate(u, reader(files)))]
+    assert truth.mismatch is not None
+    assert [m.index for m in found] == [truth.mismatch["index"]]
+    assert [p.rank for p in found[0].odd] == truth.mismatch["ranks"]
+    assert found[0].communicator == truth.mismatch["communicator"]
+    assert found[0].skipped == truth.mismatch["skipped"]
+    if truth.mismatch["differs"]:
+        assert list(found[0].differs) == truth.mismatch["differs"]
+    for party in (*found[0].odd, found[0].usual):
+        line = files[party.file].split(b"\n")[party.line - 1].decode()
+        assert line == party.text
+
+
+def summary(part: counts.Part) -> Any:
+    """Everything a part says, in comparable form."""
+    return {
+        "columns": sorted(map(str, part.columns)),
+        "rows": [
+            (row.name, sorted((str(part.columns[c]), own, n) for c, own, n in row.items()))
+            for row in part.rows
+        ],
+        "labels": part.label_rows,
+        "processes": {k: vars(p) for k, p in part.processes.items()},
+        "comms": {k: vars(c) for k, c in part.comms.items()},
+        "sequences": {
+            k: (s.kinds, s.count, s.tail and [t[1:] for t in s.tail], s.first, s.last, s.nranks)
+            for k, s in part.sequences.items()
+        },
+        "transports": part.transports,
+        "warnings": part.warnings,
+        "torn": part.torn,
+        "last": part.last,
+        "size": (part.lines, part.bytes),
+    }
+
+
+PIECES = st.sampled_from(
+    [
+        b"nod1:1:1 [0] NCCL INFO AllReduce: opCount 1f sendbuff 0x7f0000000001 recvbuff 0x7f0000000002 count 8 datatype"
+        b" 7 op 0 root 0 comm 0x55d000000000 [nranks=2] stream 0x55d000001000",
+        b"nod2:2:2 [1] NCCL INFO AllGather: opCount 2 sendbuff 0x7f0000000001 recvbuff 0x7f0000000002 count 123456"
+        b" datatype 9 op 0 root 0 comm 0x55d000000f00 [nranks=2] stream 0x55d000001000",
+        b"3: node-3:33333:44444 [3] NCCL INFO Send: opCount abc sendbuff 0x7f0000000001 recvbuff (nil) count 1"
+        b" datatype 7 op 0 root 2 comm 0x5500 [nranks=2] stream 0x5000",
+        b"[0] NCCL INFO Recv: opCount 3 sendbuff (nil) recvbuff 0x7f count 1 datatype 7 op 7 root 11 comm 0x5500"
+        b" [nranks=2] stream (nil)",
+        b"nod1:1:1 [0] NCCL INFO comm 0x55d000000000 rank 0 nranks 2 cudaDev 0 busId 1000 commId 0x77 - Init START",
+        b"nod1:1:1 [0] NCCL INFO comm 0x55d000000000 rank 0 nranks 2 cudaDev 0 busId 1000 commId 0x77 - Init COMPLETE",
+        b"nod2:2:2 [1] NCCL INFO comm 0x55d000000f00 rank 1 nranks 2 cudaDev 1 busId 2000 commId 0x77 - Init COMPLETE",
+        b"nod1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via NET/IB/0",
+        b"nod2:2:2 [1] x.cc:7 NCCL WARN something 0x7f failed",
+        b"iteration 5/ 100 | loss 1",
+        b"3: step 6",
+        b"Epoch: [1][ 20/500]",
+        b"\r  5%|#  | 5/100\r",
+        b"",
+        b"\x00\xff\x1b[31m",
+        b"NCCL INFO AllReduce: opCount",
+    ]
+)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    pieces = draw(st.lists(PIECES, max_size=60))
+    out = []
+    for piece in pieces:
+        cut = draw(st.integers(0, len(piece))) if draw(st.integers(0, 9)) == 0 else len(piece)
+        out.append(piece[:cut] + draw(st.sampled_from([b"\n", b"\n", b"\n", b"\n", b"\r\n", b"", b"\n\n"])))
+    return b"".join(out)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(streams(), st.sampled_from([1, 7, 64, 500, 1 << 20]))
+def test_both_engines_say_the_same(data: bytes, size: int) -> None:
+    lines: dict[str, list[Any]] = {"stdlib": [], "numpy": []}
+    parts = [counts.scan(blocks(data, size), lines[e].extend, engine=e) for e in ENGINES]
+    assert summary(parts[0]) == summary(parts[1])
+    assert lines["stdlib"] == lines["numpy"]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(streams(), st.integers(2, 5), st.sampled_from(ENGINES))
+def test_slices_put_together_are_the_whole(data: bytes, slices: int, engine: str) -> None:
+    known = [("nod1", "1"), ("nod2", "2"), ("node-3", "33333")]
+    whole = counts.merge([counts.scan(blocks(data), engine=engine, known=known)])
+    borders = counts.cut(len(data), slices, lambda at, n: data[at : at + n])
+    parts = [counts.scan(blocks(data[a:b]), engine=engine, known=known) for a, b in borders]
+    assert summary(counts.merge(parts)) == summary(whole)
