@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import socket
 import subprocess
@@ -122,6 +123,16 @@ def test_a_node_that_says_too_much_is_not_believed() -> None:
     voice = Voice(local(1)[0], "00" * 16)
     voice.hear(b"x" * (ANSWER_LIMIT_BYTES + 1))
     assert voice.failure == "said more than 16 MiB"
+
+
+def test_a_node_with_few_file_descriptors_is_slower_not_unreachable(tmp_path: Path) -> None:
+    few = script(tmp_path, f'ulimit -n 28; exec {sys.executable} "$@"')
+    proof = proved(local(3), n1=few)
+    assert [li for li in proof.links if not li.ok or li.error] == [] and proof.unknown == {}
+
+
+def test_every_part_of_the_payload_is_python_3_8() -> None:
+    ast.parse(pairs.payload_source(), feature_version=(3, 8))
 
 
 def test_what_a_dying_node_said_last_is_its_reason(tmp_path: Path) -> None:

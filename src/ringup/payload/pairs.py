@@ -20,6 +20,10 @@ import sys
 import time
 
 
+GUEST_S = 5.0
+"""How long a connection that came in is kept when there is no room for others."""
+
+
 class Orders:
     """What the launcher says, line by line."""
 
@@ -55,7 +59,7 @@ class Node:
             except (OSError, ValueError):
                 pass
         self.room = (8192 if soft == resource.RLIM_INFINITY else soft) // 2
-        self.waiting = []
+        self.waiting, self.paused = [], []
         self.look_ups = None
 
     def watch(self, sock, handler, mask):
@@ -70,6 +74,21 @@ class Node:
         if self.watched.pop(sock, None) is not None:
             self.selector.unregister(sock)
         sock.close()
+
+    def pause(self, listening):
+        """Out of file descriptors: who comes now waits in the kernel until some are free again."""
+        self.selector.unregister(listening.sock)
+        del self.watched[listening.sock]
+        self.paused.append(listening)
+
+    def resume(self, now):
+        if not self.paused:
+            return
+        for guest in [g for g in self.guests if now - g.since > GUEST_S]:
+            guest.close()
+        for listening in self.paused:
+            self.watch(listening.sock, listening, selectors.EVENT_READ)
+        self.paused = []
 
     def has_room(self):
         return len(self.watched) - len(self.guests) < self.room
@@ -242,7 +261,7 @@ class Node:
         self.selector.register(0, selectors.EVENT_READ, Orders(self))
         tick = 0.0
         while True:
-            idle = self.done and self.look_ups is None
+            idle = self.done and self.look_ups is None and not self.paused
             for key, mask in self.selector.select(None if idle else TICK_S):
                 # What one handler closed must not be handed to the next.
                 if isinstance(key.fileobj, int) or key.fileobj in self.watched:
@@ -250,8 +269,11 @@ class Node:
             now = time.monotonic()
             if self.look_ups is not None and now >= self.look_ups.until:
                 self.ready(0)
-            if not self.done and (now >= tick or all(a.over for a in self.active)):
+            due = now >= tick
+            if due:
                 tick = now + TICK_S
+                self.resume(now)
+            if not self.done and (due or all(a.over for a in self.active)):
                 self.advance()
 
 

@@ -87,6 +87,7 @@ class Guest:
         self.node, self.sock = node, sock
         self.hello, self.out = b"", b""
         self.size = self.received = self.sent = 0
+        self.since = time.monotonic()
 
     def ready(self, mask):
         try:
@@ -255,6 +256,10 @@ class Attempt:
         except OSError as error:
             if one is not None:
                 one.close()
+            if error.errno in (errno.EMFILE, errno.ENFILE) and one is None:
+                # Others are to end first; `tick` tries again.
+                self.opened, self.word = self.opened - 1, words(error.errno)
+                return
             self.lost(one, words(error.errno))
 
     def reached(self, stage, rtt=0):
@@ -350,10 +355,9 @@ class Listening:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self.node.guests:
-                    return
-                next(iter(self.node.guests)).close()
-                continue
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self.node.pause(self)
+                return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             guest = Guest(self.node, sock)
