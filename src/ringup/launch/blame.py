@@ -7,6 +7,7 @@ had is never named before one that ended by itself, whichever was seen earlier.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,11 @@ TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_COUNTS_S = 60.0
 """A traceback this long before the end may still be its cause: NCCL takes its time to shut down."""
 SIGTERM = 15
+SIGABRT = 6
+# How C++ says that a destructor met a running thread: torch 2.13 does so when Python ends with a
+# Gloo process group still open, after the exception that ended it and instead of exit code 1.
+_TEARDOWN = "terminate called without an active exception"
+_EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?([A-Za-z_][\w.]*(?:: .*)?)$")
 LAST_WORDS_LINES = 5
 
 
@@ -41,10 +47,33 @@ class End:
         return 0 < self.told_s <= self.failed_s
 
     @property
+    def raised(self) -> str:
+        """
+        The exception that ended it ("ValueError: the data is bad"), "" when none did.
+
+        >>> End("rank", "n", 0, code=1, lines=(TRACEBACK, "  File ...", "ValueError: bad")).raised
+        'ValueError: bad'
+        """
+        if self.code not in (1, -SIGABRT) or TRACEBACK not in self.last_words:
+            return ""
+        lines = [line for line in self.last_words.splitlines()[1:] if line.strip()]
+        if self.code == -SIGABRT:
+            if _TEARDOWN not in lines:
+                return ""
+            lines = lines[: lines.index(_TEARDOWN)]
+        said = [found[1] for line in lines if (found := _EXCEPTION.match(line))]
+        return said[-1] if said else ""
+
+    @property
+    def own_code(self) -> int | None:
+        """The code it meant to end with: an exception is 1, whatever tearing down made of it."""
+        return 1 if self.code == -SIGABRT and self.raised else self.code
+
+    @property
     def failed_s(self) -> float:
         """When it went wrong: the last traceback's beginning, if that is what ended it, else its end."""
         told = 0 < self.told_s <= self.at_s
-        by_traceback = self.code == 1 or (told and self.traceback_s < self.told_s)
+        by_traceback = self.own_code == 1 or (told and self.traceback_s < self.told_s)
         if self.traceback_s and by_traceback and 0 <= self.at_s - self.traceback_s < TRACEBACK_COUNTS_S:
             return self.traceback_s
         return self.at_s

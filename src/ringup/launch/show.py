@@ -16,7 +16,7 @@ LONGEST_LINE = 4000
 SIGNAL_HINTS = {
     signal.SIGKILL: "often the kernel's out-of-memory killer (see `dmesg` on the node)",
     signal.SIGSEGV: "a crash in native code",
-    signal.SIGABRT: "an abort: a failed assertion, or NCCL's watchdog",
+    signal.SIGABRT: "a failed assertion in native code, or NCCL's watchdog",
     signal.SIGBUS: "often /dev/shm is full",
     signal.SIGILL: "an instruction this processor does not have: a build for another one",
     signal.SIGTERM: "ended from outside",

@@ -22,7 +22,11 @@ def short(end: End) -> str:
     if end.kind == "node":
         return f"{printable(end.node)}: {end.words}"
     who = f"rank {end.rank}" if end.kind == "rank" else "the launcher"
-    return f"{who} on {printable(end.node)}: {end_words(end.code or 0)}"
+    how = end_words(end.own_code or 0)
+    if end.raised:
+        how = f"{printable(end.raised)} ({how}"
+        how += f", then {end_words(end.code or 0)} while ending)" if end.own_code != end.code else ")"
+    return f"{who} on {printable(end.node)}: {how}"
 
 
 class Story:
@@ -79,7 +83,7 @@ class Story:
         elif found:
             failure = self._failure(found[0], found[1], nodes)
             outcome = "rank-failed" if found[0].kind == "rank" else "launcher-error"
-            exit_code = shell_code(failure.code) if failure.code else 4
+            exit_code = shell_code(found[0].own_code) if found[0].own_code else 4
         else:
             outcome, exit_code = "ok", 0
         notes = [note for node in nodes for note in node.notes]
