@@ -6,6 +6,7 @@ cannot be read without root; such a listener is reported with its user alone.
 """
 
 import os
+import sys
 import time
 
 try:
@@ -166,7 +167,7 @@ def unpacked(text):
     """ "0100007F" -> "127.0.0.1": words of four bytes in the machine's order, as the kernel prints them."""
     raw = bytearray.fromhex(text)
     for at in range(0, len(raw), 4):
-        raw[at : at + 4] = raw[at : at + 4][::-1] if os.sys.byteorder == "little" else raw[at : at + 4]
+        raw[at : at + 4] = raw[at : at + 4][::-1] if sys.byteorder == "little" else raw[at : at + 4]
     return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, bytes(raw))
 
 
@@ -300,7 +301,8 @@ def fate(table, pid, jobs):
     unit = service(table, top)
     if unit:
         return "running: service %s" % unit
-    if parent == 1 and name not in INITS:
+    # Without a name /proc hides it from us (hidepid), as it does with an init of root's.
+    if parent == 1 and name and name not in INITS:
         return "running: started by process 1 (%s)" % name
     if parent == 0:
         return "running: started from outside this container"
