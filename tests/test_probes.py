@@ -8,6 +8,7 @@ import importlib.util
 import math
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -422,3 +423,30 @@ def test_a_node_is_not_asked_for_its_secrets() -> None:
     job = Job(env={"HF_TOKEN": "hf_secret", "CUDA_VISIBLE_DEVICES": "0"})
     request = probes.facts_request(0, [Host("a"), Host("b")], job, "")
     assert "hf_secret" not in facts_script(TOKEN, request, parts=tuple(PARTS))
+
+
+def other_pythons() -> list[str]:
+    """Every Python from 3.8 on that this machine has, of whatever origin."""
+    found = [p for minor in range(8, 16) if (p := shutil.which(f"python3.{minor}"))]
+    found += map(str, sorted(Path.home().glob(".pyenv/versions/3.*/bin/python")))
+    return [p for p in found if "/shims/" not in p]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", other_pythons() or [sys.executable])
+def test_every_python_of_this_machine_runs_the_program(python: str, here: Node) -> None:
+    node = ask(
+        request_of(python=python, names=["localhost"]),
+        change=lambda s: s.replace(" python3 /usr/bin/python3 python /usr/libexec/platform-python", ""),
+    )
+    assert dict(node.unknown) == {}
+    assert node.interpreter.path == python
+    assert (node.hostname, node.interfaces) == (here.hostname, here.interfaces)
+
+
+def test_a_start_up_file_that_chatters_does_not_hide_the_version(tmp_path: Path) -> None:
+    wrapper = tmp_path / "python3"
+    wrapper.write_text(f"#!/bin/sh\necho 'loading site...'\nexec {shlex.quote(sys.executable)} \"$@\"\n")
+    wrapper.chmod(0o755)
+    other = ask(request_of(python=str(wrapper)), parts=("software",)).interpreter
+    assert (other.path, other.version) == (str(wrapper), ".".join(map(str, sys.version_info[:3])))

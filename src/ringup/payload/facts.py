@@ -145,6 +145,15 @@ def run(parts, request, root, limits):
     return results
 
 
+def new_python(runner):
+    """A Python of 3.8 or later, which our other programs need: this one, or another on PATH; "" for none."""
+    if sys.version_info >= (3, 8):
+        return runner
+    places = os.environ.get("PATH", os.defpath).split(":")
+    names = ["%s/python3.%d" % (place, minor) for minor in range(15, 7, -1) for place in places]
+    return next((name for name in names if name.startswith("/") and os.access(name, os.X_OK)), "")
+
+
 def main(parts):
     """Print one frame: {"begin", "end", "runner", "parts": {name: facts}, "failed": {name: reason}}."""
     token, runner = os.environ.pop("RU_TOKEN"), sys.argv[2]
@@ -157,7 +166,7 @@ def main(parts):
     results = run(wanted, request, request.get("root", ""), limits)
     answered = ["%s:%s" % (written(n), text) for n, (text, reason) in results.items() if not reason]
     failed = {n: reason for n, (text, reason) in results.items() if reason}
-    head = {"begin": begin, "runner": runner, "python": sys.version.split()[0], "failed": failed}
+    head = {"begin": begin, "runner": new_python(runner), "failed": failed}
     body = '%s,"parts":{%s},"end":' % (written(head)[:-1], ",".join(answered))
     out = sys.stdout
     # The length goes ahead alone, in a packet of its own: if it arrives and the rest

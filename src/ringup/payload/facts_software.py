@@ -192,7 +192,7 @@ def nccl_version(site, torch_directory, packages):
     return ""
 
 
-def installed(python, path):
+def installed(python, version, path):
     """Facts of one interpreter from the directories on its path."""
     packages, torch_directory = {}, ""
     for directory in path:
@@ -205,7 +205,7 @@ def installed(python, path):
             continue
         if not torch_directory and os.path.isfile(os.path.join(directory, "torch", "__init__.py")):
             torch_directory = os.path.join(directory, "torch")
-    if not torch_directory:
+    if not torch_directory and not version.startswith("2."):
         # An editable install hides behind a finder: only the interpreter itself knows.
         found = literal((output_of([python, "-c", ASK_TORCH], 4.0).splitlines() or [""])[-1])
         torch_directory = str(found[0]) if found else ""
@@ -232,7 +232,7 @@ def interpreter(request):
     if not python:
         return {"path": ""}
     version, path = version_and_path(python, request["runner"])
-    found = installed(python, path)
+    found = installed(python, version, path)
     found.update({"path": python, "version": version})
     return found
 

@@ -354,9 +354,6 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
 
 
 def _usable_python(head: Mapping[str, Any]) -> str:
-    """The python that answered, if it is new enough for every program of ours."""
-    runner, version = head.get("runner"), str(head.get("python", ""))
-    major, _, minor = version.partition(".")
-    minor = minor.partition(".")[0]
-    new = major == "3" and minor.isdigit() and len(minor) < 4 and int(minor) >= 8
-    return runner if isinstance(runner, str) and runner.startswith("/") and new else ""
+    """The python every program of ours can run on, as the node found it."""
+    runner = head.get("runner")
+    return runner if isinstance(runner, str) and runner.startswith("/") else ""
