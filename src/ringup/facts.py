@@ -376,6 +376,8 @@ class Cluster:
     def only(self, nodes: Iterable[Node]) -> Cluster:
         """The same cluster with only these nodes and the links between them."""
         kept = tuple(nodes)
+        if len(kept) == len(self.nodes):
+            return self
         names = {n.name for n in kept}
         links = tuple(li for li in self.links if li.src in names and li.dst in names)
         first = self.first or (self.nodes[0].name if self.nodes else "")

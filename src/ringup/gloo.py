@@ -55,10 +55,12 @@ def owner(node: Node, address: str) -> Interface | None:
         wanted = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return None
+    text = str(wanted)
     for interface in node.interfaces:
         if interface.kind == "loopback" and wanted.is_loopback:
             return interface
-        if any(ipaddress.ip_address(a.address) == wanted for a in interface.addresses):
+        # The kernel writes addresses in their canonical form, as `str` does.
+        if any(a.address == text for a in interface.addresses):
             return interface
     return None
 

@@ -184,14 +184,15 @@ def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
     best = paths.best(cluster)
     if best is None or not best.speed_gbit_s:
         return
+    # Of an interface to which a path fails, that is what is said.
+    in_trouble = {(e.dst, e.interface) for f in paths.faults(cluster) for e in f.edges}
     for node in cluster.nodes:
         chosen = {p.interface: p for p in picks(cluster, node)}
         for name, pick in chosen.items():
             interface = node.interface(name)
             speed = interface.speed_gbit_s if interface else None
-            if name == best.interfaces[node.name] or not speed or is_in_trouble(cluster, node, name):
-                continue
-            if speed < MARKED_SLOWER * best.speed_gbit_s:
+            slow = speed is not None and speed < MARKED_SLOWER * best.speed_gbit_s
+            if slow and name != best.interfaces[node.name] and (node.name, name) not in in_trouble:
                 fast = best.interfaces[node.name]
                 yield Finding(
                     f"{node.name} {name}",
@@ -201,11 +202,6 @@ def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
                     subject=subject(node, name),
                     fix=Fix("stay on the fast network", env=net.pins(cluster)),
                 )
-
-
-def is_in_trouble(cluster: Cluster, node: Node, name: str) -> bool:
-    """Whether a path to this interface fails: then that is what is said of it."""
-    return any(e.dst == node.name and e.interface == name for f in paths.faults(cluster) for e in f.edges)
 
 
 @check("link-speed-below-peers", reads=READS, uses=USES, severity="warning")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from statistics import median_low
 
 from ringup import gloo, problems
@@ -26,6 +27,7 @@ DEAD_SERVER_S = 4.0
 """A name server that does not answer costs 5 s a try (resolv.conf's default time-out)."""
 
 
+@lru_cache(maxsize=65536)
 def is_address(text: str) -> bool:
     """Whether a name is a literal address."""
     try:
@@ -35,10 +37,12 @@ def is_address(text: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=65536)
 def is_loopback(address: str) -> bool:
     return is_address(address) and ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
+@lru_cache(maxsize=65536)
 def family(address: str) -> int:
     return ipaddress.ip_address(address.partition("%")[0]).version
 
@@ -78,15 +82,14 @@ def own_name_fault(cluster: Cluster, node: Node) -> str:
     if not addresses:
         return "own-hostname-unresolvable"
     held = [a for a in addresses if gloo.owner(node, a) is not None]
-    others = [
-        family(p.own_name.addresses[0])
-        for p in cluster.nodes
-        if p.name != node.name and p.own_name.addresses and is_address(p.own_name.addresses[0])
-    ]
     has_ipv4 = any(
         a.family == "inet" for i in node.interfaces if i.kind != "loopback" for a in i.usable_addresses
     )
-    if has_ipv4 and 4 in others and all(family(a) == 6 and not is_loopback(a) for a in addresses):
+    if (
+        has_ipv4
+        and peers_use_ipv4(cluster, node)
+        and all(family(a) == 6 and not is_loopback(a) for a in addresses)
+    ):
         return "hostname-resolves-to-ipv6-only"
     if held and is_loopback(held[0]):
         return "hostname-resolves-to-loopback"
@@ -94,6 +97,12 @@ def own_name_fault(cluster: Cluster, node: Node) -> str:
         loop = any(is_loopback(a) for a in addresses)
         return "hostname-resolves-to-loopback" if loop else "hostname-resolves-to-wrong-address"
     return ""
+
+
+def peers_use_ipv4(cluster: Cluster, node: Node) -> bool:
+    """Whether some other node's own name has an IPv4 address first."""
+    firsts = (p.own_name.addresses[0] for p in cluster.nodes if p.name != node.name and p.own_name.addresses)
+    return any(is_address(a) and family(a) == 4 for a in firsts)
 
 
 def own(cluster: Cluster, fault: str) -> Iterator[Node]:
@@ -209,25 +218,28 @@ def hostname_unresolvable_from_peer(cluster: Cluster) -> Iterator[Finding]:
     """A name that is an alias in ssh's configuration alone, known nowhere, is nobody's fault."""
     if not applies(cluster):
         return
+    places = [p for p in cluster.nodes if not knows_nothing(p)]
+    seen = {p.name: {r.name: r for r in p.peer_names} for p in places}
     for node in cluster.nodes:
         wrong: dict[str, list[str]] = {}
-        for place in cluster.nodes:
-            if place.name != node.name and not knows_nothing(place):
-                for words, label in wrong_views(node, place):
-                    wrong.setdefault(label, []).append(words)
+        where = []
+        for place in places:
+            views = wrong_views(node, place, seen[place.name]) if place.name != node.name else []
+            where += [place.name] * bool(views)
+            for words, label in views:
+                wrong.setdefault(label, []).append(words)
         if not wrong:
             continue
-        places = [p for p in cluster.nodes if p.name != node.name and any(wrong_views(node, p))]
         written = node.name in wrong
         words_all = [w for label in sorted(wrong, key=lambda n: n != node.name) for w in wrong[label][:3]]
         yield Finding(
-            places[0].name if len(places) == 1 else node.name,
+            where[0] if len(where) == 1 else node.name,
             found=listed(words_all),
             wanted=f"an address of {node.name}",
-            node=places[0].name if len(places) == 1 else None,
+            node=where[0] if len(where) == 1 else None,
             subject=f"name:{node.name}",
             severity="error" if written and is_own_name(node) else "note",
-            fix=repaired(cluster, node, places[0].name),
+            fix=repaired(cluster, node, where[0]),
         )
 
 
@@ -236,15 +248,14 @@ def is_own_name(node: Node) -> bool:
     return node.name.split(".")[0] == node.hostname.split(".")[0]
 
 
-def wrong_views(node: Node, place: Node) -> list[tuple[str, str]]:
+def wrong_views(node: Node, place: Node, seen: Mapping[str, Resolution]) -> list[tuple[str, str]]:
     """What is wrong with this node's names as seen on `place`, in words, and the name."""
     found = []
-    aliases = {node.name, node.hostname} - {""}
-    for seen in place.peer_names:
-        if seen.name in aliases and not is_address(seen.name):
-            words = wrong_view(node, place, seen)
+    for name in dict.fromkeys((node.name, node.hostname)):
+        if name in seen and not is_address(name):
+            words = wrong_view(node, place, seen[name])
             if words:
-                found.append((words, seen.name))
+                found.append((words, name))
     return found
 
 

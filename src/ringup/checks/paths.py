@@ -158,6 +158,7 @@ def routed(cluster: Cluster) -> dict[tuple[str, str, str], Link]:
     return found
 
 
+@lru_cache(maxsize=65536)
 def _within(address: str, network: str) -> bool:
     net, own = ipaddress.ip_network(network), ipaddress.ip_address(address.partition("%")[0])
     return own.version == net.version and own in net
@@ -170,6 +171,9 @@ class View:
         self.nodes = {n.name: n for n in cluster.nodes}
         self.subnets = shared_subnets(cluster)
         self.tried = routed(cluster)
+        self.between: dict[tuple[str, str], list[Link]] = {}
+        for link in self.tried.values():
+            self.between.setdefault((link.src, link.dst), []).append(link)
         self.picked = {n.name: {p.interface for p in picks.picks(cluster, n)} for n in cluster.nodes}
         self.filtered = {
             (f.src, f.dst, f.address) for f in port_filters(cluster) if low_only(f.open_ports, cluster)
@@ -214,8 +218,8 @@ class View:
         """Whether packets pass the other way on the same network."""
         back = [
             other
-            for (src, dst, address), other in self.tried.items()
-            if (src, dst) == (link.dst, link.src) and network and _within(address, network)
+            for other in self.between.get((link.dst, link.src), ())
+            if network and _within(other.address, network)
         ]
         # Both fail, yet one side saw the request and its answer got lost: one direction is cut.
         errors = {link.error, *(other.error for other in back)}
