@@ -12,8 +12,6 @@ from guard_tree import stat
 SOCKET = "guard.sock"
 READ_BYTES = 64 << 10
 MOST_RANKS = 4096
-TRACEBACK_COUNTS_S = 60.0
-"""A traceback this long before the end may still be what ended the rank: NCCL takes its time to shut down."""
 
 
 class Output:
@@ -62,8 +60,8 @@ def wait_code(status):
 class Ranks:
     """The listening socket and everything behind it; `loop` watches descriptors."""
 
-    def __init__(self, loop, up, is_ending):
-        self.loop, self.up, self.is_ending = loop, up, is_ending
+    def __init__(self, loop, up, told_at):
+        self.loop, self.up, self.told_at = loop, up, told_at
         self.all = []
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(SOCKET)  # we stand in the run's directory
@@ -155,12 +153,10 @@ class Ranks:
         self._drain(rank)
         now = time.monotonic()
         at = at if now - 5 < at <= now else now
-        traceback_at = rank.tail.traceback_at
-        by_traceback = code == 1 and 0 < at - traceback_at < TRACEBACK_COUNTS_S
         self.up().send({
             "type": "exit", "rank": rank.rank, "local_rank": rank.local_rank, "pid": rank.pid, "code": code,
-            "at": at, "failed_at": traceback_at if by_traceback else at, "told": self.is_ending(),
-            "lost": lost, "tail": rank.tail.text(),
+            "at": at, "traceback_at": rank.tail.traceback_at, "told_at": self.told_at(), "lost": lost,
+            "tail": rank.tail.text(),
         })  # fmt: skip
 
     def _lost(self, rank):
