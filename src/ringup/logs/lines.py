@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ringup.logs.wordings import Wording, nccl, system, torch
 
-LINE_BYTES = 4096
+LINE_BYTES = 2048
 """What is looked at of one line: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
 
 TEXT_CHARS = 300

@@ -47,7 +47,7 @@ MAX_KEYS = 4_000
 
 MAX_COMMUNICATORS = 4_096
 
-_ENV = next(w.pattern for w in SETUP if w.tag == "env-set" and "=" in w.pattern.pattern)
+_ENV = next(w.pattern for w in SETUP if w.tag == "env-set" and "=" in w.text)
 _LISTED = re.compile(r"\[(\d+)\]\s*([\w.@-]+):([0-9A-Fa-f.:]+(?:%[\w.@-]+)?)<\d+>")
 _LIBRARY_FRAME = re.compile(
     r"site-packages|dist-packages|/lib/python|/lib64/python|<frozen|torch/distributed|/runpy\.py"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,37 @@ class Wording:
     """One way of saying one thing."""
 
     tag: str
-    pattern: re.Pattern[str]
+    text: str
     needles: tuple[str, ...]
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The pattern, compiled when a line first holds one of the words."""
+        return re.compile(self.text, re.IGNORECASE)
+
+
+_OPEN_ENDED = re.compile(r"(?P<what>\\[SwdDs]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<times>[*+])")
+_MOST = {"\\d": 24, "\\w": 64, "\\s": 40, "\\S": 200, ".": 300}
+
+
+def bounded(pattern: str) -> str:
+    r"""
+    A pattern with every `*` and `+` bounded: a hostile line costs time in proportion to its length.
+
+    >>> bounded(r"a\S+ b.*?c\.+")
+    'a\\S{1,200} b.{0,300}?c\\.+'
+    """
+
+    def limit(match: re.Match[str]) -> str:
+        least = 0 if match["times"] == "*" else 1
+        return f"{match['what']}{{{least},{_MOST.get(match['what'], 120)}}}"
+
+    return _OPEN_ENDED.sub(limit, pattern)
 
 
 def say(tag: str, pattern: str, *needles: str) -> Wording:
     """A wording; the pattern ignores case, `needles` are literal lower-case words, any of which must be there."""
-    return Wording(tag, re.compile(pattern, re.IGNORECASE), needles)
+    return Wording(tag, bounded(pattern), needles)
 
 
 ADDRESS = r"(?P<address>\[?[0-9a-fA-F:.]+(?:%[\w.-]+)?\]?)(?:<(?P<port>\d+)>|:(?P<port2>\d+))?"

@@ -239,7 +239,7 @@ FAULTS = (
     say("modify-qp", r"ibv_modify_qp failed", "ibv_modify_qp failed"),
     say(
         "ib-no-memory",
-        r"(?:ibv_reg_mr\w*|ibv_create_cq|ibv_create_qp|ibv_alloc_pd|ibv_reg_dmabuf_mr|mlx5dv_\w+|efadv_\w+|fi_mr_reg\w*)\S*(?:\(.*?\))? failed"
+        r"(?:ibv_reg_mr\w*|ibv_create_cq|ibv_create_qp|ibv_alloc_pd|ibv_reg_dmabuf_mr|mlx5dv_\w+|efadv_\w+|fi_mr_reg\w*)(?:\([^)]*\))? failed"
         r"(?:(?: with error|:)? ?(?P<reason>Cannot allocate memory|Resource temporarily unavailable))?",
         "ibv_",
         "mlx5dv_",

@@ -71,7 +71,7 @@ SHELL = (
     ),
     say(
         "command-missing",
-        r"(?P<name>[\w./-]+): (?:command )?not found\s*$|command not found: (?P<name2>\S+)|(?:bash|sh|zsh|env|execve|execvp|exec)\S*(?: line \d+)?\S*:? .{0,160}No such file or directory|execve\(\): (?P<name3>\S+): No such file|env: .{0,40}No such file or directory|cd: (?P<dir>\S+): No such file|unable to find or execute|could not (?:access|find) (?:or execute )?the executable|can't open file '(?P<script>[^']+)'|exec: .{0,80}executable file not found|CondaEnvironment\w*Error|EnvironmentLocationNotFound",
+        r"(?P<name>[\w./-]+): (?:command )?not found\s*$|command not found: (?P<name2>\S+)|(?:^|[\s:/])(?:bash|sh|zsh|env|execvp?e?|exec)(?:\(\))?:(?: line \d+:)? .{0,160}No such file or directory|execve\(\): (?P<name3>\S+): No such file|env: .{0,40}No such file or directory|cd: (?P<dir>\S+): No such file|unable to find or execute|could not (?:access|find) (?:or execute )?the executable|can't open file '(?P<script>[^']+)'|exec: .{0,80}executable file not found|CondaEnvironment\w*Error|EnvironmentLocationNotFound",
         "not found",
         "no such file",
         "unable to find or execute",
@@ -82,7 +82,7 @@ SHELL = (
     say("module-missing", r"No module named '?(?P<module>[\w.]+)'?", "no module named"),
     say(
         "local-rank-argument",
-        r"(?:unrecognized arguments?|no such option|No such option|not used by the \w+Parser|unexpected argument|unknown (?:command line )?flag|Unknown option|Got unexpected extra argument|invalid argument|unexpected keyword argument)\S*:? ?.{0,200}?-*local[-_]rank|-*local[-_]rank.{0,60}(?:unrecogni[sz]ed|is not (?:a )?(?:recognized|valid)|not recognized)|LexerNoViableAlt\w*:.{0,60}local[-_]rank",
+        r"(?:unrecognized arguments?|no such option|No such option|not used by the \w+Parser|unexpected argument|unknown (?:command line )?flag|Unknown option|Got unexpected extra argument|invalid argument|unexpected keyword argument)\b.{0,200}?local[-_]rank|local[-_]rank.{0,60}(?:unrecogni[sz]ed|is not (?:a )?(?:recognized|valid)|not recognized)|LexerNoViableAlt\w*:.{0,60}local[-_]rank",
         "local_rank",
         "local-rank",
     ),
