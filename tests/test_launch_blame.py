@@ -1,0 +1,154 @@
+"""Which failure was the first: times on one clock, victims after culprits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ringup.launch import blame, node, show
+from ringup.launch.blame import TRACEBACK, End
+from ringup.plan import NodePlan
+
+VICTIM = (TRACEBACK, "  File ...", "RuntimeError: Connection closed by peer")
+CULPRIT = (TRACEBACK, "  File ...", "KeyError: 'loss'")
+
+
+def rank(number: int, at_s: float, code: int = 1, node: str = "node0", **more: Any) -> End:
+    return End("rank", node, at_s, rank=number, code=code, **more)
+
+
+def first(*ends: End) -> End:
+    found = blame.first(ends, lambda text: "closed by peer" in text)
+    assert found
+    return found[0]
+
+
+def test_nothing_failed() -> None:
+    assert blame.first([], lambda text: False) is None
+
+
+def test_earlier_failure_comes_first() -> None:
+    assert first(rank(0, 5.0), rank(3, 4.0, node="node1")).rank == 3
+
+
+def test_victim_seen_earlier_does_not_hide_the_culprit() -> None:
+    assert first(rank(0, 4.0, lines=VICTIM), rank(3, 5.0, lines=CULPRIT, node="node1")).rank == 3
+
+
+def test_victims_alone_name_the_earliest_and_say_so() -> None:
+    found = blame.first([rank(1, 5.0, lines=VICTIM), rank(0, 4.0, lines=VICTIM)], lambda t: "closed" in t)
+    assert found and (found[0].rank, found[1]) == (0, True)
+
+
+def test_warning_about_a_peer_before_the_traceback_does_not_make_a_victim() -> None:
+    lines = ("retrying: Connection closed by peer", *CULPRIT)
+    assert first(rank(2, 4.0, lines=lines), rank(0, 5.0, lines=VICTIM)).rank == 2
+
+
+def test_rank_that_raised_and_was_slow_to_end_comes_before_its_victim() -> None:
+    slow = rank(3, 9.0, code=-15, traceback_s=4.0, told_s=6.0, lines=CULPRIT, node="node1")
+    assert first(rank(0, 5.0, lines=VICTIM), slow).rank == 3
+    assert first(rank(0, 5.0, code=7), slow).rank == 3
+
+
+def test_rank_ended_by_us_is_never_first() -> None:
+    assert first(rank(3, 4.5, code=-15, told_s=4.4), rank(0, 4.4, lines=VICTIM)).rank == 0
+
+
+def test_sibling_ended_by_its_launcher_comes_after_a_victim_elsewhere() -> None:
+    ends = [rank(2, 4.1, code=-15), rank(3, 4.0, code=3), rank(0, 4.05, node="node1", lines=VICTIM)]
+    assert first(*ends).rank == 3
+
+
+def test_rank_ended_by_sigterm_from_outside_is_the_cause() -> None:
+    ends = [rank(3, 4.0, code=-15), rank(2, 4.2, code=-15), rank(0, 4.1, node="node1", lines=VICTIM)]
+    assert first(*ends).rank == 3
+
+
+def test_launcher_only_repeats_what_its_ranks_did() -> None:
+    ends = [End("launcher", "node0", 4.6, code=1), rank(0, 4.5, lines=VICTIM)]
+    assert first(*ends).kind == "rank"
+
+
+def test_launcher_that_fails_first_is_the_cause() -> None:
+    ends = [End("launcher", "node0", 4.0, code=1), rank(2, 4.5, node="node1", lines=VICTIM)]
+    assert first(*ends).kind == "launcher"
+
+
+def test_lost_node_comes_before_the_ranks_that_miss_it() -> None:
+    ends = [End("node", "node1", 6.0, words="gone"), rank(0, 4.5, lines=VICTIM)]
+    assert first(*ends).kind == "node"
+
+
+def test_old_traceback_does_not_date_a_later_end() -> None:
+    assert rank(0, 500.0, traceback_s=10.0).failed_s == 500.0
+    assert rank(0, 500.0, code=-9, traceback_s=495.0).failed_s == 500.0
+    assert rank(0, 500.0, traceback_s=495.0).failed_s == 495.0
+
+
+class Sink:
+    def on_rank_output(self, *_: object) -> None: ...
+
+    def on_lost_output(self, *_: object) -> None: ...
+
+
+def node_run() -> node.NodeRun:
+    return node.NodeRun(NodePlan("node1", 1, 2, 2, "", "", (), {}), Sink(), lambda *_: None)
+
+
+def test_clock_ahead_is_corrected_by_the_quickest_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = node.Clock()
+    clock.hear(sent_s=10.0, clock_s=101.5, now_s=13.0)
+    clock.hear(sent_s=20.0, clock_s=110.005, now_s=20.01)
+    clock.hear(sent_s=30.0, clock_s=121.9, now_s=32.0)
+    assert clock.ours(110.105) == pytest.approx(20.105)
+    assert clock.ours(0) == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"\xff\xfe", b"[]", b"7", b'"x"', b"{}", b'{"type": null}', b'{"type": []}', b'{"type": "end"}',
+        b'{"type": "exit"}', b'{"type": "exit", "code": "x", "at": "y", "tail": 5}',
+        b'{"type": "exit", "code": 1e999, "at": NaN, "rank": 99999999999999999999, "tail": "!!!"}',
+        b'{"type": "out", "data": 1}', b'{"type": "out", "data": "%%%", "rank": [], "fd": {}}',
+        b'{"type": "beat", "echo": "x", "clock": Infinity}',
+        b'{"type": "ended", "left": [[1], 2, [3, "a", 4], "x"]}',
+        b'{"type": "guard-lost", "left": {"a": 1}}', b'{"type": "launcher-exit", "code": true}',
+        b'{"type": "problem", "words": {"a": [1]}}', b'{"type": "_end"}', b'{"type": "over"}', b"[" * 100000,
+    ],
+)  # fmt: skip
+def test_whatever_a_node_says_is_taken_or_left_out(line: bytes) -> None:
+    it = node_run()
+    it.on_output("node1", line + b"\n" + json.dumps({"type": "ready", "pid": 5}).encode() + b"\n")
+    assert it.guard_pid == 5
+
+
+def test_line_without_end_is_not_kept_for_ever() -> None:
+    it = node_run()
+    for _ in range(100):
+        it.on_output("node1", b"x" * 1_000_000)
+    assert len(it._rest) <= node.LONGEST_MESSAGE_BYTES
+
+
+def test_words_of_a_node_cannot_reach_the_terminal() -> None:
+    it = node_run()
+    it.hear({"type": "problem", "words": "\x1b]0;title\x07\x1b[2Jbad\r\nline\u202e"})
+    assert it.ends[0].words == "badline" or "\x1b" not in it.ends[0].words
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("a\x1b", "a"),
+        ("tab\tstays\x08\x00", "tab\tstays"),
+        ("\x9b31mC1", "31mC1"),
+        ("left\u202eright", "leftright"),
+    ],
+)
+def test_line_is_shown_without_its_power(raw: str, shown: str) -> None:
+    assert show.clean(raw) == shown
