@@ -33,10 +33,10 @@ LAYERS = {
     "clean": 5,
     "stacks": 5,
     "report": 6,
-    "page": 6,
-    "commands": 7,
-    "cli": 8,
-    "__main__": 9,
+    "page": 7,
+    "commands": 8,
+    "cli": 9,
+    "__main__": 10,
 }
 """Layer of each part; siblings in layer 3 and up never import each other."""
 

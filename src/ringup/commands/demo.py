@@ -12,7 +12,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from ringup import __file__ as package_file
+import ringup
 from ringup.commands import run as run_command
 from ringup.errors import LaunchError
 
@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to play (2)")
     parser.add_argument("--nproc", type=int, default=2, metavar="N", help="ranks on each (2)")
     parser.add_argument("--steps", type=int, default=60, metavar="N", help="training steps (60)")
-    parser.add_argument("--log-dir", metavar="D", help="where the ranks' output is kept (a directory of its own)")
+    parser.add_argument(
+        "--log-dir", metavar="D", help="where the ranks' output is kept (a directory of its own)"
+    )
 
 
 def words(args: argparse.Namespace, script: Path) -> list[str]:
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             f"{sys.executable} has no torch, and the demo trains with it",
             hint="`make demo` in a clone gets one, or: pip install torch",
         )
-    script = Path(package_file).parent / "payload" / "demo_train.py"
+    script = Path(str(ringup.__file__)).parent / "payload" / "demo_train.py"
     asked = words(args, script)
     print(f"$ ringup run {' '.join(asked)}\n", file=sys.stderr, flush=True)
     parser = argparse.ArgumentParser(prog="ringup run")
