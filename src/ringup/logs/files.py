@@ -142,3 +142,32 @@ def blocks_of(stream: BinaryIO) -> Iterator[Block]:
         number += whole.count(b"\n")
     if rest:
         yield Block(rest, number)
+
+
+def can_be_read_again(path: str) -> bool:
+    """Whether a byte range of this file can be read a second time: a plain file, not a stream or gzip."""
+    try:
+        with opened(path) if path != "-" else io.BytesIO() as stream:
+            return (
+                path != "-"
+                and not isinstance(getattr(stream, "raw", None), gzip.GzipFile)
+                and stream.seekable()
+            )
+    except OSError:
+        return False
+
+
+def part_of(path: str, start: int, end: int) -> Iterator[bytes]:
+    """The bytes of a plain file from one offset to another, in blocks; nothing where it is gone."""
+    try:
+        with opened(path) as stream:
+            stream.seek(start)
+            left = end - start
+            while left > 0:
+                data = stream.read(min(left, BLOCK_BYTES))
+                if not data:
+                    return
+                left -= len(data)
+                yield data
+    except OSError:
+        return

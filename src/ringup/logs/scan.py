@@ -77,14 +77,10 @@ class Scan:
     events: list[Event] = field(default_factory=list)
     repeats: dict[tuple[str, str], int] = field(default_factory=dict)
     communicators: list[Communicator] = field(default_factory=list)
-    lines: int = 0
-    last_line: str = ""
-    last_line_number: int = 0
-    last_times: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 class Scanner:
-    """Feed it lines in order; `scan()` is what is left of them."""
+    """Feed it batches of lines in order; `result()` is what is left of them."""
 
     def __init__(self, file: int = 0, gate: Gate | None = None) -> None:
         self.file = file
@@ -96,35 +92,23 @@ class Scanner:
         self._open: dict[str, str] = {}
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
-        self._tail: dict[str, tuple[int, str]] = {}
-        self._final: tuple[int, bytes] = (0, b"")
-        self._count = 0
 
-    def feed(self, lines: Iterable[tuple[int, bytes]]) -> None:
-        """Take lines with their numbers; most are dropped after one look."""
+    def feed(self, batch: Iterable[tuple[int, int, bytes]]) -> None:
+        """Take lines (number, offset, text without newline); most are dropped after one look."""
         gate = self._gate
-        last = self._final
-        for item in lines:
-            if item[1] and not item[1].isspace():
-                last = item
-            wordings = gate(item[1])
+        for number, _, raw in batch:
+            wordings = gate(raw)
             if wordings:
-                self._take(item[0], item[1], wordings)
-        self._final = last
+                self._take(number, raw, wordings)
 
-    def finish(self, line_count: int, last: tuple[int, bytes] | None = None) -> Scan:
+    def result(self) -> Scan:
         """The summary, with events in file order."""
         events = [e for kept in self._first.values() for e in kept]
         events += [e for kept in self._last.values() for e in kept]
-        number, raw = last or self._final
         return Scan(
             events=sorted(events, key=lambda e: e.line),
             repeats=self._repeats,
             communicators=list(self._comms.values()),
-            lines=line_count,
-            last_line=excerpt(clean(raw), 0),
-            last_line_number=number,
-            last_times=self._tail,
         )
 
     def _take(self, number: int, raw: bytes, wordings: tuple[object, ...]) -> None:
@@ -229,3 +213,29 @@ class Scanner:
             comm.started, comm.completed = event.line, 0
         else:
             comm.completed = event.line
+
+
+def joined(slices: Iterable[tuple[int, Scan]], file: int) -> Scan:
+    """One file's scan from those of its slices; each comes with the number of lines before it."""
+    whole = Scan()
+    comms: dict[tuple[str, str, str, int], Communicator] = {}
+    for before, scan in slices:
+        whole.events += [replace(e, file=file, line=e.line + before) for e in scan.events]
+        for key, count in scan.repeats.items():
+            whole.repeats[key] = whole.repeats.get(key, 0) + count
+        for comm in scan.communicators:
+            moved = replace(
+                comm,
+                file=file,
+                started=comm.started and comm.started + before,
+                completed=comm.completed and comm.completed + before,
+            )
+            key = (comm.host, comm.pid, comm.comm, comm.rank)
+            known = comms.get(key)
+            if known is None or comm.started:
+                comms[key] = moved
+            else:
+                known.completed = moved.completed
+                known.comm_id = known.comm_id or moved.comm_id
+    whole.communicators = list(comms.values())
+    return whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,10 +102,10 @@ def as_json(diagnosis: Diagnosis, *, everything: bool = False) -> dict[str, Any]
         ],
         "versions": diagnosis.versions,
         "networks": [network_json(h) for h in diagnosis.story.hosts.values() if h.kind or h.bootstrap],
-        "transports": diagnosis.transports,
-        "collectives": diagnosis.collectives,
-        "by_rank": diagnosis.by_rank,
-        "by_iteration": diagnosis.by_iteration(),
+        "transports": dict(diagnosis.run.transports),
+        "collectives": dict(diagnosis.run.collectives),
+        "by_rank": {rank: dict(kinds) for rank, kinds in diagnosis.run.by_rank.items()},
+        "by_iteration": list(diagnosis.by_iteration()),
         "behind": diagnosis.behind,
         "unreadable": [{"path": u.path, "reason": u.reason} for u in diagnosis.unreadable],
     }
@@ -204,22 +205,22 @@ def _network_table(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _counts(diagnosis: Diagnosis, verbose: bool) -> Iterator[str]:
-    if diagnosis.transports:
-        items = sorted(diagnosis.transports.items(), key=lambda kv: -kv[1])
+    if diagnosis.run.transports:
+        items = sorted(diagnosis.run.transports.items(), key=lambda kv: -kv[1])
         yield "transports: " + ", ".join(f"{printable(k)} x{v}" for k, v in items[: 20 if verbose else 4])
-    if diagnosis.collectives:
-        items = sorted(diagnosis.collectives.items(), key=lambda kv: -kv[1])
+    if diagnosis.run.collectives:
+        items = sorted(diagnosis.run.collectives.items(), key=lambda kv: -kv[1])
         yield "collectives: " + ", ".join(f"{printable(k)} {v}" for k, v in items[: 20 if verbose else 6])
     for row in diagnosis.behind[: 20 if verbose else 2]:
         yield f"behind: rank {row['rank']} has not called {row['collective']} #{row['index']} of {row['communicator']}"
 
 
 def _iterations(diagnosis: Diagnosis) -> Iterator[str]:
-    rows = diagnosis.by_iteration()
+    rows = list(itertools.islice(diagnosis.by_iteration(), 200))
     if rows:
         yield ""
         yield "collectives per iteration:"
-    for row in rows[:200]:
+    for row in rows:
         yield f"  {printable(str(row['iteration']))}: " + ", ".join(
             f"{printable(k)} {v}" for k, v in row["counts"].items()
         )

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ringup.logs.counts import Mismatch, Run
 from ringup.logs.lines import Event
 from ringup.logs.scan import Communicator, Scan
 
@@ -91,8 +92,16 @@ def is_link_local(address: str) -> bool:
 class Story:
     """All files of one run."""
 
-    def __init__(self, files: Sequence[FileInfo], scans: Sequence[Scan]) -> None:
+    def __init__(
+        self,
+        files: Sequence[FileInfo],
+        scans: Sequence[Scan],
+        run: Run | None = None,
+        mismatches: Sequence[Mismatch] = (),
+    ) -> None:
         self.files = list(files)
+        self.run = run
+        self.mismatches = list(mismatches)
         self.communicators: list[Communicator] = [c for s in scans for c in s.communicators]
         self.repeats: dict[str, int] = {}
         for scan in scans:
