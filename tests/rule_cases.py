@@ -69,6 +69,10 @@ def seen(name: str, *addresses: str, error: str = "") -> Resolution:
 # Interfaces and paths.
 FIRES["peer-unreachable-on-interface"] = c.article_002
 QUIET["peer-unreachable-on-interface"] = two
+FIRES["pairs-not-tested"] = lambda: c.healthy(3, pairs_unknown={"node1": "no answer within 20 s"})
+QUIET["pairs-not-tested"] = lambda: c.cluster(
+    c.plain(0), c.unreached("node1", "ssh-timeout"), pairs_unknown={"node1": "not reached"}
+)
 FIRES["no-common-network"] = lambda: two(broken=[("*", "*", "*", "timed out")])
 QUIET["no-common-network"] = c.article_002
 FIRES["asymmetric-reachability"] = lambda: two(broken=[("node1", "node0", "*", "timed out")])

@@ -11,7 +11,7 @@ from ringup.checks import paths
 from ringup.checks.net import READS, USES, pins
 from ringup.facts import Cluster
 from ringup.reachability import few
-from ringup.rules import Finding, Fix, check
+from ringup.rules import Finding, Fix, Skipped, check
 
 LOST_AT_LEAST = 3
 LOST_WARNING = 0.1
@@ -53,7 +53,7 @@ class Lossy:
 
 
 @check("tcp-retransmits-high", reads=READS, uses=USES, severity="warning")
-def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding]:
+def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     Packets get lost between nodes.
 
@@ -62,6 +62,7 @@ def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: cable, transceiver, duplex and switch port of the node named: `ethtool -S IFNAME`.
     """
+    yield from paths.untested(cluster)
     for lossy in lossy_networks(cluster):
         node, interface, direction = lossy.way
         ends = few(f"{n} {i}" for n, i, _ in lossy.ways)
@@ -100,7 +101,8 @@ def counts(cluster: Cluster) -> dict[str, dict[Way, Count]]:
     view = paths.View(cluster)
     found: dict[str, dict[Way, Count]] = {}
     for link in cluster.links:
-        network = view.network_of(link.dst, link.address) if link.ok and link.segments else ""
+        counted = link.ok and link.segments and {link.src, link.dst} <= view.nodes.keys()
+        network = view.network_of(link.dst, link.address) if counted else ""
         if network and view.concerns(link, network) and not cluster.is_local:
             ways = found.setdefault(network, {})
             into = (link.dst, link.dst_interface, "into")

@@ -12,6 +12,7 @@ from ringup.checks.picks import picks
 from ringup.facts import Cluster
 from ringup.reachability import cut_pairs, few, networks
 from ringup.rules import Finding, Fix, Skipped, check
+from ringup.units import printable
 
 READS = (*paths.READS, "cluster.links")
 USES = paths.USES
@@ -63,12 +64,13 @@ def of_kind(cluster: Cluster, kind: paths.Kind) -> Iterator[Fault]:
 
 def is_wall(cluster: Cluster, fault: Fault) -> bool:
     """Whether this fault is that nodes sharing a network reach each other on none at all."""
-    return not networks(cluster) and any("/" in e.network and e.network[0].isdigit() for e in fault.edges)
+    return not paths.proven(cluster) and any("/" in e.network and e.network[0].isdigit() for e in fault.edges)
 
 
 @check(problems.PEER_UNREACHABLE_ON_INTERFACE, reads=READS, uses=USES)
-def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding]:
+def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """A network is left, and this address is not on it."""
+    yield from paths.untested(cluster)
     for fault in of_kind(cluster, "unreachable"):
         if is_wall(cluster, fault):
             continue
@@ -92,6 +94,31 @@ def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
+@check("pairs-not-tested", reads=(), uses=("interpreter",))
+def pairs_not_tested(cluster: Cluster) -> Iterator[Finding]:
+    """
+    Whether the nodes reach each other could not be tested on a node.
+
+    Why: without the proof no interface can be chosen for it, and a job would be started blindly.
+
+    Fix: see the reason given; the test needs a python3 (3.8 or newer) on the node and an answer in time.
+    """
+    for node in cluster.nodes:
+        reason = cluster.pairs_unknown.get(node.name, "")
+        no_python = "interpreter" not in node.unknown and not node.interpreter.path
+        if reason and node.unreached is None and not no_python and len(cluster.nodes) > 1:
+            yield Finding(
+                node.name,
+                found=printable(reason, 400),
+                wanted="every node tests its paths to the others",
+                node=node.name,
+                fix=Fix(
+                    "see what the node says to a short Python program",
+                    commands=(f"ssh {shlex.quote(node.name)} python3 --version",),
+                ),
+            )
+
+
 @check("no-common-network", reads=READS, uses=USES)
 def no_common_network(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
@@ -107,11 +134,10 @@ def no_common_network(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     if cluster.is_local or len(cluster.nodes) < 2:
         return
-    tried = [li for li in cluster.links if li.purpose == "interface"]
-    if not tried:
-        yield Skipped("", None, "no pair of nodes was tried")
-        return
-    if networks(cluster):
+    yield from paths.untested(cluster)
+    cluster = paths.tested(cluster)
+    tried = any(li.purpose == "interface" for li in cluster.links)
+    if len(cluster.nodes) < 2 or not tried or networks(cluster):
         return
     found = paths.faults(cluster)
     walls = [f for f in found if f.kind == "unreachable" and is_wall(cluster, f)]
@@ -137,7 +163,7 @@ def no_common_network(cluster: Cluster) -> Iterator[Finding | Skipped]:
 
 
 @check("asymmetric-reachability", reads=READS, uses=USES)
-def asymmetric_reachability(cluster: Cluster) -> Iterator[Finding]:
+def asymmetric_reachability(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     One node reaches another, but not the other way round.
 
@@ -149,10 +175,11 @@ def asymmetric_reachability(cluster: Cluster) -> Iterator[Finding]:
 
     In logs: `client socket has timed out` on one node, silence on the other.
     """
+    yield from paths.untested(cluster)
     for fault in of_kind(cluster, "one-way"):
         where, node, subject = place(fault)
         ways = list(dict.fromkeys(e.cut for e in fault.edges))
-        cut = listed(f"{a} -> {b}" for a, b in ways)
+        cut = few(f"{a} -> {b}" for a, b in ways)
         yield Finding(
             where,
             found=f"nothing gets through {cut}, while the way back works: {listed(fault.edges)}",
@@ -169,8 +196,9 @@ def asymmetric_reachability(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check(problems.FIREWALL_DROPS_HIGH_PORTS, reads=READS, uses=USES)
-def firewall_drops_high_ports(cluster: Cluster) -> Iterator[Finding]:
+def firewall_drops_high_ports(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """Only low ports answer; one finding for a node, whatever the number of its networks."""
+    yield from paths.untested(cluster)
     for fault in of_kind(cluster, "filtered"):
         where, node, _ = place(fault)
         yield Finding(
@@ -178,7 +206,7 @@ def firewall_drops_high_ports(cluster: Cluster) -> Iterator[Finding]:
             found=f"only low ports answer, connections to ports above are lost: {listed(fault.edges)}",
             wanted="every port open between the nodes of a job",
             node=node,
-            subject="" if not networks(cluster) else place(fault)[2],
+            subject=place(fault)[2] if paths.proven(cluster) else "",
             fix=Fix(
                 "open all TCP ports between the nodes, or the range that the kernel gives out "
                 "(net.ipv4.ip_local_port_range)",
@@ -188,7 +216,7 @@ def firewall_drops_high_ports(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("path-mtu-black-hole", reads=READS, uses=USES)
-def path_mtu_black_hole(cluster: Cluster) -> Iterator[Finding]:
+def path_mtu_black_hole(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     Small packets pass and full-size ones vanish.
 
@@ -199,6 +227,7 @@ def path_mtu_black_hole(cluster: Cluster) -> Iterator[Finding]:
 
     In logs: `Timed out waiting 10000ms for recv operation to complete`, like a hang of the program.
     """
+    yield from paths.untested(cluster)
     for fault in of_kind(cluster, "black-hole"):
         where, node, subject = place(fault)
         mtus = mtu_words(cluster, fault)
@@ -211,7 +240,7 @@ def path_mtu_black_hole(cluster: Cluster) -> Iterator[Finding]:
             found=f"{listed(fault.edges)}{mtus}",
             wanted="packets of the interfaces' own MTU arrive",
             node=node,
-            subject=subject if networks(cluster) else "",
+            subject=subject if paths.proven(cluster) else "",
             fix=Fix(
                 "the same MTU along the whole path; until then a smaller one on both ends, or "
                 "`sudo sysctl -w net.ipv4.tcp_mtu_probing=1` on every node",

@@ -16,6 +16,7 @@ from typing import Literal
 from ringup.checks import picks
 from ringup.facts import Cluster, Interface, Link, Node
 from ringup.reachability import Network, networks, port_filters
+from ringup.rules import Skipped
 
 READS = ("interfaces",)
 USES = (*picks.USES, "ports")
@@ -67,6 +68,22 @@ def subnet(address: str, prefix_length: int) -> str:
     return str(ipaddress.ip_network(f"{address}/{prefix_length}", strict=False))
 
 
+def tested(cluster: Cluster) -> Cluster:
+    """The part of the cluster about which the pair tests say something."""
+    return cluster.only(n for n in cluster.nodes if n.name not in cluster.pairs_unknown)
+
+
+def untested(cluster: Cluster) -> Iterator[Skipped]:
+    """Why a rule about paths says nothing of some nodes, or of any."""
+    if cluster.is_local or len(cluster.nodes) < 2:
+        return
+    for node in cluster.nodes:
+        if node.name in cluster.pairs_unknown:
+            yield Skipped("", node.name, f"pairs: {cluster.pairs_unknown[node.name]}")
+    if not cluster.pairs_unknown and not any(li.purpose == "interface" for li in cluster.links):
+        yield Skipped("", None, "pairs: no node was tried from another")
+
+
 def shared_subnets(cluster: Cluster) -> dict[str, dict[str, str]]:
     """Subnet -> node -> interface, for subnets in which several nodes have a card that could be used."""
     found: dict[str, dict[str, str]] = {}
@@ -93,6 +110,7 @@ def owners(cluster: Cluster) -> dict[str, list[tuple[Node, str]]]:
 
 def faults(cluster: Cluster) -> tuple[Fault, ...]:
     """Everything the pair tests found wrong on interfaces a job would use."""
+    cluster = tested(cluster)
     if cluster.is_local or len(cluster.nodes) < 2:
         return ()
     groups: dict[tuple[Kind, str], list[Edge]] = {}
@@ -150,8 +168,9 @@ def edges(cluster: Cluster) -> Iterator[Edge]:
 def routed(cluster: Cluster) -> dict[tuple[str, str, str], Link]:
     """The attempt as NCCL and Gloo make it, for each node and address of a peer; the best one counts."""
     found: dict[tuple[str, str, str], Link] = {}
+    names = {n.name for n in cluster.nodes}
     for link in cluster.links:
-        if link.purpose == "interface" and link.bound == "routed":
+        if link.purpose == "interface" and link.bound == "routed" and {link.src, link.dst} <= names:
             key = (link.src, link.dst, link.address)
             if key not in found or (link.ok and not found[key].ok):
                 found[key] = link
@@ -246,6 +265,11 @@ def low_only(open_ports: tuple[int, ...], cluster: Cluster) -> bool:
     return bool(open_ports) and all(port < first for port in open_ports)
 
 
+def proven(cluster: Cluster) -> tuple[Network, ...]:
+    """The networks that join all nodes that could be tested, best first."""
+    return networks(tested(cluster))
+
+
 def best(cluster: Cluster) -> Network | None:
     """The fastest network every pair reached, or None."""
-    return next(iter(networks(cluster)), None)
+    return next(iter(proven(cluster)), None)

@@ -1,0 +1,307 @@
+"""What single rules say: words, places and fixes that the table of cases does not look at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import ringup.checks  # noqa: F401
+from ringup.checks import paths
+from ringup.facts import Cluster, Job, Limits, Link, Listener, Process, Resolution, Space
+from ringup.rules import Finding, Skipped, run_checks
+from tests import clusters as c
+from tests.rule_cases import on_node1, seen, two
+
+
+def judged(cluster: Cluster) -> list[Finding]:
+    return [f for f in run_checks(cluster)[0] if f.severity != "note"]
+
+
+def one(cluster: Cluster, rule: str = "") -> Finding:
+    found = [f for f in judged(cluster) if rule in ("", f.rule)]
+    assert len(found) == 1, [f"{f.rule}: {f.found}" for f in found]
+    return found[0]
+
+
+def not_checked(cluster: Cluster, rule: str) -> list[Skipped]:
+    return [s for s in run_checks(cluster)[1] if s.rule == rule]
+
+
+# Paths.
+
+
+def test_a_network_that_fails_both_ways_is_one_finding_with_both_directions() -> None:
+    cluster = two(
+        broken=[("*", "*", "10.12.5.64", "timed out"), ("*", "*", "10.12.5.65", "no route to host")]
+    )
+    finding = one(cluster)
+    assert finding.rule == "peer-unreachable-on-interface"
+    assert "node1 -> node0 em1 10.12.5.64: timed out" in finding.found
+    assert "node0 -> node1 em1 10.12.5.65: no route to host" in finding.found
+    assert finding.fix is not None
+    assert finding.fix.env == {"NCCL_SOCKET_IFNAME": "=enp99s0", "GLOO_SOCKET_IFNAME": "enp99s0"}
+
+
+def test_an_unreachable_card_that_nobody_uses_is_no_finding() -> None:
+    nodes = [
+        c.node(
+            f"node{k}",
+            c.interface("enp1s0", f"10.0.0.{k + 1}/24"),
+            c.interface("bmc0", f"169.253.{k}.1/24"),
+        )
+        for k in range(2)
+    ]
+    broken = [("*", "*", "169.253.0.1", "timed out"), ("*", "*", "169.253.1.1", "timed out")]
+    assert judged(c.cluster(*nodes, broken=broken, job=Job(backend="gloo"))) == []
+
+
+def test_the_same_card_counts_where_nccl_takes_it() -> None:
+    nodes = [
+        c.node(
+            f"node{k}",
+            c.interface("enp1s0", f"10.0.0.{k + 1}/24"),
+            c.interface("bmc0", f"169.253.{k}.1/24"),
+        )
+        for k in range(2)
+    ]
+    cluster = c.cluster(*nodes, broken=[("*", "*", "169.253.0.1", "timed out")])
+    assert one(cluster).where == "node0 bmc0"
+
+
+def test_all_networks_cut_is_one_finding_that_lists_every_path() -> None:
+    finding = one(two(broken=[("*", "*", "*", "timed out")]))
+    for part in ("em1 10.12.5.64", "em1 10.12.5.65", "enp99s0 90.91.33.64", "enp99s0 90.91.33.65"):
+        assert part in finding.found
+    assert finding.fix is not None
+    assert any("90.91.33" in command or "10.12.5" in command for command in finding.fix.commands)
+
+
+def test_a_node_no_pair_test_spoke_of_is_not_checked_and_does_not_spoil_the_others() -> None:
+    cluster = c.healthy(3, pairs_unknown={"node2": "no answer"})
+    kept = tuple(li for li in cluster.links if "node2" not in (li.src, li.dst))
+    cluster = replace(cluster, links=kept)
+    assert [f.rule for f in judged(cluster)] == ["pairs-not-tested"]
+    assert [(s.node, s.reason) for s in not_checked(cluster, "path-mtu-black-hole")] == [
+        ("node2", "pairs: no answer")
+    ]
+
+
+def test_no_pair_tried_at_all_is_said_and_is_no_fault() -> None:
+    cluster = replace(c.healthy(), links=())
+    assert judged(cluster) == []
+    assert [s.reason for s in not_checked(cluster, "no-common-network")] == [
+        "pairs: no node was tried from another"
+    ]
+
+
+def test_failed_attempts_bound_to_a_device_explain_and_prove_nothing() -> None:
+    base = c.healthy()
+    extra = replace(base.links[0], ok=False, error="timed out", bound="device", large_packet_ok=None)
+    assert judged(replace(base, links=(*base.links, extra))) == []
+
+
+def test_a_bad_node_among_many_is_blamed_for_all_of_its_paths() -> None:
+    cluster = c.cluster(
+        *(c.two_networks(k) for k in range(5)),
+        broken=[
+            ("*", "node3", "10.12.5.67", "large message lost"),
+            ("node3", "*", "*", "large answer lost"),
+        ],
+    )
+    links = tuple(
+        replace(li, large_packet_ok=True, error="")
+        if li.src == "node3" and li.dst_interface == "enp99s0" and li.purpose == "interface"
+        else li
+        for li in cluster.links
+    )
+    finding = one(replace(cluster, links=links))
+    assert (finding.rule, finding.where, finding.node) == ("path-mtu-black-hole", "node3 em1", "node3")
+
+
+def test_black_holes_name_the_mtus() -> None:
+    cluster = c.healthy(broken=[("node0", "node1", "*", "large message lost")])
+    assert "node1 enp99s0 1500 bytes" in one(cluster).found
+
+
+def test_a_filter_on_node1_alone_is_a_cut_direction_since_no_low_port_was_tried_there() -> None:
+    base = c.healthy()
+    links = c.breaks(base.links, "node0", "node1", "*", "timed out")
+    finding = one(replace(base, links=links))
+    assert (finding.rule, finding.node) == ("asymmetric-reachability", "node1")
+
+
+def test_edges_carry_the_interfaces_of_both_ends() -> None:
+    edge = next(iter(paths.edges(two(broken=[("node1", "node0", "10.12.5.64", "timed out")]))))
+    assert (edge.src_interface, edge.interface, edge.network) == ("em1", "em1", "10.12.5.0/24")
+
+
+def test_played_nodes_are_not_judged_by_addresses_they_share() -> None:
+    nodes = [
+        c.node(
+            f"127.0.0.{k}", c.interface("lo0", f"127.0.0.{k}/8"), own="127.0.1.1", hostname="vm", boot_id="x"
+        )
+        for k in (2, 3)
+    ]
+    assert judged(c.cluster(*nodes, is_local=True)) == []
+
+
+# Interfaces.
+
+
+def test_docker0_is_no_duplicate_and_no_unreachable_interface() -> None:
+    docker = c.interface("docker0", "172.17.0.1/16", kind="bridge")
+    nodes = [c.node(f"node{k}", c.interface("enp1s0", f"10.0.0.{k + 1}/24"), docker) for k in range(2)]
+    assert judged(c.cluster(*nodes, broken=[("*", "*", "172.17.0.1", "own address")])) == []
+
+
+def veths(gpu_count: int) -> Cluster:
+    """Docker hosts on which a container runs: its cable has a link-local address only."""
+    nodes = [
+        c.node(
+            f"node{k}",
+            c.interface("enp1s0", f"10.0.0.{k + 1}/24"),
+            c.interface("veth12", "fe80::9/64", kind="veth", master="docker0"),
+            gpu_count=gpu_count,
+        )
+        for k in range(2)
+    ]
+    return c.cluster(*nodes)
+
+
+def test_a_containers_veth_matters_only_where_nccl_will_run() -> None:
+    assert {(f.rule, f.severity) for f in run_checks(veths(0))[0]} == {("virtual-interface-chosen", "note")}
+    assert {(f.rule, f.severity) for f in run_checks(veths(8))[0]} == {("virtual-interface-chosen", "error")}
+
+
+def test_down_everywhere_means_unused() -> None:
+    nodes = [
+        c.node(f"node{k}", c.interface("eno1", f"10.0.0.{k + 1}/24"), c.interface("eno2", up=False))
+        for k in range(3)
+    ]
+    assert judged(c.cluster(*nodes)) == []
+
+
+def test_a_card_that_lost_its_address_with_its_link_is_missed_by_its_peers() -> None:
+    nodes = [
+        c.node(
+            f"node{k}", c.interface("eno1", f"10.0.0.{k + 1}/24"), c.interface("eno2", f"10.1.0.{k + 1}/24")
+        )
+        for k in range(2)
+    ]
+    nodes.append(c.node("node2", c.interface("eno1", "10.0.0.3/24"), c.interface("eno2", up=False)))
+    assert one(c.cluster(*nodes)).where == "node2 eno2"
+
+
+def test_a_stranger_at_a_nodes_address_is_named() -> None:
+    finding = one(c.healthy(broken=[("*", "node1", "*", "stranger answered")]))
+    assert (finding.rule, finding.node) == ("same-address-on-two-nodes", "node1")
+
+
+# Names.
+
+
+def test_a_peer_that_knows_the_wrong_name_everyone_knows_is_not_named_twice() -> None:
+    cluster = c.changed(c.healthy(), "node0", own_name=seen("node0", "127.0.1.1"))
+    cluster = c.changed(cluster, "node1", peer_names=(seen("node0", "127.0.1.1"),))
+    assert one(cluster).rule == "hostname-resolves-to-loopback"
+
+
+def test_a_name_matters_less_where_gloo_is_told_its_interface() -> None:
+    cluster = c.changed(c.healthy(), "node1", own_name=seen("node1", "127.0.1.1"))
+    cluster = replace(cluster, job=Job(env={"GLOO_SOCKET_IFNAME": "enp99s0"}))
+    assert judged(cluster) == []
+
+
+def test_one_node_is_no_reason_to_judge_names() -> None:
+    node = c.plain(0, own_name=Resolution("node0", ("127.0.1.1",)))
+    assert judged(c.cluster(node)) == []
+
+
+def test_a_name_unknown_on_several_nodes_is_one_finding() -> None:
+    cluster = c.healthy(4)
+    for name in ("node1", "node2"):
+        others = tuple(r for r in cluster.node(name).peer_names if r.name != "node0")
+        cluster = c.changed(cluster, name, peer_names=(seen("node0", error="not known"), *others))
+    finding = one(cluster)
+    assert (finding.node, finding.where) == (None, "node0")
+    assert "node1 does not know node0" in finding.found
+    assert "node2 does not know node0" in finding.found
+
+
+# Ports and leftovers.
+
+
+def test_a_port_held_by_somebody_who_cannot_be_seen_is_still_named() -> None:
+    cluster = c.changed(c.healthy(), "node0", listeners=(Listener("0.0.0.0", 29500, "root"),))
+    assert "a process of root that cannot be seen" in one(cluster).found
+
+
+def test_another_port_of_the_users_is_the_one_that_is_judged() -> None:
+    held = (Listener("0.0.0.0", 29500, "root"),)
+    cluster = c.changed(c.healthy(job=Job(port=29600)), "node0", listeners=held)
+    assert judged(cluster) == []
+
+
+def test_an_orphan_that_holds_nothing_is_a_warning() -> None:
+    finding = one(on_node1(leftovers=(c.process(),))())
+    assert (finding.rule, finding.severity) == ("orphan-of-earlier-run", "warning")
+    for word in ("pid 4242", "ada", "2 h", "python train.py"):
+        assert word in finding.found
+
+
+def test_a_running_job_that_holds_the_port_is_no_orphan() -> None:
+    alive = c.process(evidence="running: under sshd (pid 812)")
+    cluster = c.changed(
+        c.healthy(), "node0", leftovers=(alive,), listeners=(Listener("0.0.0.0", 29500, "ada", alive),)
+    )
+    assert one(cluster).rule == "port-in-use"
+
+
+def test_what_processes_call_themselves_cannot_draw_on_the_terminal() -> None:
+    evil = Process(7, 1, "bob", 5.0, "x\x1b[2J" + "y" * 5000)
+    cluster = c.changed(c.healthy(), "node0", listeners=(Listener("::", 29500, "bob", evil),))
+    found = one(cluster).found
+    assert "\x1b" not in found
+    assert len(found) < 400
+
+
+# The rest.
+
+
+@pytest.mark.parametrize(("gpu_count", "severity"), [(0, "note"), (1, "warning"), (8, "error")])
+def test_docker_s_64_mib_of_shm_weigh_by_the_gpus(gpu_count: int, severity: str) -> None:
+    small = Space("/dev/shm", 64 * 1024**2, 64 * 1024**2)
+    nodes = [c.plain(k, shm=small, gpu_count=gpu_count) for k in range(2)]
+    assert {f.severity for f in run_checks(c.cluster(*nodes))[0] if f.rule == "shm-too-small"} == {severity}
+
+
+def test_the_usual_limit_of_1024_open_files_is_enough_for_a_small_job() -> None:
+    nodes = [c.plain(k, limits=Limits(65536, 1024)) for k in range(2)]
+    assert run_checks(c.cluster(*nodes))[0] == []
+
+
+def test_torch_that_pip_records_otherwise_is_seen() -> None:
+    odd = replace(c.TORCH, packages={"torch": "2.6.0"})
+    assert one(on_node1(interpreter=odd)()).rule == "torch-versions-differ"
+
+
+def test_the_head_decides_between_two_versions_of_torch() -> None:
+    finding = one(on_node1(interpreter=replace(c.TORCH, torch="2.6.0"))())
+    assert finding.node == "node1"
+    assert finding.wanted.startswith("2.13.0")
+
+
+def test_torch_missing_everywhere_is_named_on_every_node() -> None:
+    bare = replace(c.TORCH, torch="", nccl="", cuda="")
+    cluster = c.cluster(*(c.plain(k, interpreter=bare) for k in range(2)))
+    assert [(f.rule, f.node) for f in judged(cluster)] == [
+        ("torch-missing", "node0"),
+        ("torch-missing", "node1"),
+    ]
+
+
+def test_links_to_unknown_nodes_are_ignored() -> None:
+    ghost = Link("ghost", "node0", "", "enp99s0", "10.0.0.10", 1, ok=False, error="timed out")
+    cluster = c.healthy()
+    assert judged(replace(cluster, links=(*cluster.links, ghost))) == []
