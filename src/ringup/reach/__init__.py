@@ -8,7 +8,9 @@ fails: a failure is an `Answer` with its `error`, or an `on_exit`.
     open          the one constructor
     boot          the loop that waits on a node; frames of requests and answers
     ssh           OpenSSH's client: its command line, how far it got, what its words mean
-    session       one node's process and pipes
+    client        the process with its pipes
+    session       one node's connection and the requests on it
+    witness       a second connection to a node whose answer does not come
     connections   all of them under one loop
 """
 

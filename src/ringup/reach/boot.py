@@ -21,11 +21,11 @@ from collections.abc import Iterator
 MARK = b"\x01"
 
 # ru_* because an exported variable of the user named "n" would otherwise reach the scripts changed.
-# The second `end` goes to stderr: sshd forwards the two streams in no fixed order, and an
-# answer is complete when both have ended.
+# `ready` and `end` go to both streams: sshd forwards them in no fixed order, and noise is over,
+# or an answer complete, when both have said so.
 _LOOP = (
     ": ringup; ru_T={token}; "
-    'printf "\\001$ru_T ready\\n"; '
+    'printf "\\001$ru_T ready\\n"; printf "\\001$ru_T ready\\n" >&2; '
     "while read -r ru_t ru_k ru_i ru_n; do "
     'case "$ru_t" in "$ru_T") '
     'ru_s=$(head -c "$ru_n"); '

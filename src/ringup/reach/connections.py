@@ -86,7 +86,7 @@ class Connections:
         """Open what the window allows, in the order of the nodes."""
         if not self._waiting:
             return
-        room = self._fanout - sum(s.state == "connecting" for s in self._sessions.values())
+        room = self._fanout - self._logging_in()
         now = time.monotonic()
         for _ in range(len(self._waiting)):
             if room <= 0:
@@ -99,6 +99,9 @@ class Connections:
                 continue
             session.begin()
             room -= 1
+
+    def _logging_in(self) -> int:
+        return sum(session.is_logging_in for session in self._sessions.values())
 
     def reopen(self, node: str) -> None:
         """Give up a node's connection and make a fresh one; what ran on the old one ends with an error."""
@@ -188,8 +191,9 @@ class Connections:
     def _tick(self, now: float) -> None:
         self._next_tick = now + TICK_S
         sessions = list(self._sessions.values())
+        crowd = self._logging_in()
         for session in sessions:
-            session.on_time(now, self._connect_timeout_s, self._answer_timeout_s)
+            session.on_time(now, self._connect_timeout_s, self._answer_timeout_s, crowd)
             if session.state == "waiting" and session.not_before and session not in self._waiting:
                 self._waiting.append(session)
         self._look_twice(sessions, now)
