@@ -230,7 +230,8 @@ def setup_lines(rank: Rank, plan: Plan, truth: Truth, comms: list[str]) -> Itera
         yield f"NET/Socket : Using [0]eth0:{address}<0>"
         yield "Using network Socket"
     else:
-        yield f"NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB {'[RO]' if n >= 12 else ''}; OOB eth0:{address}<0>"
+        ordering = "[RO]" if n >= 12 else ""
+        yield f"NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB {ordering}; OOB eth0:{address}<0>"
         yield "Using network IB"
     missing = plan.fault == "no-init" and rank.rank == plan.fault_rank
     for comm in comms:
@@ -315,9 +316,7 @@ class Writer:
     def mark(self, rank: Rank, name: str) -> None:
         """The trainer's line."""
         self.line(rank, f"{rank.label} iteration {name:>8}/ 500000 | lm loss: 2.345 | grad norm: 1.2")
-        if self.plan.layout == "per-rank":
-            self._row_of_rank[rank.rank] = self._find_row(name)
-        elif self.plan.marks == "all" and self.plan.label != "none":
+        if self.plan.layout == "per-rank" or (self.plan.marks == "all" and self.plan.label != "none"):
             self._row_of_rank[rank.rank] = self._find_row(name)
         elif self._rows[-1]["iteration"] != name:
             self._new_row(name)
@@ -332,7 +331,7 @@ class Writer:
         """A collective call, now and then with another rank's line written into it."""
         text = (rank.prefix + call_text(rank, op, self.plan, op_count, self.rng)).encode()
         if self._held:
-            other, held, _ = self._held
+            other = self._held[0]
             if other.rank != rank.rank and self.file_of(other) == self.file_of(rank):
                 self._tear(rank, text, op)
                 return

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 from bench.nccl_logs import FAULTS, VERSIONS, Plan, generate
 
 

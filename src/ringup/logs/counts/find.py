@@ -69,14 +69,14 @@ def _fill(file: str, wanted: list[_Window], room: int, begun: bool, read: Read) 
     left = len(wanted)
     for offset, line, raw in _lines(read(file, start.offset, end), start.offset, start.line):
         for host, pid, pointer, asked in _calls(raw):
-            window = _of_host(by_place.get((pid, pointer), ()), host)
-            if window is None or offset < window.span.offset + begun or offset >= window.span.end:
+            at = _of_host(by_place.get((pid, pointer), ()), host)
+            if at is None or offset < at.span.offset + begun or offset >= at.span.end:
                 continue
-            if len(window.asked) < room:
-                window.asked.append(asked)
-                window.offsets.append(offset)
-                window.lines.append(line)
-                left -= len(window.asked) == room
+            if len(at.asked) < room:
+                at.asked.append(asked)
+                at.offsets.append(offset)
+                at.lines.append(line)
+                left -= len(at.asked) == room
         if not left:
             return
 

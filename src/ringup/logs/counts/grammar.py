@@ -24,7 +24,7 @@ FIELDS = re.compile(
 """What follows `KIND: opCount ` on a whole line."""
 
 GLUED = re.compile(rb"(?::[ \t]|\[[^\]]{1,60}\](?:<std(?:out|err)>)?:?[ \t]?)\Z")
-"""The label or stamp of a line that begins in the middle of another; the digits before a colon are lost in it."""
+"""The label or stamp of a line that begins in the middle of another."""
 
 PREFIX = re.compile(rb"(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>\d+)\] )?")
 """Process of any other NCCL line; searched, since a stamp or a label may stand before it."""
@@ -100,15 +100,18 @@ def collapse(text: bytes) -> bytes:
     return _VARIABLE.sub(b"#", text[:1000])
 
 
-def label_of(prefix: bytes) -> str:
+def label_of(prefix: bytes, whole: bool = False) -> str:
     """
-    The rank a launcher wrote before a line, "" without one.
+    The rank a launcher wrote before a line, "" without one; `whole`: where nothing but a stamp follows it.
 
     >>> label_of(b" 3: "), label_of(b"[rank12]:"), label_of(b"[1,3]<stdout>:"), label_of(b"[default3]:")
     ('3', '12', '3', 'default3')
     """
     match = LABEL.match(prefix)
     if not match:
+        return ""
+    rest = prefix[match.end() :].strip()
+    if whole and rest and rest[:1] not in b"[0123456789":
         return ""
     if match["srun"] is not None:
         return match["srun"].decode()

@@ -122,7 +122,7 @@ def _settled(part: Part) -> Iterable[Row]:
     rows = [Row(row.name, row.by) for row in part.rows]
     for at, row in enumerate(part.rows):
         for column, own, n in row.items():
-            early = not own and part.columns[column].label in part.label_rows
+            early = not own and part.label_of(column) in part.label_rows
             rows[0 if early else at].add(column, own, n)
     return rows
 

@@ -104,9 +104,7 @@ class Ledger:
         process = self.process(self.name(match["host"]), self.name(match["pid"]), prefix)
         device = self.name(match["dev"])
         process.devices.add(device)
-        return self.number_of(
-            Column(process.host, process.pid, device, process.label, self.name(match["kind"]))
-        )
+        return self.number_of(Column(process.host, process.pid, device, self.name(match["kind"])))
 
     def number_of(self, column: Column) -> int:
         """A column's number, a new one where it was not seen before."""
@@ -126,7 +124,7 @@ class Ledger:
                 host, pid = "", ""
             known = processes.setdefault((host, pid), Process(host, pid))
         if prefix and not known.label:
-            known.label = label_of(prefix)
+            known.label = label_of(prefix, whole=True)
         return known
 
     def _whole_host(self, host: str, pid: str) -> str:
@@ -150,7 +148,7 @@ class Ledger:
             part.rows[-1].follow(counts)
             return
         for column, count in counts:
-            own = part.label_rows.get(part.columns[column].label)
+            own = part.label_rows.get(part.label_of(column))
             if own is None:
                 part.rows[-1].add(column, False, count)
             else:
@@ -191,10 +189,11 @@ class Ledger:
 
     # Calls that are not plain lines, or that need their fields
 
-    def odd_line(self, number: int, offset: int, raw: bytes) -> None:
-        """A line with more or less than one whole call in it: each call counts."""
+    def odd_line(self, number: int, offset: int, raw: bytes) -> bool:
+        """Count each call of a line; whether it is just one whole call."""
         heads = heads_in(raw)
-        columns = [self.column(m, raw[: m.start()]) for m in heads]
+        whole = len(heads) == 1
+        columns = [self.column(m, b"" if i else raw[: m.start()]) for i, m in enumerate(heads)]
         for i, (match, column) in enumerate(zip(heads, columns, strict=True)):
             end = None
             if i + 1 < len(heads):
@@ -208,6 +207,8 @@ class Ledger:
             else:
                 of = self.part.columns[column]
                 self.part.torn[of.host, of.pid] = self.part.torn.get((of.host, of.pid), 0) + 1
+                whole = False
+        return whole
 
     def call(self, column: int, fields: re.Match[bytes], number: int, offset: int, raw: bytes) -> None:
         """One call with all its fields, appended to its sequence."""
@@ -314,7 +315,7 @@ class Ledger:
         comms, sequences = self.part.comms, self.part.sequences
         known = comms.get((*place, generation))
         started = match["state"] == b"START"
-        if started or (known.complete if known else (generation or (*place, generation) in sequences)):
+        if started or (known is not None and known.complete) or (*place, generation) in sequences:
             # Set up again at the same address: what was called before belongs to a communicator that is gone.
             generation += 1
             self._generation[place] = generation
@@ -379,4 +380,4 @@ class Ledger:
         for sequence in self.part.sequences.values():
             del sequence.tail[:-TAIL]
             if sequence.last:
-                sequence.last = (*sequence.last[:2], bytes(sequence.last[2][:1024]))
+                sequence.last = (*sequence.last[:2], sequence.last[2].rstrip(b"\r")[:1024])

@@ -35,8 +35,8 @@ def merge(parts: Iterable[Part]) -> Part:
 
 
 def _put(whole: Part, part: Part, ledger: Ledger) -> None:
-    _put_rows(whole, part, ledger)
     _put_processes(whole, part, ledger)
+    _put_rows(whole, part, ledger)
     _put_sequences(whole, part, ledger)
     for key, n in part.transports.items():
         if key in whole.transports or len(whole.transports) < MAX_TRANSPORTS:
@@ -70,7 +70,7 @@ def _put_rows(whole: Part, part: Part, ledger: Ledger) -> None:
         follow = len(whole.rows) - 1
         for column, own, count in row.items():
             # A label that marked its own iterations earlier goes on with its last one.
-            earlier = None if own else before.get(part.columns[column].label)
+            earlier = None if own else before.get(whole.label_of(columns[column]))
             if own:
                 whole.rows[own_row[i]].add(columns[column], True, count)
             elif earlier is not None:
@@ -133,7 +133,7 @@ def _key_in_whole(
     elif key in part.comms:
         # Init COMPLETE without START: the end of one begun before, or of NCCL before 2.16 a new one.
         known = whole.comms.get(now)
-        if known.complete if known else (now[3] or now in whole.sequences):
+        if (known is not None and known.complete) or now in whole.sequences:
             now = (host, pid, pointer, now[3] + 1)
     ledger.use(now)
     base.setdefault(key[:3], now[3])

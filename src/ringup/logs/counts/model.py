@@ -56,7 +56,6 @@ class Column:
     host: str
     pid: str
     device: str
-    label: str
     kind: str
 
 
@@ -210,3 +209,9 @@ class Part:
     """Calls whose fields were cut off: counted by kind, but of no known communicator."""
     engine: str = "stdlib"
     numbered: bool = True
+
+    def label_of(self, column: int) -> str:
+        """What the launcher wrote before the lines of a column's process."""
+        of = self.columns[column]
+        process = self.processes.get((of.host, of.pid))
+        return process.label if process else ""

@@ -31,11 +31,11 @@ VOTES = 8
 """Lines whose head was cut off before the width grows: one torn line must not widen every head."""
 
 _BEYOND = len(b": o")
-_LONGEST_MIDDLE = 58
+_LONGEST_MIDDLE = 56
 """From `opCount ` to ` count `: two pointers of 14 and a counter of 8 digits; a second head does not fit."""
 
 _WHOLE_PREFIX = re.compile(rb"\A(?!.*NCCL )(?:|.*[ \t]|.*[\]>]:)\Z", re.DOTALL)
-"""What may stand before a process's name: nothing, a stamp, a launcher's label; not the rest of a torn line."""
+"""What may stand before a process's name: nothing, a stamp, a label; not the rest of a torn line."""
 
 _FRAGMENTS = (b" comm 0x", b"[nranks=", b" stream 0x", b" datatype ")
 
@@ -235,16 +235,18 @@ class PlainEngine:
             if ledger.iteration(raw) is not None:
                 self._flush(self._counter)
                 self._counter.update(next(after))
-            self.odd(self.line + i, offset, raw)
-            if raw:
+            if self.odd(self.line + i, offset, raw):
                 batch.append((self.line + i, offset, raw))
         ledger.other(batch)
 
-    def odd(self, number: int, offset: int, raw: bytes) -> None:
+    def odd(self, number: int, offset: int, raw: bytes) -> bool:
+        """A line that is no plain call; whether it says anything but one whole call all the same."""
         if CALL_MARK in raw:
             self.heads.vote(raw)
-            self._ledger.odd_line(number, offset, raw)
+            if self._ledger.odd_line(number, offset, raw):
+                return False
         self._ledger.read_line(number, offset, raw)
+        return bool(raw)
 
     # Counts and sequences
 
@@ -263,8 +265,7 @@ class PlainEngine:
                     counts.clear()
                     if b"- Init " in raw:
                         self._asked.clear()
-                self.odd(number, offset, raw)
-                if raw:
+                if self.odd(number, offset, raw):
                     batch.append((number, offset, raw))
             else:
                 counts[column] = counts.get(column, 0) + 1

@@ -8,7 +8,7 @@ with a line that is not built so is counted by `PlainEngine` instead.  So both g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ FILL_BYTES = 512 << 10
 """A block: small enough for the second-level cache with all that is made of it."""
 
 MAX_RECENT = 96
-"""Blocks whose calls are remembered as arrays; only older ones that are still a rank's last become objects."""
+"""Blocks whose calls are remembered as arrays; of older ones only a rank's last calls become objects."""
 
 _SLACK = MAX_WIDTH + 16
 _KEYS = np.random.default_rng(0x52494E47).integers(1, 1 << 63, 64, dtype=np.uint64) * 2 + 1
@@ -34,7 +34,9 @@ _SEVEN = np.uint64((1 << 56) - 1)
 _NRANKS = np.uint64(int.from_bytes(b" [nranks", "little"))
 _COMM = np.uint64(int.from_bytes(b" comm 0x", "little"))
 _LANE = np.uint64(0x0001020304050607)
-_MAX_MIDDLE = 58
+_MAX_MIDDLE = 56
+_REST_BYTES = (25, 40)
+"""Shortest and longest ` [nranks=N] stream P` that five overlapping words cover."""
 _FIELD_BYTES = (24, 40)
 """Shortest and longest `N datatype D op O root R` that five overlapping words cover."""
 
@@ -49,8 +51,8 @@ class Table:
         """Forget everything."""
         self._bits = bits
         self._shift = np.uint64(64 - bits)
-        self._keys = np.zeros(1 << bits, np.uint64)
-        self._numbers = np.full(1 << bits, -2, np.int64)
+        self._keys: Array = np.zeros(1 << bits, np.uint64)
+        self._numbers: Array = np.full(1 << bits, -2, np.int64)
         self.known: dict[int, int] = {}
 
     def __call__(self, keys: Array, ask: Callable[[int], int]) -> Array:
@@ -60,8 +62,10 @@ class Table:
         lost = ((self._keys[slots] != keys) | (numbers == -2)).nonzero()[0]
         if len(lost):
             distinct, first, inverse = np.unique(keys[lost], return_index=True, return_inverse=True)
-            answers = [self._answer(int(k), int(lost[i]), ask) for k, i in zip(distinct, first, strict=True)]
-            numbers[lost] = np.array(answers, np.int64)[inverse]
+            answers: Array = np.empty(len(distinct), np.int64)
+            for i in np.argsort(first).tolist():
+                answers[i] = self._answer(int(distinct[i]), int(lost[first[i]]), ask)
+            numbers[lost] = answers[inverse]
         return numbers
 
     def _answer(self, key: int, position: int, ask: Callable[[int], int]) -> int:
@@ -104,7 +108,7 @@ class Distances:
         self, words: Array, base: Array, sign: int, word: np.uint64, mask: np.uint64 | None, ask: Any
     ) -> Array:
         """Distances of all lines, -1 where the word is not found; `ask(i)` looks for it the slow way."""
-        found = np.full(len(base), -1, np.int64)
+        found: Array = np.full(len(base), -1, np.int64)
         left = np.arange(len(base))
         fresh = False
         while len(left):
@@ -142,10 +146,10 @@ class Groups:
     def __init__(self) -> None:
         self.sequences: list[Sequence] = []
         self._of: dict[int, int] = {}
-        self.count = np.zeros(64, np.int64)
-        self.digest = np.zeros(64, np.uint64)
-        self.step = np.zeros(64, np.int64)
-        self.kinds = np.zeros((64, 16), np.int64)
+        self.count: Array = np.zeros(64, np.int64)
+        self.digest: Array = np.zeros(64, np.uint64)
+        self.step: Array = np.zeros(64, np.int64)
+        self.kinds: Array = np.zeros((64, 16), np.int64)
 
     def number(self, sequence: Sequence) -> int:
         """The number of a sequence, its state taken over."""
@@ -191,26 +195,26 @@ class VectorEngine:
         self._size = MAX_LINE_BYTES + FILL_BYTES
         self._buffer = bytearray(self._size + _SLACK)
         self._words = np.ndarray((self._size + _SLACK - 7,), "<u8", self._buffer, strides=(1,))
-        self._newlines = np.empty(self._size + 8, bool)
+        self._newlines: Array = np.empty(self._size + 8, bool)
         self._filled = 0
         self._table = Table()
         self._fields = Table()
         self._places = Table()
         self._colons: list[tuple[int, int]] = []
-        self._colon_of = np.zeros(0, np.int64)
-        self._column_of = np.zeros(0, np.int64)
+        self._colon_of: Array = np.zeros(0, np.int64)
+        self._column_of: Array = np.zeros(0, np.int64)
         self._kinds: list[str] = []
-        self._counts = np.zeros(0, np.int64)
-        self._kind_of = np.zeros(0, np.int64)
-        self._process_of = np.zeros(0, np.int64)
+        self._counts: Array = np.zeros(0, np.int64)
+        self._kind_of: Array = np.zeros(0, np.int64)
+        self._process_of: Array = np.zeros(0, np.int64)
         self._processes: dict[tuple[str, str], int] = {}
         self._middle = Distances(_MAX_MIDDLE)
-        self._right = Distances(120)
+        self._right = Distances(_REST_BYTES[1])
         self._pointer = Distances(40)
         self._groups = Groups()
         self._hashes: list[int] = []
-        self._hash_of = np.zeros(0, np.uint64)
-        self._powers = np.ones(1, np.uint64)
+        self._hash_of: Array = np.zeros(0, np.uint64)
+        self._powers: Array = np.ones(1, np.uint64)
         self._recent: list[tuple[Array, ...]] = []
 
     # Bytes in
@@ -287,7 +291,7 @@ class VectorEngine:
         flags = self._newlines[:length]
         np.equal(np.frombuffer(self._buffer, np.uint8, length), 10, out=flags)
         flags[size:] = False
-        packed = flags.view(np.uint64)
+        packed: Array = flags.view(np.uint64)
         at = (packed != 0).nonzero()[0]
         lanes = packed[at]
         if np.any(lanes & (lanes - np.uint64(1))):
@@ -343,7 +347,7 @@ class VectorEngine:
         """Lines with a plain head that may hold more than one call, added to the odd ones."""
         lengths = ends - starts
         if any(map(is_fragment, lines)):
-            suspects = range(len(starts))
+            suspects: Iterable[int] = range(len(starts))
         else:
             suspects = {*(lengths >= self._plain.long).nonzero()[0].tolist(), len(starts) - 1}
         found = {}
@@ -376,8 +380,7 @@ class VectorEngine:
                 begin = i - nth
                 self._flush()
             number, offset = plain.line + i, plain.offset + int(starts[i])
-            plain.odd(number, offset, raw)
-            if raw:
+            if plain.odd(number, offset, raw):
                 batch.append((number, offset, raw))
         self._count(columns[begin:])
         ledger.other(batch)
@@ -404,13 +407,10 @@ class VectorEngine:
         if places is None:
             return False
         columns = self._column_of[heads]
-        splits = [i for i, raw in zip(odd, lines, strict=True) if b"- Init " in raw]
-        if not splits:
-            self._append(rows, starts, ends, columns, *places)
-            return True
-        # A set-up parts what was called before on the same pointer from what comes after.  It is read
-        # again, with all other lines, by `_in_order`; here only the pointers' meaning must change in time.
-        return False
+        # A set-up parts what was called before on the same pointer from what comes after.
+        if any(b"- Init " in raw for raw in lines):
+            return False
+        return self._append(rows, starts, ends, columns, *places)
 
     def _verify(self, begins: Array, ends: Array) -> tuple[Array, Array, Array] | None:
         """Where count, nranks and comm stand on each line; None where a line has none or is too long."""
@@ -425,7 +425,7 @@ class VectorEngine:
 
         middle = self._middle(self._words, begins, 1, _COUNT, _SEVEN, ask_middle)
         right = self._right(self._words, ends, -1, _NRANKS, None, ask_right)
-        if middle.min() < 0 or right.min() < 0:
+        if middle.min() < 0 or right.min() < _REST_BYTES[0]:
             return None
         counts, nranks = begins + middle + 7, ends - right
 
@@ -448,11 +448,16 @@ class VectorEngine:
         counts: Array,
         nranks: Array,
         length: Array,
-    ) -> None:
+    ) -> bool:
+        """The calls appended; False where one turns out to have no whole fields, before any is counted."""
         words = self._words
         keys = words[nranks - 8] * _KEYS[32] + words[nranks - 16] * _KEYS[33]
         keys += (self._process_of[columns].astype(np.uint64) + np.uint64(1)) * _KEYS[34]
-        keys += (nranks - length - counts).astype(np.uint64) * _KEYS[35]
+        rest = ends[rows] - nranks
+        keys += (rest * 64 + (nranks - length - counts)).astype(np.uint64) * _KEYS[35]
+        stop = nranks + rest
+        for i, at in enumerate((nranks, nranks + 8, stop - 24, stop - 16, stop - 8)):
+            keys += words[at] * _KEYS[36 + i]
 
         def line(i: int) -> bytes:
             row = rows[i]
@@ -471,21 +476,24 @@ class VectorEngine:
             return self._groups.number(sequence)
 
         groups = self._places(keys, ask_place)
+        if groups.min() == ODD:
+            return False
         kinds = self._kind_of[columns]
         width = self._groups.kinds.shape[1]
         both = np.bincount(groups * width + kinds, minlength=self._groups.kinds.size)
         self._groups.kinds += both.reshape(self._groups.kinds.shape)
-        last = np.full(len(self._groups.sequences), -1, np.int64)
+        last: Array = np.full(len(self._groups.sequences), -1, np.int64)
         last[groups] = np.arange(len(groups))
         for group in (last >= 0).nonzero()[0].tolist():
             i = int(last[group])
             at = self._plain.offset + int(starts[rows[i]]), self._plain.line + int(rows[i])
             self._groups.sequences[group].last = (*at, line(i))
-        self._ranks_calls(rows, starts, columns, groups, kinds, counts, length, nranks, fields)
+        self._collectives(rows, starts, columns, groups, kinds, counts, length, fields)
+        return True
 
-    def _ranks_calls(
+    def _collectives(
         self, rows: Array, starts: Array, columns: Array, groups: Array, kinds: Array, counts: Array,
-        length: Array, nranks: Array, fields: Any,
+        length: Array, fields: Any,
     ) -> None:  # fmt: skip
         """Number the collectives among the calls."""
         pairs = [i for i, kind in enumerate(self._kinds) if kind in POINT_TO_POINT]
@@ -500,9 +508,9 @@ class VectorEngine:
         if not len(rows):
             return
         words, end = self._words, counts + length
-        keys = words[counts] * _KEYS[40] + words[counts + 8] * _KEYS[41] + words[end - 8] * _KEYS[42]
-        keys += words[end - 16] * _KEYS[43] + words[end - 24] * _KEYS[44]
-        keys += (length * 256 + kinds).astype(np.uint64) * _KEYS[45]
+        keys = words[counts] * _KEYS[50] + words[counts + 8] * _KEYS[51] + words[end - 8] * _KEYS[52]
+        keys += words[end - 16] * _KEYS[53] + words[end - 24] * _KEYS[54]
+        keys += (length * 256 + kinds).astype(np.uint64) * _KEYS[55]
 
         def ask_hash(i: int) -> int:
             kind = self._kinds[int(kinds[i])]

@@ -1,0 +1,165 @@
+"""
+Counting files: the one place of the counting engine that opens them, and the processes that share the work.
+
+One file a task, or one slice of a big one; what comes back is as small as a `Part`.  The caller may send a
+fold along that sees every line but the plain collective calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ringup.logs import counts
+from ringup.logs.counts.grammar import PREFIX
+from ringup.logs.counts.ledger import Batch
+
+SLICE_BYTES = 64 << 20
+"""A file is cut when each process gets at least this much."""
+
+PRIMER_BYTES = 1 << 20
+"""Read first of a file that is cut: who writes to it, to tell a host's name from the end of a torn line."""
+
+MAX_LOCATED = 8
+"""Communicators of which the exact place of a difference far back is looked up."""
+
+
+class Fold(Protocol):
+    """What sees the other lines of a slice; made in the process that reads it."""
+
+    def feed(self, batch: Batch) -> None:
+        """Line numbers and offsets (of the slice) with their lines."""
+
+    def result(self) -> Any:
+        """What to send back; picklable."""
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What a fold made of one slice, and what to add to its line numbers and offsets."""
+
+    lines_before: int
+    bytes_before: int
+    result: Any
+
+
+@dataclass(frozen=True)
+class _Task:
+    path: str
+    start: int
+    end: int
+    fold: Callable[[], Fold] | None
+    iteration: re.Pattern[bytes] | bool | None
+    sequences: bool
+    engine: str
+    known: tuple[tuple[str, str], ...] = ()
+
+
+def read_range(path: str, start: int, end: int, block_bytes: int = counts.BLOCK_BYTES) -> Iterator[bytes]:
+    """Blocks of a file between two offsets; ends early where the file does.  Raises OSError."""
+    with open(path, "rb", buffering=0) as stream:
+        stream.seek(start)
+        left = end - start
+        while left > 0 and (block := stream.read(min(left, block_bytes))):
+            left -= len(block)
+            yield block
+
+
+def run(
+    paths: Iterable[str],
+    *,
+    processes: int = 1,
+    fold: Callable[[], Fold] | None = None,
+    iteration: re.Pattern[bytes] | bool | None = None,
+    sequences: bool = True,
+    engine: str = "auto",
+) -> tuple[dict[str, counts.Part], dict[str, list[Folded]]]:
+    """
+    Count files: a part of each, and what the folds of its slices made of the other lines.
+
+    `fold` is a class or function that can be sent to another process.  Raises OSError for a file that
+    cannot be read.
+    """
+    plan = _Task("", 0, 0, fold, iteration, sequences, engine)
+    tasks = [t for path in paths for t in _tasks(path, processes, plan)]
+    parts: dict[str, list[counts.Part]] = {}
+    folded: dict[str, list[Folded]] = {}
+    for task, (part, result) in zip(tasks, _map(tasks, processes), strict=True):
+        before = sum(p.lines for p in parts.setdefault(task.path, []))
+        folded.setdefault(task.path, []).append(Folded(before, task.start, result))
+        parts[task.path].append(part)
+    return {path: counts.merge(p) if len(p) > 1 else p[0] for path, p in parts.items()}, folded
+
+
+def _tasks(path: str, processes: int, plan: _Task) -> Iterator[_Task]:
+    size = Path(path).stat().st_size
+    pieces = max(1, min(processes, size // SLICE_BYTES))
+    known: tuple[tuple[str, str], ...] = ()
+    if pieces > 1:
+        head = b"".join(read_range(path, 0, PRIMER_BYTES))
+        known = tuple(
+            sorted({(m["host"].decode("utf-8", "replace"), m["pid"].decode()) for m in _heads(head)})
+        )
+
+    def read_at(offset: int, size_bytes: int) -> bytes:
+        return b"".join(read_range(path, offset, offset + size_bytes))
+
+    for start, end in counts.cut(size, pieces, read_at):
+        yield replace(plan, path=path, start=start, end=end, known=known)
+
+
+def _heads(block: bytes) -> Iterator[re.Match[bytes]]:
+    for line in block.split(b"\n")[:-1]:
+        match = PREFIX.match(line) if b" NCCL " in line else None
+        if match:
+            yield match
+
+
+def _map(tasks: list[_Task], processes: int) -> Iterator[tuple[counts.Part, Any]]:
+    if processes < 2 or len(tasks) < 2:
+        yield from map(_count, tasks)
+        return
+    # Here and not above: the pool's modules cost as much as reading a small log.
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(min(processes, len(tasks))) as pool:
+        yield from pool.map(_count, tasks)
+
+
+def _count(task: _Task) -> tuple[counts.Part, Any]:
+    fold = task.fold() if task.fold else None
+    part = counts.scan(
+        read_range(task.path, task.start, task.end),
+        fold.feed if fold else None,
+        iteration=task.iteration,
+        sequences=task.sequences,
+        engine=task.engine,
+        known=task.known,
+    )
+    return part, fold.result() if fold else None
+
+
+def differences(found: counts.Run) -> list[counts.Mismatch]:
+    """
+    Every place where ranks called different things, its lines read.
+
+    What lies further back than the calls that are kept is searched for in the few lines that can hold it;
+    a file that was counted in slices is counted again in one piece for that.
+    """
+    mismatches = [counts.explain(m, read_range) for m in found.mismatches]
+    for unlocated in found.unlocated[:MAX_LOCATED]:
+        narrowed = _narrow(unlocated, found.parts) if unlocated.sliced else unlocated
+        place = counts.locate(narrowed, read_range) if narrowed else None
+        if place:
+            mismatches.append(place)
+    return mismatches
+
+
+def _narrow(unlocated: counts.Unlocated, parts: Mapping[str, counts.Part]) -> counts.Unlocated | None:
+    files = {s.member.file for s in unlocated.spans}
+    again, _ = run(sorted(files), engine=next(iter(parts.values())).engine)
+    narrowed = counts.join({**parts, **again}).unlocated
+    return next((u for u in narrowed if u.communicator == unlocated.communicator), None)
