@@ -8,9 +8,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import ringup.checks  # noqa: F401
-from ringup.facts import Cluster, Host, Node, Unreached, unreached_node
+from ringup.facts import (
+    Address,
+    Cluster,
+    Host,
+    Interface,
+    Link,
+    Node,
+    Resolution,
+    Unreached,
+    unreached_node,
+)
+from ringup.plan import network, settle
 from ringup.rules import CHECKS, Finding, Rule, run_checks
 from tests import clusters as c
 from tests.rule_cases import AND_ALSO, FIRES, QUIET
@@ -139,3 +152,80 @@ def test_names_from_outside_stay_one_word_in_the_commands_to_paste(name: str) ->
             words = shlex.split(command)
             assert "touch" not in words, command
             assert not any(w in ("$(id)", "-rf", "/tmp/ringup-was-here") for w in words), command
+
+
+WORDS = st.sampled_from(
+    ["", "x", "10.0.0.1", "127.0.0.1", "fe80::1%eth0", "999.1.1.1", "node0", "\x1b[2J", "a b", "$(id)"]
+)
+
+
+@st.composite
+def nonsense(draw: st.DrawFn) -> Cluster:
+    """A cluster as a broken or malicious node (or bundle) might describe itself."""
+    nodes = []
+    for k in range(draw(st.integers(1, 3))):
+        interfaces = tuple(
+            Interface(
+                draw(WORDS),
+                draw(st.integers(-1, 3)),
+                draw(st.sampled_from(["physical", "loopback", "bridge", "veth"])),
+                is_up=draw(st.booleans()),
+                has_carrier=draw(st.booleans()),
+                mtu_bytes=draw(st.integers(-1, 9000)),
+                speed_gbit_s=draw(st.sampled_from([None, 0.0, -1.0, 100.0])),
+                addresses=tuple(
+                    Address(draw(WORDS), draw(st.integers(-1, 200)), draw(st.sampled_from(["inet", "inet6"])))
+                    for _ in range(draw(st.integers(0, 2)))
+                ),
+                rp_filter=draw(st.integers(0, 2)),
+            )
+            for _ in range(draw(st.integers(0, 3)))
+        )
+        nodes.append(
+            replace(
+                c.plain(k),
+                interfaces=interfaces,
+                own_name=Resolution(draw(WORDS), tuple(draw(st.lists(WORDS, max_size=2)))),
+                peer_names=tuple(Resolution(draw(WORDS), (draw(WORDS),)) for _ in range(2)),
+                environment=dict(draw(st.lists(st.tuples(st.sampled_from(VARIABLES), WORDS), max_size=3))),
+                hostname=draw(WORDS),
+                answer_s=draw(st.sampled_from([0.0, 99.0])),
+            )
+        )
+    ends = st.sampled_from([n.name for n in nodes])
+    links = tuple(
+        Link(
+            draw(ends),
+            draw(ends),
+            draw(WORDS),
+            draw(WORDS),
+            draw(WORDS),
+            29500,
+            ok=draw(st.booleans()),
+            error=draw(st.sampled_from(["timed out", "answer lost", "own address", "large message lost"])),
+            large_packet_ok=draw(st.sampled_from([None, True, False])),
+            purpose=draw(st.sampled_from(["interface", "rendezvous", "ephemeral"])),
+        )
+        for _ in range(draw(st.integers(0, 6)))
+    )
+    return Cluster(tuple(nodes), links)
+
+
+VARIABLES = [
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_COMM_ID",
+    "NCCL_SOCKET_FAMILY",
+    "PET_X",
+    "RANK",
+]
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nonsense())
+def test_nonsense_from_nodes_is_judged_without_a_traceback(cluster: Cluster) -> None:
+    findings, _ = run_checks(cluster)
+    plan = network.decide(cluster, "r")
+    for finding in settle.settle(findings, plan, cluster):
+        assert finding.severity in ("error", "warning", "note")

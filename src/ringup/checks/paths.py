@@ -64,8 +64,11 @@ class Fault:
 
 @lru_cache(maxsize=4096)
 def subnet(address: str, prefix_length: int) -> str:
-    """The network an address belongs to, as text."""
-    return str(ipaddress.ip_network(f"{address}/{prefix_length}", strict=False))
+    """The network an address belongs to, as text; "" for what is no address."""
+    try:
+        return str(ipaddress.ip_network(f"{address}/{prefix_length}", strict=False))
+    except ValueError:
+        return ""
 
 
 def tested(cluster: Cluster) -> Cluster:
@@ -94,7 +97,7 @@ def shared_subnets(cluster: Cluster) -> dict[str, dict[str, str]]:
                     found.setdefault(subnet(a.address, a.prefix_length), {}).setdefault(
                         node.name, interface.name
                     )
-    return {net: members for net, members in found.items() if len(members) > 1}
+    return {net: members for net, members in found.items() if net and len(members) > 1}
 
 
 def owners(cluster: Cluster) -> dict[str, list[tuple[Node, str]]]:
@@ -179,7 +182,10 @@ def routed(cluster: Cluster) -> dict[tuple[str, str, str], Link]:
 
 @lru_cache(maxsize=65536)
 def _within(address: str, network: str) -> bool:
-    net, own = ipaddress.ip_network(network), ipaddress.ip_address(address.partition("%")[0])
+    try:
+        net, own = ipaddress.ip_network(network), ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
     return own.version == net.version and own in net
 
 
@@ -255,7 +261,7 @@ def strict_twins(node: Node) -> dict[str, list[Interface]]:
     return {
         net: same
         for net, same in members.items()
-        if len(same) > 1 and any(i.rp_filter == STRICT for i in same)
+        if net and len(same) > 1 and any(i.rp_filter == STRICT for i in same)
     }
 
 

@@ -137,7 +137,10 @@ def in_subnet_of(all_interfaces: Sequence[Interface], comm_id: str) -> Iterator[
     except ValueError:
         return
     for interface, address in addresses(all_interfaces, "", ASSUMED):
-        subnet = ipaddress.ip_network(f"{address.address}/{address.prefix_length}", strict=False)
+        try:
+            subnet = ipaddress.ip_network(f"{address.address}/{address.prefix_length}", strict=False)
+        except ValueError:
+            continue
         if target.version == subnet.version and target in subnet:
             yield Choice(interface.name, address.address, f"its subnet holds NCCL_COMM_ID {text}")
 
