@@ -168,6 +168,15 @@ def test_no_name_of_a_directory_or_script_is_executed(tmp_path: Path, name: str)
     assert sorted(p.name for p in directory.iterdir()) == [name]
 
 
+@pytest.mark.slow
+def test_a_path_on_a_dead_file_server_does_not_hold_up_the_rest() -> None:
+    def dead(script: str) -> str:
+        return script.replace('[ -e "$ru_p" ]', "sleep 60")
+
+    node = ask(request_of(chdir="/tmp"), change=dead, scale=0.3)
+    assert node.unreached is None and node.hostname == socket.gethostname()
+
+
 def test_a_missing_directory_is_a_fact_and_the_rest_is_known() -> None:
     node = ask(request_of(chdir="/no/such/place", script="train.py"))
     assert not node.chdir.exists and not node.script.exists

@@ -61,16 +61,19 @@ def is_honest(node: Node) -> bool:
 # -- a broken node ---------------------------------------------------------------------------
 
 BREAKAGES = {
-    "raises": ("def probe(r, root):\n raise PermissionError(13, 'Permission denied')", "Permission denied"),
-    "syntax": ("def probe(:", "SyntaxError"),
-    "hangs": ("import time\ndef probe(r, root):\n time.sleep(600)", "timed out after 0.2 s"),
-    "dies": ("import os\ndef probe(r, root):\n os.kill(os.getpid(), 11)", "died without an answer"),
-    "exits": ("import os\ndef probe(r, root):\n os._exit(0)", "died without an answer"),
-    "floods": ("def probe(r, root):\n return {'x%d' % i: 'y' * 4000 for i in range(400)}", "longer than"),
-    "recurses": ("def probe(r, root):\n a = []\n a.append(a)\n return a", "RecursionError"),
-    "exit-call": ("import sys\ndef probe(r, root):\n sys.exit(3)", "SystemExit"),
-    "closes-all": ("import os\ndef probe(r, root):\n os.closerange(0, 64)", "died without an answer"),
-    "not-a-mapping": ("def probe(r, root):\n return 7", "an object expected"),
+    "raises": (
+        "def questions(r, root):\n raise PermissionError(13, 'Permission denied')",
+        "Permission denied",
+    ),
+    "syntax": ("def questions(:", "SyntaxError"),
+    "hangs": ("import time\ndef questions(r, root):\n time.sleep(600)", "timed out after 0.2 s"),
+    "dies": ("import os\ndef questions(r, root):\n os.kill(os.getpid(), 11)", "died without an answer"),
+    "exits": ("import os\ndef questions(r, root):\n os._exit(0)", "died without an answer"),
+    "floods": ("def questions(r, root):\n yield 'x', lambda: ['y' * 4000] * 400", "longer than"),
+    "exit-call": ("import sys\ndef questions(r, root):\n sys.exit(3)", "SystemExit"),
+    "closes-all": ("import os\ndef questions(r, root):\n os.closerange(0, 64)", "died without an answer"),
+    "not-pairs": ("def questions(r, root):\n return 7", "TypeError"),
+    "nothing-asked": ("def questions(r, root):\n return ()", "the node did not tell"),
 }
 
 
@@ -97,10 +100,26 @@ def test_when_every_probe_is_broken_every_field_is_unknown_with_the_reason(how: 
 
 
 def test_a_broken_probe_leaves_the_others_alone() -> None:
-    good = "def probe(r, root):\n return {'hostname': 'n1', 'uid': 7, 'unknown': {'boot_id': 'none here'}}"
+    good = "def questions(r, root):\n yield 'hostname', lambda: 'n1'\n yield 'uid', lambda: 7\n"
+    good += " yield 'ports', none\ndef none():\n raise OSError(2, 'none here')"
     node = node_of(run_parts({"system": good, "network": BREAKAGES["dies"][0]}))
-    assert (node.hostname, node.uid, node.unknown["boot_id"]) == ("n1", 7, "none here")
+    assert (node.hostname, node.uid) == ("n1", 7)
+    assert "none here" in node.unknown["ports"]
     assert "died" in node.unknown["interfaces"]
+
+
+@pytest.mark.parametrize("end", ["time.sleep(600)", "os.kill(os.getpid(), 11)", "[0] * (1 << 60)"])
+def test_what_was_told_before_a_probe_broke_is_kept(end: str) -> None:
+    source = f"import os, time\ndef questions(r, root):\n yield 'shm', space\n yield 'tmp', lambda: {end}\n"
+    source += "def space():\n return {'path': '/dev/shm', 'total_bytes': 7, 'free_bytes': 7}"
+    node = node_of(run_parts({"spaces": source}, 0.3 if "sleep" in end else 5.0))
+    assert node.shm.total_bytes == 7
+    assert "tmp" in node.unknown and "shm" not in node.unknown
+
+
+def test_data_that_holds_itself_is_unknown() -> None:
+    source = "def questions(r, root):\n a = []\n a.append(a)\n yield 'routes', lambda: a"
+    assert "RecursionError" in node_of(run_parts({"network": source})).unknown["routes"]
 
 
 # -- lies ------------------------------------------------------------------------------------
@@ -135,7 +154,7 @@ LINK = {"name": "eth0", "index": 2, "kind": "physical", "is_up": True, "has_carr
     ],
 )
 def test_a_value_that_cannot_be_is_garbage_and_not_a_fact(part: str, field: str, value: Any) -> None:
-    node = told({part: {field: value, "unknown": {}}})
+    node = told({part: {field: value}})
     assert node.unknown[field].startswith("garbage: ")
     assert is_honest(node)
 
@@ -153,19 +172,19 @@ def test_a_value_that_cannot_be_is_garbage_and_not_a_fact(part: str, field: str,
     ],
 )
 def test_a_lie_about_gpus_is_no_count(gpus: Any) -> None:
-    node = told({"software": {"gpus": gpus, "unknown": {}}})
+    node = told({"software": {"gpus": gpus}})
     assert node.gpu_count == 0
     assert "gpu_count" in node.unknown
 
 
 def test_control_characters_from_a_node_are_shown_and_not_obeyed() -> None:
-    node = told({"system": {"hostname": "n1\x1b[2J\u202e", "unknown": {"boot_id": "\x07no"}}})
+    node = told({"system": {"hostname": "n1\x1b[2J\u202e", "?boot_id": "\x07no"}})
     assert node.hostname == "n1\\x1b[2J\\u202e"
     assert node.unknown["boot_id"] == "\\x07no"
 
 
 def test_a_megabyte_of_text_is_cut() -> None:
-    assert len(told({"system": {"hostname": "x" * (1 << 20), "unknown": {}}}).hostname) <= 4096
+    assert len(told({"system": {"hostname": "x" * (1 << 20)}}).hostname) <= 4096
 
 
 def test_a_field_that_is_left_out_is_unknown() -> None:
@@ -173,13 +192,13 @@ def test_a_field_that_is_left_out_is_unknown() -> None:
 
 
 def test_fields_of_a_later_version_are_skipped() -> None:
-    node = told({"network": {"interfaces": [{**LINK, "colour": "blue"}], "unknown": {}, "more": 1}})
+    node = told({"network": {"interfaces": [{**LINK, "colour": "blue"}], "more": 1}})
     assert node.interfaces[0].name == "eth0"
 
 
 def test_an_unlimited_limit_is_infinite() -> None:
     limits = {"memlock_bytes": None, "open_files": 1024, "processes": None}
-    assert told({"system": {"limits": limits, "unknown": {}}}).limits.memlock_bytes == math.inf
+    assert told({"system": {"limits": limits}}).limits.memlock_bytes == math.inf
 
 
 @pytest.mark.parametrize("depth", [50, 100_000])

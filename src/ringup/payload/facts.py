@@ -7,9 +7,9 @@ Runs on a node by Python 3.8+ (3.6 does), standard library only, started as
 
 where BOOT unpacks $RU_PROGRAM into PARTS (name -> source) and runs this file's source;
 $RU_TOKEN and $RU_REQUEST say what is asked (variables, so that `ps` stays readable).
-Every part defines `probe(request, root)`, which returns a mapping from a field of
-facts.Node to its value, or under "unknown" to a reason.  `root` is where /proc, /sys and
-/etc are looked for, "" except in tests.
+Every part defines `questions(request, root)`, which gives pairs of a field of facts.Node
+and a function that answers with its value or raises.  `root` is where /proc, /sys and /etc
+are looked for, "" except in tests.
 
 Why children: reading /proc/PID/cmdline, a statvfs on a dead NFS server or a look-up may
 hang where no signal reaches; a child can be abandoned, a thread cannot.
@@ -47,6 +47,22 @@ def written(value):
     return "[%s]" % ",".join([written(v) for v in value])
 
 
+END = "end"
+
+
+def words_of(error):
+    """The system's own words, or the kind of any other error and its words."""
+    if isinstance(error, OSError):
+        return str(error)
+    return "%s: %s" % (type(error).__name__, error)
+
+
+def tell(fd, line):
+    left = (line + "\n").encode("ascii")
+    while left:
+        left = left[os.write(fd, left) :]
+
+
 class Child:
     """One part, running in a process of its own."""
 
@@ -73,27 +89,34 @@ class Child:
         part = {"__name__": "ringup_" + self.name}
         try:
             exec(compile(source, self.name, "exec"), part)
-            text = written(part["probe"](request, root))
+            # Told one by one: what hangs later does not take the earlier ones along.
+            for name, question in part["questions"](request, root):
+                try:
+                    line = written(name) + ":" + written(question())
+                except Exception as error:
+                    line = written("?" + name) + ":" + written(words_of(error))
+                tell(write_end, line)
         except BaseException as error:
-            text = written({"failed": "%s: %s" % (type(error).__name__, error)})
-        left = text.encode("ascii")
-        while left:
-            left = left[os.write(write_end, left) :]
+            tell(write_end, '"?":' + written(words_of(error)))
+        tell(write_end, END)
         os._exit(0)
 
     def read(self):
-        """A chunk of its answer; (JSON text, "") or ("", reason) once it is over, else None."""
+        """A chunk of its answer; True once it is over."""
         data = os.read(self.fd, 65536)
         self.data += data
-        if len(self.data) > LONGEST_ANSWER_BYTES:
-            return "", "answer longer than %d bytes" % LONGEST_ANSWER_BYTES
-        if data:
-            return None
-        return (
-            (self.data.decode("ascii", "replace"), "")
-            if self.data
-            else ("", "the probe died without an answer")
-        )
+        return not data or len(self.data) > LONGEST_ANSWER_BYTES
+
+    def result(self, reason=""):
+        """(JSON of what it told, why the rest is missing)."""
+        lines = self.data.decode("ascii", "replace").split("\n")[:-1]
+        if lines and lines[-1] == END:
+            lines.pop()
+        elif len(self.data) > LONGEST_ANSWER_BYTES:
+            reason = "answer longer than %d bytes" % LONGEST_ANSWER_BYTES
+        else:
+            reason = reason or "the probe died without an answer"
+        return "{%s}" % ",".join(lines), reason
 
     def end(self):
         """Kill with all it started, and reap; what is in uninterruptible sleep is left to the kernel."""
@@ -115,7 +138,7 @@ def wants_cpu(pid):
 
 
 def run(parts, request, root, limits):
-    """Name -> (JSON text, "") or ("", reason); a part has its limit in seconds, twice that if starved."""
+    """Name -> (JSON text, why fields are missing); a part has its limit in seconds, twice that if starved."""
     begin = time.monotonic()
     children, results, given = {}, {}, dict(limits)
     for name in parts:
@@ -123,14 +146,14 @@ def run(parts, request, root, limits):
             child = Child(name, parts[name], request, root)
             children[child.fd] = child
         except OSError as error:
-            results[name] = ("", "cannot start a process: %s" % error.strerror)
+            results[name] = ("{}", "cannot start a process: %s" % error.strerror)
     while children:
         now = time.monotonic() - begin
         for child in [c for c in children.values() if now >= given[c.name]]:
             if now < 2 * limits[child.name] and wants_cpu(child.pid):
                 given[child.name] += limits[child.name] / 4.0
                 continue
-            results[child.name] = ("", "timed out after %g s" % given[child.name])
+            results[child.name] = child.result("timed out after %g s" % given[child.name])
             del children[child.fd]
             child.end()
         if not children:
@@ -138,9 +161,8 @@ def run(parts, request, root, limits):
         wait = min(given[c.name] for c in children.values()) - now
         ready = select.select(list(children), [], [], max(0.0, wait))[0]
         for fd in ready:
-            result = children[fd].read()
-            if result is not None:
-                results[children[fd].name] = result
+            if children[fd].read():
+                results[children[fd].name] = children[fd].result()
                 children.pop(fd).end()
     return results
 
@@ -155,7 +177,11 @@ def new_python(runner):
 
 
 def main(parts):
-    """Print one frame: {"begin", "end", "runner", "parts": {name: facts}, "failed": {name: reason}}."""
+    """
+    Print one frame of JSON.
+
+    {"begin", "end", "runner", "failed": {part: reason}, "parts": {part: {field: value, "?field": reason}}}
+    """
     token, runner = os.environ.pop("RU_TOKEN"), sys.argv[2]
     # Our own launcher wrote it with repr(); json would cost its import.
     request = eval(os.environ.pop("RU_REQUEST"), {"__builtins__": {}})
@@ -164,8 +190,8 @@ def main(parts):
     limits = request["limits"]
     begin = time.time()
     results = run(wanted, request, request.get("root", ""), limits)
-    answered = ["%s:%s" % (written(n), text) for n, (text, reason) in results.items() if not reason]
-    failed = {n: reason for n, (text, reason) in results.items() if reason}
+    answered = ["%s:%s" % (written(n), text) for n, (text, _) in results.items()]
+    failed = {n: reason for n, (_, reason) in results.items() if reason}
     head = {"begin": begin, "runner": new_python(runner), "failed": failed}
     body = '%s,"parts":{%s},"end":' % (written(head)[:-1], ",".join(answered))
     out = sys.stdout

@@ -122,18 +122,7 @@ def home(request, root):
     return {"cache": cache, "nccl_conf": lambda: configurations(request, root)}
 
 
-def ask(questions):
-    out, unknown = {}, {}
-    for name, question in questions.items():
-        try:
-            out[name] = question()
-        except (OSError, ValueError) as error:
-            unknown[name] = str(error)
-    out["unknown"] = unknown
-    return out
-
-
-def probe(request, root):
+def questions(request, root):
     # `__name__` tells which of the three parts this is.
     part = __name__.rpartition("_")[2]
-    return ask({"spaces": spaces, "work": work, "home": home}[part](request, root))
+    return {"spaces": spaces, "work": work, "home": home}[part](request, root).items()

@@ -88,33 +88,45 @@ def answers(jobs, seconds):
     return done
 
 
-def probe(request, root):
-    own = socket.gethostname()
-    names = request.get("names", [])
-    peers = list(request.get("addresses", []))
-    seconds = request["limits"]["names"] - 0.5
-    jobs = [("forward", own), ("fqdn", own)] + [("forward", name) for name in names]
-    begin = time.monotonic()
-    done = answers(jobs + [("reverse", address) for address in peers], seconds)
-    if not peers:
-        # Who the peers are is known only from their names so far.
-        peers = [a for n in names for a in done.get(("forward", n), {}).get("addresses", [])][:2]
-        done.update(answers([("reverse", a) for a in peers], seconds - (time.monotonic() - begin)))
+class Found:
+    """What the resolver has said when time was up."""
 
-    def resolution(name):
-        late = {"name": name, "addresses": [], "error": "no answer within %g s" % seconds, "took_s": seconds}
-        return done.get(("forward", name), late)
+    def __init__(self, request):
+        self.own = socket.gethostname()
+        self.names = request.get("names", [])
+        self.peers = list(request.get("addresses", []))
+        self.seconds = request["limits"]["names"] - 0.5
+        jobs = [("forward", self.own), ("fqdn", self.own)] + [("forward", name) for name in self.names]
+        self.done = {}
+        self.late = "no answer within %g s" % self.seconds
+        begin = time.monotonic()
+        self.done = answers(jobs + [("reverse", address) for address in self.peers], self.seconds)
+        if not self.peers:
+            # Who the peers are is known only from their names so far.
+            known = [self.resolution(name)["addresses"] for name in self.names]
+            self.peers = [address for addresses in known for address in addresses][:2]
+            left = self.seconds - (time.monotonic() - begin)
+            self.done.update(answers([("reverse", a) for a in self.peers], left))
 
-    out = {"peer_names": [resolution(name) for name in names], "own_name": resolution(own), "unknown": {}}
-    if ("fqdn", own) in done:
-        out["fqdn"] = done["fqdn", own]
-    else:
-        out["unknown"]["fqdn"] = "no answer within %g s" % seconds
-    if peers:
+    def resolution(self, name):
+        late = {"name": name, "addresses": [], "error": self.late, "took_s": self.seconds}
+        return self.done.get(("forward", name), late)
+
+    def fqdn(self):
+        if ("fqdn", self.own) not in self.done:
+            raise OSError(self.late)
+        return self.done["fqdn", self.own]
+
+    def reverse_s(self):
+        if self.names and not self.peers:
+            raise OSError("no name of another node resolves here")
         # One that has not ended took at least so long.
-        out["reverse_lookup_s"] = max(done.get(("reverse", a), seconds) for a in peers)
-    elif names:
-        out["unknown"]["reverse_lookup_s"] = "no name of another node resolves here"
-    else:
-        out["reverse_lookup_s"] = 0.0
-    return out
+        return max([self.done.get(("reverse", a), self.seconds) for a in self.peers] or [0.0])
+
+
+def questions(request, root):
+    found = Found(request)
+    yield "own_name", lambda: found.resolution(found.own)
+    yield "fqdn", found.fqdn
+    yield "peer_names", lambda: [found.resolution(name) for name in found.names]
+    yield "reverse_lookup_s", found.reverse_s

@@ -240,17 +240,13 @@ def routes(names):
     return defaults[:MOST_ROUTES] + found[:MOST_ROUTES]
 
 
-def probe(request, root):
-    out, unknown = {"unknown": {}}, {}
+def questions(request, root):
     names = {}
-    try:
-        out["interfaces"] = interfaces(root)
-        names = {link["index"]: link["name"] for link in out["interfaces"]}
-    except (OSError, struct.error, ValueError) as error:
-        unknown["interfaces"] = "the kernel's list of links cannot be read: %s" % error
-    try:
-        out["routes"] = routes(names)
-    except (OSError, struct.error, ValueError) as error:
-        unknown["routes"] = "the kernel's routes cannot be read: %s" % error
-    out["unknown"] = unknown
-    return out
+
+    def ask_interfaces():
+        found = interfaces(root)
+        names.update((link["index"], link["name"]) for link in found)
+        return found
+
+    yield "interfaces", ask_interfaces
+    yield "routes", lambda: routes(names)

@@ -328,13 +328,7 @@ def leftovers(table):
     return sorted(found, key=lambda p: not p["evidence"].startswith("orphan"))[:MOST_LEFTOVERS]
 
 
-def probe(request, root):
+def questions(request, root):
     table = Table(root)
-    out, unknown = {}, {}
-    for name, question in (("listeners", listeners), ("leftovers", leftovers)):
-        try:
-            out[name] = question(table)
-        except (OSError, ValueError) as error:
-            unknown[name] = str(error) or type(error).__name__
-    out["unknown"] = unknown
-    return out
+    yield "listeners", lambda: listeners(table)
+    yield "leftovers", lambda: leftovers(table)

@@ -265,19 +265,7 @@ def gpus(root):
     return found
 
 
-def probe(request, root):
-    out, unknown = {}, {}
-    try:
-        out["gpus"] = gpus(root)
-    except OSError as error:
-        unknown["gpus"] = str(error)
-    try:
-        out["interpreter"] = interpreter(request)
-    except (OSError, ValueError, SyntaxError, TypeError, IndexError, NameError) as error:
-        unknown["interpreter"] = str(error) or type(error).__name__
-    try:
-        out["torchrun_on_path"] = which("torchrun")
-    except OSError as error:
-        unknown["torchrun_on_path"] = str(error)
-    out["unknown"] = unknown
-    return out
+def questions(request, root):
+    yield "gpus", lambda: gpus(root)
+    yield "torchrun_on_path", lambda: which("torchrun")
+    yield "interpreter", lambda: interpreter(request)

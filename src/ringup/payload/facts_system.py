@@ -102,26 +102,15 @@ def ports(root):
     return {"ephemeral_first": int(first), "ephemeral_last": int(last), "reserved": reserved[:65536]}
 
 
-def probe(request, root):
-    out = {}
-    unknown = {}
-    questions = {
-        "hostname": socket.gethostname,
-        "boot_id": lambda: read(root + "/proc/sys/kernel/random/boot_id").strip(),
-        "uid": os.getuid,
-        "user": lambda: user_name(os.getuid(), root),
-        "kernel": lambda: os.uname().release,
-        "machine": lambda: os.uname().machine,
-        "cpu_count": lambda: len(os.sched_getaffinity(0)),
-        "memory_bytes": lambda: memory_bytes(root),
-        "limits": limits,
-        "ports": lambda: ports(root),
-        "environment": environment,
-    }
-    for name, ask in questions.items():
-        try:
-            out[name] = ask()
-        except (OSError, ValueError, AttributeError, IndexError) as error:
-            unknown[name] = str(error) or type(error).__name__
-    out["unknown"] = unknown
-    return out
+def questions(request, root):
+    yield "hostname", socket.gethostname
+    yield "boot_id", lambda: read(root + "/proc/sys/kernel/random/boot_id").strip()
+    yield "uid", os.getuid
+    yield "user", lambda: user_name(os.getuid(), root)
+    yield "kernel", lambda: os.uname().release
+    yield "machine", lambda: os.uname().machine
+    yield "cpu_count", lambda: len(os.sched_getaffinity(0))
+    yield "memory_bytes", lambda: memory_bytes(root)
+    yield "limits", limits
+    yield "ports", lambda: ports(root)
+    yield "environment", environment

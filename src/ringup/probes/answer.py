@@ -197,7 +197,9 @@ def _prepared(name: str, raw: Any) -> Any:
     return raw
 
 
-def _fields_of(part: str, raw: bytes, values: dict[str, Any], unknown: dict[str, str]) -> None:
+def _fields_of(
+    part: str, raw: bytes, why_missing: str, values: dict[str, Any], unknown: dict[str, str]
+) -> None:
     """One part of the facts into `values`, or into `unknown`."""
     try:
         facts = safe(msgspec.json.decode(raw))
@@ -206,22 +208,16 @@ def _fields_of(part: str, raw: bytes, values: dict[str, Any], unknown: dict[str,
     except (ValueError, RecursionError) as error:
         unknown.update(dict.fromkeys(FIELDS[part], f"garbage: {printable(str(error), 200)}"))
         return
-    reasons = facts.get("unknown")
-    if not isinstance(reasons, dict):
-        reasons = {}
-    if "failed" in facts:
-        reasons = dict.fromkeys(FIELDS[part], facts["failed"])
-    for name, reason in reasons.items():
-        unknown["gpu_count" if name == "gpus" else name] = printable(str(reason), 400)
-    if isinstance(facts.get("gpus"), dict):
-        values["gpus"] = facts["gpus"]
+    why_missing = str(facts.get("?", why_missing))
     for name in FIELDS[part]:
-        if name in unknown or (name == "gpu_count" and "gpus" in values):
-            continue
-        if name not in facts:
-            unknown[name] = "the node did not tell"
+        told = "gpus" if name == "gpu_count" else name
+        if told not in facts:
+            unknown[name] = printable(str(facts.get(f"?{told}", why_missing)), 400)
             continue
         try:
+            if name == "gpu_count":
+                values["gpus"] = msgspec.convert(facts["gpus"], dict[str, Any])
+                continue
             value = msgspec.convert(_prepared(name, facts[name]), TYPES[name])
             check(value)
             values[name] = value
@@ -243,11 +239,8 @@ def _decoded(frames: Frames, asked: Asked) -> tuple[dict[str, Any], dict[str, st
     failed = plain_head.get("failed")
     failed = failed if isinstance(failed, dict) else {}
     for part in asked.parts:
-        if part in parts:
-            _fields_of(part, bytes(parts[part]), values, unknown)
-        else:
-            reason = printable(str(failed.get(part, "no answer to this part")), 200)
-            unknown.update(dict.fromkeys(FIELDS[part], reason))
+        why_missing = str(failed.get(part, "the node did not tell"))
+        _fields_of(part, bytes(parts.get(part, b"{}")), why_missing, values, unknown)
     return values, unknown, plain_head
 
 

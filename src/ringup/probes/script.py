@@ -54,6 +54,8 @@ LIMITS_S = {
 }
 """Seconds each part is given on a node; all run at once, and one that waits for the CPU gets twice that."""
 
+LOOK_S = 3.0
+"""A path that cannot be looked at for so long is on a file server that is down."""
 SETUP_LIMIT_S = 20
 """`conda activate` takes half a second on a local disk and several on a busy file server."""
 
@@ -111,6 +113,12 @@ if command -v timeout >/dev/null 2>&1; then
 fi
 export RU_LIMIT
 printf '\\n\\036%s begin\\n' "$RU_TOKEN"
+# A file server that is down would hold this very shell: a child looks first.
+if [ -n "$RU_SHORT" ]; then
+  timeout -s KILL $RU_LOOK_SECONDS sh -c 'for ru_p; do [ -e "$ru_p" ]; done; :' ringup-look \\
+    "$RU_CHDIR" "$RU_WANTED" "$RU_DEFAULT" 2>/dev/null
+  [ $? -lt 124 ] || { RU_CHDIR=/; RU_WANTED=; RU_DEFAULT=; }
+fi
 cd -- "$RU_CHDIR" 2>/dev/null
 if [ -n "$RU_SETUP" ]; then
   ru_j=sh; command -v bash >/dev/null 2>&1 && ru_j=bash
@@ -163,6 +171,7 @@ def facts_script(
         "RU_CHDIR": str(request.get("chdir", "")) or ".",
         "RU_SETUP": setup,
         "RU_INNER": _RUN + _INNER if setup else "",
+        "RU_LOOK_SECONDS": f"{max(1.0, LOOK_S * scale):.0f}",
         "RU_SECONDS": f"{seconds:.0f}",
         "RU_SETUP_SECONDS": f"{SETUP_LIMIT_S * scale + seconds:.0f}",
     }
