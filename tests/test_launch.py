@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ringup import hosts, reach
-from ringup.facts import Job
+from ringup.facts import Host, Job
 from ringup.launch import Event, RunResult, ssh
 from ringup.launch.render import render
 from ringup.plan import EnvVar, NodePlan, Plan
@@ -24,7 +24,7 @@ from tests.guards import alive, tagged, wait_for
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux")
 
 LAUNCHER = """
-import os, subprocess, sys, time
+import os, select, subprocess, sys
 run_dir, first, nproc = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 shim = [sys.executable, "-S", "-E", run_dir + "/rank.py"]
 def start(i):
@@ -38,19 +38,21 @@ while True:
         for r in ranks: r.wait()
         sys.exit(1)
     if all(c == 0 for c in codes): break
-    time.sleep(0.02)
+    select.select([], [], [], 0.02)  # time.sleep fails under libfaketime
 """
 """What torchrun does: one failing rank ends its siblings, and the answer is always 1."""
 
 
-def make_plan(folder: Path, script: str, *, nodes: int = 2, nproc: int = 2, **job: Any) -> Plan:
-    """`nodes` local nodes whose ranks run `script`, a Python source."""
+def make_plan(
+    folder: Path, script: str, *, nodes: int = 2, nproc: int = 2, hosts_: tuple[Host, ...] = (), **job: Any
+) -> Plan:
+    """`nodes` local nodes (or `hosts_`) whose ranks run `script`, a Python source."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "launcher.py").write_text(LAUNCHER)
     (folder / "script.py").write_text("import os, sys, time\nrank = int(os.environ['RANK'])\n" + script)
     run_id = "t" + secrets.token_hex(6)
     plans = []
-    for rank, host in enumerate(hosts.local_nodes(nodes)):
+    for rank, host in enumerate(hosts_ or hosts.local_nodes(nodes)):
         run_dir = str(folder / f"{run_id}-{rank}")
         words = (sys.executable, str(folder / "launcher.py"), run_dir, str(rank * nproc), str(nproc))
         env = {"RINGUP_SCRIPT": str(folder / "script.py"), **job.get("env", {})}

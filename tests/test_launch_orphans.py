@@ -195,9 +195,10 @@ def test_first_failure_is_found_though_one_clock_is_ahead(started: Any, shared_l
     shared_lab(["node0", "node1", "laptop"]).fault("clock", host=ahead)
     script = """
 print("up", rank, time.time(), flush=True)
-if rank == 3: time.sleep(1); sys.exit(3)
-if rank == 0: time.sleep(1.4); sys.exit(4)
-time.sleep(300)
+import select
+if rank == 3: select.select([], [], [], 1.0); sys.exit(3)
+if rank == 0: select.select([], [], [], 1.4); sys.exit(4)
+select.select([], [], [], 300)
 """
     run = started(script)
     assert run.end() == 3, run.text

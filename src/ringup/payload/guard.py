@@ -111,7 +111,7 @@ class Sentinel:
             ended = tree.reap()
             if self.guard in ended:
                 return ended[self.guard]
-            time.sleep(0.002)
+            tree.pause(0.002)
 
     def clean_up(self, status, began):
         """What the guard would have done."""

@@ -11,6 +11,7 @@ run's guards to finish, ends what carries the tag, and prints one line of JSON.
 
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -33,6 +34,11 @@ def prctl(option, value):
         return ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
     except (ImportError, OSError, AttributeError):
         return False
+
+
+def pause(seconds):
+    """Sleep; not by time.sleep, which fails under libfaketime (Debian 12) with EINVAL."""
+    select.select([], [], [], seconds)
 
 
 def read(path, most=65536):
@@ -176,7 +182,7 @@ def kill_all(find, limit_s):
             words = command(pid)
             if send(pid, started, signal.SIGKILL):
                 killed.setdefault(pid, words)
-        time.sleep(pause_s)
+        pause(pause_s)
         pause_s = min(pause_s * 2, 0.1)
         reap()
 
@@ -242,7 +248,7 @@ def last_look(run_id, port, wait_s):
     """
     until = time.monotonic() + wait_s
     while guards(run_id) and time.monotonic() < until:
-        time.sleep(0.05)
+        pause(0.05)
     killed, left = kill_all(lambda: members(run_id), 3.0)
     lost = {}
     for pid, started in guards(run_id).items():
