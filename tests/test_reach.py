@@ -166,6 +166,34 @@ def test_closing_twice_and_closing_early_are_fine() -> None:
     door.close()
 
 
+def test_a_closed_door_answers_that_it_is_closed() -> None:
+    with reach.open(hosts.local_nodes(1)) as door:
+        pass
+    answer = door.ask({"127.0.0.2": "echo no"}, deadline_s=20)["127.0.0.2"]
+    assert answer.error is not None
+    assert answer.error.words == "closed"
+
+
+def test_a_listener_may_close_the_door() -> None:
+    class Closing(Heard):
+        def on_output(self, node: str, data: bytes) -> None:
+            super().on_output(node, data)
+            door.close()
+
+    heard = [Closing(), Closing()]
+    door = reach.open(hosts.local_nodes(2))
+    for node, listener in zip(hosts.names(door.hosts), heard, strict=True):
+        door.start(node, "print(1)", (), listener)
+    turn_until(door, lambda: all(h.exits for h in heard))
+    assert any(h.output for h in heard)
+
+
+def test_a_broken_path_on_a_node_loses_no_request(noisy: Noisy) -> None:
+    noisy("PATH=/nowhere")
+    answer = ask_one("echo end; true-is-not-there")
+    assert (answer.stdout, answer.code) == (b"end\n", 127)
+
+
 def test_closing_ends_what_an_overrun_script_left() -> None:
     with reach.open(hosts.local_nodes(1)) as door:
         answer = door.ask({"127.0.0.2": "echo $$; exec sleep 60"}, deadline_s=0.3)["127.0.0.2"]

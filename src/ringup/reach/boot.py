@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 MARK = b"\x01"
 
+# A PATH that start-up files broke must not lose the request.
 # ru_* because an exported variable of the user named "n" would otherwise reach the scripts changed.
 # `ready` and `end` go to both streams: sshd forwards them in no fixed order, and noise is over,
 # or an answer complete, when both have said so.
@@ -28,7 +29,7 @@ _LOOP = (
     'printf "\\001$ru_T ready\\n"; printf "\\001$ru_T ready\\n" >&2; '
     "while read -r ru_t ru_k ru_i ru_n; do "
     'case "$ru_t" in "$ru_T") '
-    'ru_s=$(head -c "$ru_n"); '
+    'ru_s=$(PATH=$PATH:/usr/bin:/bin; head -c "$ru_n"); '
     'printf "\\001$ru_T begin $ru_i\\n"; '
     'case "$ru_k" in ask) (eval "$ru_s") </dev/null ;; *) (eval "$ru_s") ;; esac; '
     "ru_r=$?; "
@@ -69,7 +70,7 @@ def login_command(token: str) -> str:
     >>> "'" in loop_script("t") or "!" in loop_script("t") or chr(10) in loop_script("t")
     False
     """
-    return f"exec sh -c '{loop_script(token)}'"
+    return f"exec /bin/sh -c '{loop_script(token)}'"
 
 
 def request(token: str, kind: str, number: int, script: str) -> bytes:

@@ -182,11 +182,14 @@ class Connections:
         now = time.monotonic()
         if now >= self._next_tick:
             self._tick(now)
+        if self._closed:
+            return
         for key, _ in self._selector.select(max(0.0, min(timeout_s, TICK_S))):
-            # A listener may have closed or replaced a connection of this same batch.
-            if self._selector.get_map().get(key.fd) is key:
+            # A listener may have closed or replaced connections of this same batch, or all.
+            if not self._closed and self._selector.get_map().get(key.fd) is key:
                 key.data()
-        self._begin_waiting()
+        if not self._closed:
+            self._begin_waiting()
 
     def _tick(self, now: float) -> None:
         self._next_tick = now + TICK_S
@@ -203,6 +206,8 @@ class Connections:
 
     def _look_twice(self, sessions: Sequence[Session], now: float) -> None:
         """Open second connections to nodes whose answer does not come, and hear what those tell."""
+        if self._closed:
+            return
         for session, witness in list(self._witnesses.items()):
             witness.fresh.on_time(now, self._connect_timeout_s, self._answer_timeout_s)
             verdict = witness.verdict()
