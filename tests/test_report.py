@@ -85,3 +85,9 @@ def test_the_page_shows_hostile_words_as_words() -> None:
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     html = page.check_page(CLUSTER, [FINDING], [], PLAN)
     assert "http" not in html and "src=" not in html
+
+
+def test_one_finding_on_many_nodes_is_shown_once_with_its_places() -> None:
+    same = [replace(FINDING, where=f"node{i}", node=f"node{i}", found="no torch") for i in range(6)]
+    merged = report.folded([*same, FINDING])
+    assert [f.where for f in merged] == ["node0, node1, node2, node3 and 2 more", FINDING.where]

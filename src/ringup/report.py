@@ -6,7 +6,7 @@ import math
 import os
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TextIO
 
 from ringup import __version__
@@ -115,6 +115,19 @@ def finding_lines(finding: Finding, style: Style) -> list[str]:
         lines += [f"          export {k}={printable(v)}" for k, v in finding.fix.env.items()]
         lines += [f"          $ {printable(c, 2000)}" for c in finding.fix.commands]
     return lines
+
+
+def folded(findings: Sequence[Finding]) -> list[Finding]:
+    """The same finding on several nodes as one, with all of their places; order kept."""
+    groups: dict[tuple[str | None, ...], list[Finding]] = {}
+    for f in findings:
+        groups.setdefault((f.severity, f.rule, f.found, f.wanted, f.worked_around_by), []).append(f)
+    merged = []
+    for same in groups.values():
+        places = [f.where for f in same]
+        shown = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+        merged.append(replace(same[0], where=shown))
+    return merged
 
 
 def brief_lines(finding: Finding, style: Style) -> list[str]:
@@ -244,7 +257,7 @@ def check_text(
     if len(shown) < len(cluster.nodes):
         lines.append(f"  ... {len(cluster.nodes) - len(shown)} more nodes are in --json")
     lines += [f"  {pairs_line(cluster)}", ""]
-    for finding in findings:
+    for finding in folded(findings):
         lines += [*finding_lines(finding, style), ""]
     if plan:
         lines += [style("bold", "environment"), *env_lines(plan.env)]

@@ -102,7 +102,7 @@ def show_before(findings: list[Finding], plan: Plan, args: argparse.Namespace) -
     from ringup import report
 
     style = report.Style(sys.stderr)
-    for finding in findings:
+    for finding in report.folded(findings):
         if finding.severity == "note" and not finding.worked_around_by:
             continue
         for line in report.brief_lines(finding, style):
