@@ -12,7 +12,7 @@ from ringup.report import counts, pairs_line, skipped_lines
 from ringup.rules import Finding, Skipped
 from ringup.units import printable
 
-_STYLE = """
+STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}
 :root{color-scheme:light dark}
 h1{font-size:1.4rem} h2{font-size:1.1rem;margin-top:2rem} code,pre{font:13px/1.5 ui-monospace,monospace}
@@ -126,6 +126,6 @@ def check_page(
         ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>ringup check</title>'
-        f"<style>{_STYLE}</style></head><body>{chr(10).join(body)}"
+        f"<style>{STYLE}</style></head><body>{chr(10).join(body)}"
         f"<p><small>ringup {__version__}</small></p></body></html>\n"
     )
