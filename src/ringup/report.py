@@ -266,7 +266,7 @@ def check_text(
     if skipped:
         lines += [style("bold", "not checked"), *skipped_lines(skipped), ""]
     worst = findings[0].severity or "error" if findings else "ok"
-    verdict = counts(findings)
+    verdict = counts(folded(findings))
     if worst in ("ok", "note"):
         verdict += ": ready to run" if plan else ""
     elif worst == "warning":
