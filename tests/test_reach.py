@@ -132,6 +132,7 @@ def test_a_slow_node_is_an_answer_with_an_error_and_what_came() -> None:
     assert list(answers) == ["127.0.0.2", "127.0.0.3"]
 
 
+@pytest.mark.slow
 def test_a_late_answer_is_not_taken_for_the_next() -> None:
     with reach.open(hosts.local_nodes(1)) as door:
         late = door.ask({"127.0.0.2": "read x < /dev/null; sleep 0.4; echo late"}, deadline_s=0.1)[
@@ -174,6 +175,7 @@ def test_a_closed_door_answers_that_it_is_closed() -> None:
     assert answer.error.words == "closed"
 
 
+@pytest.mark.slow
 def test_a_listener_may_close_the_door() -> None:
     class Closing(Heard):
         def on_output(self, node: str, data: bytes) -> None:
@@ -194,6 +196,7 @@ def test_a_broken_path_on_a_node_loses_no_request(noisy: Noisy) -> None:
     assert (answer.stdout, answer.code) == (b"end\n", 127)
 
 
+@pytest.mark.slow
 def test_closing_ends_what_an_overrun_script_left() -> None:
     with reach.open(hosts.local_nodes(1)) as door:
         answer = door.ask({"127.0.0.2": "echo $$; exec sleep 60"}, deadline_s=0.3)["127.0.0.2"]
@@ -234,6 +237,7 @@ def test_the_process_list_shows_the_label_and_no_argument() -> None:
     assert b"plain-to-see" not in heard.output
 
 
+@pytest.mark.slow
 def test_end_of_file_reaches_the_program() -> None:
     heard = Heard()
     with reach.open(hosts.local_nodes(1)) as door:
@@ -298,6 +302,7 @@ def test_a_question_during_a_program_waits_no_longer_than_its_deadline() -> None
     assert "a program runs" in answer.error.words
 
 
+@pytest.mark.slow
 def test_a_program_hears_end_of_file_when_the_launcher_is_killed(tmp_path: Path) -> None:
     seen = str(tmp_path / "eof")
     launcher = f"""

@@ -95,6 +95,22 @@ def test_one_connection_serves_all_rounds(shared_lab: Callable[..., Lab]) -> Non
     assert third["node1"]["stdout_bytes"] == 2
 
 
+def test_the_users_own_master_is_the_way_in_where_the_key_is_refused(shared_lab: Callable[..., Lab]) -> None:
+    lab = shared_lab(hosts=2)
+    lab.sh("node0", "ssh -fNM -o ControlPath=/root/master node1 </dev/null >/dev/null 2>&1")
+    config = "/root/.ssh/config"
+    lab.sh("node0", f"cp {config} /root/kept; echo '  ControlPath /root/master' >> {config}")
+    try:
+        lab.fault("ssh-key-refused", host="node1")
+        answers, again, _ = ask(lab, "echo end", "echo again")
+        assert [a["kind"] for a in (answers["node1"], again["node1"])] == [None, None]
+        lab.sh("node0", "ssh -O exit -o ControlPath=/root/master node1 2>/dev/null")
+        answers, _ = ask(lab)
+        assert answers["node1"]["kind"] == "ssh-key-refused"
+    finally:
+        lab.sh("node0", f"cp /root/kept {config}")
+
+
 PROGRAM = """
 import os, sys, time
 from ringup import hosts, reach
