@@ -60,7 +60,7 @@ def test_rank_whose_shim_is_killed_counts_as_killed(tmp_path: Path) -> None:
         rank = node.go().wait("rank")
         os.kill(node.wait("started")["pid"], signal.SIGKILL)
         exit_ = node.wait("exit", rank=0)
-        assert (exit_["code"], exit_["lost"], exit_["told"]) == (-9, True, False)
+        assert (exit_["code"], exit_["lost"], exit_["told_at"]) == (-9, True, 0)
         node.wait_end()
         assert not alive(rank["pid"])
 
@@ -94,7 +94,7 @@ except KeyError:
     with GuardedNode(tmp_path, SHIM, env=python_job(tmp_path, source)) as node:
         node.go().wait_end()
         exit_ = node.get("exit", rank=0)
-        assert exit_["at"] - exit_["failed_at"] > 0.2
+        assert exit_["at"] - exit_["traceback_at"] > 0.2
         assert tail(exit_).endswith("ValueError: outer")
 
 
