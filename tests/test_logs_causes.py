@@ -48,7 +48,12 @@ def test_an_empty_story_has_no_cause() -> None:
 
 def test_every_cause_has_an_excerpt_that_shows_it() -> None:
     shown = {rule for rule, _ in SAID}
-    shown |= {"rdma-port-not-active", "ipoib-used-for-data", "mixed-link-layers-selected", "driver-library-mismatch"}
+    shown |= {
+        "rdma-port-not-active",
+        "ipoib-used-for-data",
+        "mixed-link-layers-selected",
+        "driver-library-mismatch",
+    }
     assert set(all_causes()) - shown == set()
 
 

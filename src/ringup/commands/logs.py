@@ -7,12 +7,18 @@ Give it files and directories, plain or .gz, in any mix; `-` is standard input.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ringup.errors import UsageError
+from ringup.units import printable
+
+if TYPE_CHECKING:
+    from ringup.logs.show import Style
 
 HELP = "name the root cause from NCCL, torch and launcher output"
 
@@ -27,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="REGEX",
-        help="show collectives per iteration; REGEX finds the line that starts one (default: common trainers' lines)",
+        help="show collectives per iteration; REGEX finds the line that starts one (default: "
+        "common trainers' lines)",
     )
     parser.add_argument("--follow", action="store_true", help="keep reading as the files grow, until Ctrl-C")
     parser.add_argument(
@@ -61,33 +68,46 @@ def run(args: argparse.Namespace) -> int:
             )
         paths = ["-"]
     if args.follow:
-        from ringup.logs.follow import follow
-
-        return follow(paths, args)
+        return _follow(paths, args)
     diagnosis = read_logs(
         paths, by_iteration=args.by_iteration, processes=args.processes, facts=args.from_file
     )
     for path, reason in diagnosis.unreadable:
-        print(f"ringup logs: {path}: {reason}", file=sys.stderr)
+        print(f"ringup logs: {printable(path)}: {reason}", file=sys.stderr)
     if args.html:
-        from ringup.logs.page import page
+        from ringup.commands.logs_page import page
 
         Path(args.html).write_text(page(diagnosis), encoding="utf-8")
     if args.json:
-        json.dump(
-            show.as_json(diagnosis, everything=args.by_iteration is not None or args.verbose), sys.stdout
-        )
+        json.dump(show.as_json(diagnosis), sys.stdout)
         sys.stdout.write("\n")
     else:
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        style = show.Style(colour)
-        print(
-            show.as_text(
-                diagnosis,
-                style,
-                verbose=args.verbose,
-                quiet=args.quiet,
-                iterations=args.by_iteration is not None,
-            )
+        iterations = args.by_iteration is not None
+        text = show.as_text(
+            diagnosis, _style(), verbose=args.verbose, quiet=args.quiet, iterations=iterations
         )
+        print(text)
     return 0 if diagnosis.healthy else 1
+
+
+def _style() -> Style:
+    from ringup.logs.show import Style
+
+    wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Style(wanted)
+
+
+def _follow(paths: list[str], args: argparse.Namespace) -> int:
+    """Say each change of the first cause until Ctrl-C; then 1 when it is an error."""
+    from ringup.logs import show
+    from ringup.logs.follow import changes
+
+    code = 0
+    with contextlib.suppress(KeyboardInterrupt):
+        for story, causes in changes(paths):
+            code = int(causes[0].severity == "error")
+            if args.json:
+                print(json.dumps(show.cause_json(causes[0], story)), flush=True)
+            else:
+                print("\n".join(show.cause_lines(causes[0], story, _style())), flush=True)
+    return code

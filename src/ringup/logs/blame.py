@@ -147,15 +147,21 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
 """A cause that another one, found in the same story, already accounts for."""
 
 SET_UP = {"net-using", "socket-list", "bootstrap", "init-stopped", "using-network"}
-"""Evidence that shows a choice, not a failure: what it explains is inferred, and the bare fact stays listed."""
+"""Evidence that shows a choice, not a failure: what it explains is inferred, the bare fact stays listed."""
 
 _CONSEQUENCE = re.compile(
-    r"(?i)connection closed by (?:remote )?peer|closed by remote peer|connection reset by peer|recvVector failed|recvValue failed|sendBytes failed"
-    r"|broken ?pipe|another rank|ncclRemoteError|remote process exited|Proxy Call to rank \d+ failed|Socket recv failed while polling"
-    r"|(?:received|got) signal:? 15\b|Signal 15\b|SIGTERM|store->get\('[^']*'\) got error|keep-alive heartbeat|failed to shutdown the rendezvous"
-    r"|RendezvousConnectionError|watchdog caught collective|taking the entire process down|remote worker crash|remote server shutdown"
-    r"|failed to send RPC to coordination|num_nodes_waiting|Error encountered progressing operation|exitcode\s*: -15|received 15 death signal"
-    r"|-> 6(?: \[|$|\s)|got 0 bytes|Connection was likely closed|EngineDeadError|ActorDiedError|ConnectionResetError|Broken pipe"
+    r"(?i)connection closed by (?:remote )?peer|closed by remote peer|connection reset by peer"
+    r"|recvVector failed|recvValue failed|sendBytes failed"
+    r"|broken ?pipe|another rank|ncclRemoteError|remote process exited|Proxy Call to rank \d+ "
+    r"failed|Socket recv failed while polling"
+    r"|(?:received|got) signal:? 15\b|Signal 15\b|SIGTERM|store->get\('[^']*'\) got error"
+    r"|keep-alive heartbeat|failed to shutdown the rendezvous"
+    r"|RendezvousConnectionError|watchdog caught collective|taking the entire process down|remote "
+    r"worker crash|remote server shutdown"
+    r"|failed to send RPC to coordination|num_nodes_waiting|Error encountered progressing operation"
+    r"|exitcode\s*: -15|received 15 death signal"
+    r"|-> 6(?: \[|$|\s)|got 0 bytes|Connection was likely closed|EngineDeadError|ActorDiedError"
+    r"|ConnectionResetError|Broken pipe"
 )
 
 

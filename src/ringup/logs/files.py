@@ -20,8 +20,36 @@ LONGEST_LINE_BYTES = 1 << 20
 """More of one line than this is dropped: a program that prints no newline must not fill memory."""
 
 MAX_FILES = 20_000
-_NOT_LOGS = (".py", ".pyc", ".so", ".pt", ".pth", ".bin", ".safetensors", ".npy", ".npz", ".xml", ".yaml", ".yml", ".json",
-             ".zip", ".tar", ".tgz", ".whl", ".png", ".jpg", ".pdf", ".html", ".lock", ".toml", ".md", ".jsonl", ".parquet", ".ckpt", ".db")  # fmt: skip
+_NOT_LOGS = (
+    ".py",
+    ".pyc",
+    ".so",
+    ".pt",
+    ".pth",
+    ".bin",
+    ".safetensors",
+    ".npy",
+    ".npz",
+    ".xml",
+    ".yaml",
+    ".yml",
+    ".json",
+    ".zip",
+    ".tar",
+    ".tgz",
+    ".whl",
+    ".png",
+    ".jpg",
+    ".pdf",
+    ".html",
+    ".lock",
+    ".toml",
+    ".md",
+    ".jsonl",
+    ".parquet",
+    ".ckpt",
+    ".db",
+)
 
 
 class Block(NamedTuple):
@@ -51,8 +79,8 @@ def find(paths: Iterable[str]) -> tuple[list[str], list[Unreadable]]:
         if path == "-":
             found.append(path)
             continue
-        if not os.path.isdir(path):
-            if os.path.exists(path):
+        if not Path(path).is_dir():
+            if Path(path).exists():
                 found.append(path)
             else:
                 refused.append(Unreadable(path, "no such file or directory"))
@@ -68,7 +96,7 @@ def _walk(directory: str) -> Iterator[str]:
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(f for f in folders if not f.startswith((".", "__")))
         for name in sorted(names, key=_natural):
-            path = os.path.join(folder, name)
+            path = str(Path(folder) / name)
             if not name.startswith(".") and not name.lower().endswith(_NOT_LOGS) and Path(path).is_file():
                 yield path
 
@@ -92,14 +120,14 @@ def opened(path: str) -> BinaryIO:
     """A file's bytes, decompressed where they are gzip.  Raises OSError."""
     if path == "-":
         return sys.stdin.buffer
-    raw = open(path, "rb")
+    raw = open(path, "rb")  # noqa: SIM115 - handed on
     try:
         magic = raw.peek(2)[:2]
     except OSError:
         raw.close()
         raise
     if magic == b"\x1f\x8b":
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw), BLOCK_BYTES)  # type: ignore[arg-type]
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw), BLOCK_BYTES)
     return raw
 
 
@@ -144,30 +172,23 @@ def blocks_of(stream: BinaryIO) -> Iterator[Block]:
         yield Block(rest, number)
 
 
-def can_be_read_again(path: str) -> bool:
-    """Whether a byte range of this file can be read a second time: a plain file, not a stream or gzip."""
+def refusal(path: str) -> str:
+    """Why a file cannot be read, "" when it can; pipes are not tried, for what is read of them is gone."""
+    if path == "-" or not Path(path).is_file():
+        return ""
     try:
-        with opened(path) if path != "-" else io.BytesIO() as stream:
-            return (
-                path != "-"
-                and not isinstance(getattr(stream, "raw", None), gzip.GzipFile)
-                and stream.seekable()
-            )
+        with opened(path):
+            return ""
+    except OSError as exc:
+        return exc.strerror or str(exc)
+
+
+def is_plain(path: str) -> bool:
+    """Whether byte ranges of this file can be read: a regular file that is not compressed."""
+    if path == "-" or not Path(path).is_file():
+        return False
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(2) != b"\x1f\x8b"
     except OSError:
         return False
-
-
-def part_of(path: str, start: int, end: int) -> Iterator[bytes]:
-    """The bytes of a plain file from one offset to another, in blocks; nothing where it is gone."""
-    try:
-        with opened(path) as stream:
-            stream.seek(start)
-            left = end - start
-            while left > 0:
-                data = stream.read(min(left, BLOCK_BYTES))
-                if not data:
-                    return
-                left -= len(data)
-                yield data
-    except OSError:
-        return

@@ -79,7 +79,8 @@ _CONTROL = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
 _CLOCK = re.compile(
-    r"(?:(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _])?(?<!\d)(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?"
+    r"(?:(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _])?"
+    r"(?<!\d)(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?"
 )
 _GLOG = re.compile(r"\[?[EWIF](?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d+)?")
 _NCCL = re.compile(
@@ -87,7 +88,8 @@ _NCCL = re.compile(
     r"(?:\[(?P<device>-?\d+)\] )?(?=.{0,160}(?:NCCL|INFO|WARN|NET/OFI) )"
 )
 _RANK = re.compile(
-    r"\[[Rr]ank ?(\d{1,7})\]|\[PG [^\]]{0,80}?Rank (\d{1,7})\]|\[\d+,(\d{1,7})\]<std|\bon rank:? (\d{1,7})\b|\[trainer(\d{1,7})\]:"
+    r"\[[Rr]ank ?(\d{1,7})\]|\[PG [^\]]{0,80}?Rank (\d{1,7})\]|\[\d+,(\d{1,7})\]<std|\bon rank:? "
+    r"(\d{1,7})\b|\[trainer(\d{1,7})\]:"
 )
 _LOCAL = re.compile(r"\[default(\d{1,4})\]:")
 _RAY = re.compile(r"\((?P<name>\w+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\)")
@@ -95,9 +97,12 @@ _TASK = re.compile(r"\s*(\d{1,6}): ")
 _SRUN = re.compile(r"(?:srun|slurmstepd)\S*: error: ([A-Za-z][\w.-]*): task")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): ?")
 _NOT_A_HOST = re.compile(
-    r"(?i).*(?:error|exception|warning|warn|info|note|hint|debug|fatal|usage|traceback)$|.*\.(?:py|sh|cc|cu|cpp|h|c|so|yaml|json|log)$"
-    r"|\d+|(?:bash|sh|zsh|ssh|srun|sbatch|slurmstepd|python\d*|torchrun|deepspeed|accelerate|mpirun|pdsh\S*|line|file|rank\d*|step\d*|epoch\d*|ids?|gpu\d*"
-    r"|mlx5|nvrm|iter\d*|utf-8|http|https|tcp|udp|ipv[46]|ucx|cuda\d*|nccl\d*|net|e\d+|w\d+|i\d+|f\d+|v\d+|pid|host|time|exitcode|sha\d+|md5|fp\d+|bf\d+|int\d+)"
+    r"(?i).*(?:error|exception|warning|warn|info|note|hint|debug|fatal|usage|traceback)$|.*\.(?:py"
+    r"|sh|cc|cu|cpp|h|c|so|yaml|json|log)$"
+    r"|\d+|(?:bash|sh|zsh|ssh|srun|sbatch|slurmstepd|python\d*|torchrun|deepspeed|accelerate|mpirun"
+    r"|pdsh\S*|line|file|rank\d*|step\d*|epoch\d*|ids?|gpu\d*"
+    r"|mlx5|nvrm|iter\d*|utf-8|http|https|tcp|udp|ipv[46]|ucx|cuda\d*|nccl\d*|net|e\d+|w\d+|i\d+"
+    r"|f\d+|v\d+|pid|host|time|exitcode|sha\d+|md5|fp\d+|bf\d+|int\d+)"
 )
 _DIGITS = b"0123456789"
 _MAX_SHAPES = 20_000
@@ -131,7 +136,7 @@ def looks_like_host(name: str) -> bool:
 
 
 def seconds_of(text: str) -> float | None:
-    """Seconds of the first clock time in a line's head, counted from the year's start where the date is there."""
+    """Seconds of the first clock time in a line's head, from the year's start where the date is there."""
     head = text[:120]
     match = _GLOG.search(head)
     if match:
@@ -188,9 +193,9 @@ class Gate:
                 by_needle.setdefault(needle.encode(), []).append(wording)
         self._plain: list[tuple[bytes, tuple[Wording, ...]]] = []
         self._digits: list[tuple[bytes, tuple[Wording, ...]]] = []
-        for needle, found in by_needle.items():
-            has_digit = any(b in _DIGITS for b in needle)
-            (self._digits if has_digit else self._plain).append((needle, tuple(found)))
+        for word, found in by_needle.items():
+            has_digit = any(b in _DIGITS for b in word)
+            (self._digits if has_digit else self._plain).append((word, tuple(found)))
         self._seen: dict[bytes, tuple[Wording, ...]] = {}
 
     def __call__(self, line: bytes) -> tuple[Wording, ...]:

@@ -1,28 +1,28 @@
 """
-From paths to a diagnosis: every file read once, by the counter and, where it is no plain call, by the scanner.
+From paths to a diagnosis: every file read once, by the counter and, where it is no plain call, by
+the scanner.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ringup.errors import LogsError, UsageError
-from ringup.logs import counts, files
+from ringup.logs import counting, counts, files
 from ringup.logs.blame import ranked
 from ringup.logs.causes import Cause, find
-from ringup.logs.lines import Gate, clean, excerpt
-from ringup.logs.scan import Scan, Scanner
+from ringup.logs.lines import clean, excerpt
+from ringup.logs.offered import offered
+from ringup.logs.scan import Scan, Scanner, joined
 from ringup.logs.story import FileInfo, Story, versions_of
 
 SMALL_BYTES = 16 << 20
 """Below this much in all, importing numpy costs more than it saves."""
-
-LOCATED_AT_MOST = 16
-"""Differences far back in the log that are looked up again."""
 
 
 @dataclass
@@ -64,53 +64,40 @@ class Diagnosis:
         ]
 
 
-class Reading:
-    """Files read so far."""
-
-    def __init__(self, pattern: re.Pattern[bytes] | bool | None = None, engine: str = "auto") -> None:
-        self.infos: list[FileInfo] = []
-        self.scans: list[Scan] = []
-        self.parts: dict[str, counts.Part] = {}
-        self._gate = Gate()
-        self._pattern = pattern
-        self._engine = engine
-
-    def add(self, path: str) -> None:
-        """Read one file.  Raises OSError."""
-        scanner = Scanner(len(self.infos), self._gate)
-        blocks = (block.data for block in files.blocks(path))
-        part = counts.scan(blocks, scanner.feed, iteration=self._pattern, engine=self._engine)
-        self.take(path, part, scanner.result())
-
-    def take(self, path: str, part: counts.Part, scan: Scan) -> None:
-        """A file that was read elsewhere."""
-        last = part.last
-        info = FileInfo(path, part.lines)
-        if last is not None:
-            info.last_line = excerpt(clean(last.text.encode("utf-8", "replace")), 0)
-            info.last_line_number = last.line
-        self.infos.append(info)
-        self.scans.append(scan)
-        self.parts[path] = part
-
-    def diagnosis(self, unreadable: list[files.Unreadable]) -> Diagnosis:
-        """What all of it means."""
-        run = counts.join(self.parts)
-        located = _located(run)
-        story = Story(self.infos, self.scans, run, located)
-        return Diagnosis(ranked(find(story)), story, run, unreadable)
+def _scan_stream(path: str, pattern: re.Pattern[bytes] | None, engine: str) -> tuple[counts.Part, Scan]:
+    """One gzip file or standard input, read in one piece.  Raises OSError."""
+    scanner = Scanner()
+    data = (block.data for block in files.blocks(path))
+    part = counts.scan(data, scanner.feed, iteration=pattern, engine=engine)
+    return part, scanner.result()
 
 
-def _located(run: counts.Run) -> list[counts.Mismatch]:
-    """Differences between ranks that only a second look at a few lines can place."""
-    found = list(run.mismatches)
-    for unlocated in run.unlocated[:LOCATED_AT_MOST]:
-        names = {s.member.file for s in unlocated.spans}
-        if all(files.can_be_read_again(n) for n in names):
-            mismatch = counts.locate(unlocated, files.part_of)
-            if mismatch is not None:
-                found.append(mismatch)
-    return found
+def _info(path: str, part: counts.Part) -> FileInfo:
+    info = FileInfo(path, part.lines)
+    if part.last is not None:
+        info.last_line = excerpt(clean(part.last.text.encode("utf-8", "replace")), 0)
+        info.last_line_number = part.last.line
+    return info
+
+
+def _diagnosed(
+    order: Sequence[str],
+    parts: dict[str, counts.Part],
+    scans: dict[str, Scan],
+    unreadable: list[files.Unreadable],
+    facts: str | None = None,
+) -> Diagnosis:
+    names = [p for p in order if p in parts]
+    run = counts.join({p: parts[p] for p in names})
+    again = all(files.is_plain(p) for p in names)
+    mismatches = counting.differences(run) if again else list(run.mismatches)
+    lined_up = [joined([(0, scans[p])], number) for number, p in enumerate(names)]
+    infos = [_info(p, parts[p]) for p in names]
+    if facts:
+        lined_up.append(joined([(0, offered(facts))], len(infos)))
+        infos.append(FileInfo(facts, is_log=False))
+    story = Story(infos, lined_up, run, mismatches)
+    return Diagnosis(ranked(find(story)), story, run, unreadable)
 
 
 def iteration_pattern(text: str | None) -> re.Pattern[bytes] | None:
@@ -140,31 +127,51 @@ def read_logs(
     Raises LogsError when nothing could be read.
     """
     found, refused = files.find(paths)
-    total_bytes = sum(_size_bytes(p) for p in found)
-    reading = Reading(iteration_pattern(by_iteration), "stdlib" if total_bytes < SMALL_BYTES else "auto")
-    for path in found:
+    pattern = iteration_pattern(by_iteration)
+    plain: list[str] = []
+    streams: list[str] = []
+    for path in dict.fromkeys(found):
+        reason = files.refusal(path)
+        if reason:
+            refused.append(files.Unreadable(path, reason))
+        else:
+            (plain if files.is_plain(path) else streams).append(path)
+    total_bytes = sum(_size_bytes(p) for p in [*plain, *streams])
+    engine = "stdlib" if total_bytes < SMALL_BYTES else "auto"
+    parts: dict[str, counts.Part] = {}
+    scans: dict[str, Scan] = {}
+    if plain:
+        workers = processes or _processes(total_bytes)
+        parts, folded = counting.run(plain, processes=workers, fold=Scanner, iteration=pattern, engine=engine)
+        scans = {p: joined([(f.lines_before, f.result) for f in folded[p]], 0) for p in plain}
+    for path in streams:
         try:
-            reading.add(path)
+            parts[path], scans[path] = _scan_stream(path, pattern, engine)
         except OSError as exc:
             refused.append(files.Unreadable(path, exc.strerror or str(exc)))
-    _refuse_nothing(reading.infos, refused)
-    return reading.diagnosis(refused)
+    _refuse_nothing(parts, refused)
+    return _diagnosed(found, parts, scans, refused, facts)
+
+
+def _processes(total_bytes: int) -> int:
+    """One process for each 256 MiB, at most one a core."""
+    return max(1, min(os.cpu_count() or 1, total_bytes >> 28))
 
 
 def _size_bytes(path: str) -> int:
     try:
-        return os.stat(path).st_size if path != "-" else 0
+        return Path(path).stat().st_size if path != "-" else 0
     except OSError:
         return 0
 
 
-def _refuse_nothing(infos: Iterable[FileInfo], refused: list[files.Unreadable]) -> None:
+def _refuse_nothing(parts: dict[str, counts.Part], refused: list[files.Unreadable]) -> None:
     """Raise LogsError when there is not a single line to read."""
-    infos = list(infos)
-    if any(info.lines for info in infos):
-        refused += [files.Unreadable(i.path, "empty") for i in infos if not i.lines]
+    empty = [files.Unreadable(p, "empty") for p, part in parts.items() if not part.lines]
+    refused += empty
+    if len(empty) < len(parts):
         return
-    reasons = [f"{u.path}: {u.reason}" for u in refused] + [f"{i.path}: empty" for i in infos]
+    reasons = [f"{u.path}: {u.reason}" for u in refused]
     raise LogsError(
         "nothing to read: " + ("; ".join(reasons[:5]) or "no log was named"),
         hint="name log files or a directory that holds some, or `-` for standard input",

@@ -221,8 +221,8 @@ def joined(slices: Iterable[tuple[int, Scan]], file: int) -> Scan:
     comms: dict[tuple[str, str, str, int], Communicator] = {}
     for before, scan in slices:
         whole.events += [replace(e, file=file, line=e.line + before) for e in scan.events]
-        for key, count in scan.repeats.items():
-            whole.repeats[key] = whole.repeats.get(key, 0) + count
+        for said, count in scan.repeats.items():
+            whole.repeats[said] = whole.repeats.get(said, 0) + count
         for comm in scan.communicators:
             moved = replace(
                 comm,

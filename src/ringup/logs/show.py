@@ -1,4 +1,4 @@
-"""A diagnosis shown: text for people (cause, evidence, fix, in that order), data for JSON.  Decides nothing."""
+"""A diagnosis shown: text (cause, evidence, fix, in that order) and data for JSON.  Decides nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringup import __version__
 from ringup.logs.causes import Cause
 from ringup.logs.lines import Event
 from ringup.logs.read import Diagnosis
-from ringup.logs.story import HostStory
+from ringup.logs.story import HostStory, Story
 from ringup.units import printable
 
 SCHEMA = 1
@@ -59,7 +59,7 @@ def used_entries(host: HostStory) -> list[str]:
     return entries
 
 
-def cause_json(cause: Cause, diagnosis: Diagnosis) -> dict[str, Any]:
+def cause_json(cause: Cause, story: Story) -> dict[str, Any]:
     """One cause as INTERFACE.md promises it."""
     fix = cause.fix
     return {
@@ -70,7 +70,7 @@ def cause_json(cause: Cause, diagnosis: Diagnosis) -> dict[str, Any]:
         "nodes": [printable(n) for n in cause.nodes],
         "ranks": list(cause.ranks),
         "evidence": [
-            {"file": diagnosis.story.files[e.file].path, "line": e.line, "text": printable(e.text)}
+            {"file": story.files[e.file].path, "line": e.line, "text": printable(e.text)}
             for e in cause.evidence
         ],
         "fix": {
@@ -81,12 +81,12 @@ def cause_json(cause: Cause, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def as_json(diagnosis: Diagnosis, *, everything: bool = False) -> dict[str, Any]:
+def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """The whole answer."""
     return {
         "ringup": __version__,
         "schema": SCHEMA,
-        "causes": [cause_json(c, diagnosis) for c in diagnosis.causes],
+        "causes": [cause_json(c, diagnosis.story) for c in diagnosis.causes],
         "healthy": diagnosis.healthy,
         "files": [
             {
@@ -99,6 +99,7 @@ def as_json(diagnosis: Diagnosis, *, everything: bool = False) -> dict[str, Any]
                 "init_complete": i.init_complete,
             }
             for i in diagnosis.story.files
+            if i.is_log
         ],
         "versions": diagnosis.versions,
         "networks": [network_json(h) for h in diagnosis.story.hosts.values() if h.kind or h.bootstrap],
@@ -122,11 +123,11 @@ def as_text(
     """The report: verdict first; at most 20 lines unless everything is asked for."""
     lines: list[str] = []
     causes = diagnosis.causes if verbose else diagnosis.causes[:1]
-    if not diagnosis.causes:
+    if diagnosis.healthy:
         lines.append(style("ok", "no cause of a failure was found") + _seen(diagnosis))
     for number, cause in enumerate(causes):
         lines += [""] * bool(number)
-        lines += list(_cause_lines(cause, diagnosis, style, 6 if verbose else 3))
+        lines += list(cause_lines(cause, diagnosis.story, style, 6 if verbose else 3))
     if quiet:
         return "\n".join(lines[:1])
     rest = diagnosis.causes[len(causes) :]
@@ -154,26 +155,27 @@ def as_text(
 
 
 def _seen(diagnosis: Diagnosis) -> str:
-    total = sum(i.lines for i in diagnosis.story.files)
-    return f" in {total} lines of {len(diagnosis.story.files)} file{'s' * (len(diagnosis.story.files) != 1)}"
+    logs = [i for i in diagnosis.story.files if i.is_log]
+    return f" in {sum(i.lines for i in logs)} lines of {len(logs)} file{'s' * (len(logs) != 1)}"
 
 
-def _place(event: Event, diagnosis: Diagnosis) -> str:
-    return f"{diagnosis.story.files[event.file].path}:{event.line}"
+def _place(event: Event, story: Story) -> str:
+    return f"{printable(story.files[event.file].path)}:{event.line}"
 
 
-def _cause_lines(cause: Cause, diagnosis: Diagnosis, style: Style, evidence: int) -> Iterator[str]:
+def cause_lines(cause: Cause, story: Story, style: Style, evidence: int = 3) -> Iterator[str]:
     colour = cause.severity or "error"
     where = [*(f"node {n}" for n in cause.nodes[:4])]
     if cause.ranks:
         shown = ", ".join(map(str, cause.ranks[:8])) + (" ..." if len(cause.ranks) > 8 else "")
         where.append(f"rank{'s' * (len(cause.ranks) > 1)} {shown}")
-    head = f"{style(colour, cause.severity or 'error')}: {style('bold', cause.rule)} ({cause.confidence} confidence)"
+    head = f"{style(colour, cause.severity or 'error')}: {style('bold', cause.rule)} "
+    f"({cause.confidence} confidence)"
     yield head + (f"  [{printable('; '.join(where))}]" if where else "")
     yield from textwrap.wrap(printable(cause.text), 100, initial_indent="  ", subsequent_indent="  ")
     for event in cause.evidence[:evidence]:
         text = printable(event.text.strip())
-        yield f"  {style('dim', _place(event, diagnosis))}  {text[:150]}{'...' if len(text) > 150 else ''}"
+        yield f"  {style('dim', _place(event, story))}  {text[:150]}{'...' if len(text) > 150 else ''}"
     fix = cause.fix
     if fix:
         yield from textwrap.wrap(
@@ -212,7 +214,8 @@ def _counts(diagnosis: Diagnosis, verbose: bool) -> Iterator[str]:
         items = sorted(diagnosis.run.collectives.items(), key=lambda kv: -kv[1])
         yield "collectives: " + ", ".join(f"{printable(k)} {v}" for k, v in items[: 20 if verbose else 6])
     for row in diagnosis.behind[: 20 if verbose else 2]:
-        yield f"behind: rank {row['rank']} has not called {row['collective']} #{row['index']} of {row['communicator']}"
+        yield f"behind: rank {row['rank']} has not called {row['collective']} #{row['index']} of "
+        f"{row['communicator']}"
 
 
 def _iterations(diagnosis: Diagnosis) -> Iterator[str]:

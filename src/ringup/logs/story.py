@@ -21,8 +21,10 @@ _IP_ENTRY = re.compile(r"\[(\d+)\]\s*([\w.@-]+):([0-9A-Fa-f.:]+(?:%[\w.@-]+)?)<\
 _OOB = re.compile(r"OOB ([\w.@-]+):")
 _USED = re.compile(r"NET/([\w ]+?)/(\d+)")
 _VIRTUAL = re.compile(
-    r"(?i)^(?:docker|br-|veth|virbr|vnet|flannel|cni|cali|tailscale|tun|tap|ip6tnl|wg\d|vxlan|kube|lxc|lxd|podman|vmnet|vboxnet|zt|"
-    r"nerdctl|weave|cilium|ovs|genev|gre|sit|dummy|tunl|nodelocaldns|antrea|utun|ppp|vethernet|docker_gwbridge)"
+    r"(?i)^(?:docker|br-|veth|virbr|vnet|flannel|cni|cali|tailscale|tun|tap|ip6tnl|wg\d|vxlan|kube"
+    r"|lxc|lxd|podman|vmnet|vboxnet|zt|"
+    r"nerdctl|weave|cilium|ovs|genev|gre|sit|dummy|tunl|nodelocaldns|antrea|utun|ppp|vethernet"
+    r"|docker_gwbridge)"
 )
 
 
@@ -38,6 +40,8 @@ class FileInfo:
     pid: str = ""
     rank: int | None = None
     init_complete: bool | None = None
+    is_log: bool = True
+    """False for a file of facts given beside the logs."""
 
 
 @dataclass

@@ -38,7 +38,8 @@ def peer_died_first(story: Story) -> Iterator[Cause]:
     """
     This log holds only the consequence of another process ending.
 
-    Why: a rank, the agent that hosts the store, a coordinator or a worker ended first, and these lines follow.
+    Why: a rank, the agent that hosts the store, a coordinator or a worker ended first, and these
+    lines follow.
 
     Fix: the log of the peer named here, its earliest line; then its host's kernel log.
 
@@ -126,8 +127,10 @@ def nccl_error_without_detail(story: Story) -> Iterator[Cause]:
 def _harmless_warning(event: Event) -> bool:
     return bool(
         re.search(
-            r"libibverbs|No device found|Could not find: lib|plugin|Missing \"iommu=pt\"|iommu|NUMA|affinity|Failed to find CUDA library|NCCL_\w+ value|deprecated"
-            r"|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY|FastSocket|incoming CPU|Maximum retry|hugepages|NET/OFI (?:Using|Selected)",
+            r"libibverbs|No device found|Could not find: lib|plugin|Missing \"iommu=pt\"|iommu|NUMA"
+            r"|affinity|Failed to find CUDA library|NCCL_\w+ value|deprecated"
+            r"|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY"
+            r"|FastSocket|incoming CPU|Maximum retry|hugepages|NET/OFI (?:Using|Selected)",
             event.text,
             re.IGNORECASE,
         )
@@ -139,7 +142,8 @@ def init_never_finished(story: Story) -> Iterator[Cause]:
     """
     Some ranks started init and never completed it, and the log ends.
 
-    Why: a peer never came, or the first connections between ranks go nowhere; the stage where it stops tells which.
+    Why: a peer never came, or the first connections between ranks go nowhere; the stage where it
+    stops tells which.
 
     Fix: the logs of all ranks with NCCL_DEBUG=INFO; stacks of those that wait; stop after `via P2P` points to
     ACS or IOMMU, after `via NET` to the peer or the fabric, before Init START to the bootstrap network.

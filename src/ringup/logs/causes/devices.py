@@ -160,7 +160,8 @@ def nvls_setup_failed(story: Story) -> Iterator[Cause]:
 @cause("gpus-hidden-between-ranks")
 def gpus_hidden_between_ranks(story: Story) -> Iterator[Cause]:
     """
-    Ranks of one node see only their own GPU, so peer access and topology fail or all traffic goes over the NIC.
+    Ranks of one node see only their own GPU, so peer access and topology fail or all traffic goes
+    over the NIC.
 
     Why: a container or cgroup per GPU hides the others.
 

@@ -38,7 +38,7 @@ def _states(story: Story) -> dict[int, Event]:
 
 
 def _missing_ranks(story: Story, spoke: set[int]) -> list[int]:
-    """Ranks that must exist and did not speak: gaps below the highest one, or up to a world size that was printed."""
+    """Ranks that must exist and did not speak: gaps below the highest, or up to a printed world size."""
     sizes = [c.nranks for c in story.communicators] + [e.number("nranks") for e in story.all("topology")]
     top = max([*spoke, *(s - 1 for s in sizes if s)], default=-1)
     return [r for r in range(min(top + 1, 100_000)) if r not in spoke]
@@ -54,7 +54,8 @@ def rank_busy(story: Story) -> Iterator[Cause]:
     Fix: do that work before init or in another process; a larger time-out in `init_process_group`;
     asynchronous or sharded saving.
 
-    In logs: `main_process_first` with a time-out, a progress bar near the limit, `Saving` one time-out earlier.
+    In logs: `main_process_first` with a time-out, a progress bar near the limit, `Saving` one
+    time-out earlier.
     """
     first = story.all("main-first")
     limits = _limits_s(story)
@@ -192,7 +193,8 @@ def rank_fell_behind(story: Story) -> Iterator[Cause]:
     missing = _missing_ranks(story, everyone)
     gathered = next(iter(spoke.values()), None)
     if missing and len(everyone) > 1 and len(missing) <= max(2, len(everyone)):
-        text = f"ranks {story.show_ranks(everyone)} wait, rank {story.show_ranks(missing[:8])} is silent: look there"
+        text = f"ranks {story.show_ranks(everyone)} wait, rank {story.show_ranks(missing[:8])} is "
+        "silent: look there"
         yield seen([*spoke.values(), *states.values()], text, "medium", ranks=missing[:64])
     elif len(everyone) == 1:
         event = gathered or next(iter(states.values()))
@@ -235,7 +237,8 @@ def uneven_batches(story: Story) -> Iterator[Cause]:
     elif finished and waits:
         yield seen(
             [*finished, *waits[:3]],
-            f"rank {story.show_ranks(e.rank for e in finished if e.rank is not None)} says it is done while others wait",
+            f"rank {story.show_ranks(e.rank for e in finished if e.rank is not None)} says it is "
+            f"done while others wait",
             "medium",
         )
 
@@ -284,7 +287,8 @@ def collective_mismatch(story: Story) -> Iterator[Cause]:
 @cause("collective-stalled")
 def collective_stalled(story: Story) -> Iterator[Cause]:
     """
-    Every rank that speaks stands in the same collective and none is missing, or the watchdog itself is blocked.
+    Every rank that speaks stands in the same collective and none is missing, or the watchdog itself
+    is blocked.
 
     Why: the transfer does not finish: a link, a GPU, a driver call; or one silent rank.
 
@@ -414,9 +418,11 @@ def counted_mismatches(story: Story) -> list[Cause]:
     ]
     odd = ", ".join(p.rank for p in first.odd[:8])
     differs = " and ".join(first.differs) or "call"
-    text = f"rank {odd} differs from the others in {differs} at collective #{first.index} of communicator {first.communicator}"
+    text = f"rank {odd} differs from the others in {differs} at collective #{first.index} of "
+    f"communicator {first.communicator}"
     if first.skipped:
-        text = f"rank {odd} left out {first.usual.kind or 'a collective'} #{first.index} of communicator {first.communicator}"
+        text = f"rank {odd} left out {first.usual.kind or 'a collective'} #{first.index} of "
+        f"communicator {first.communicator}"
     ranks = [n for p in first.odd if (n := _number(p.rank)) is not None]
     return [seen(events, text, "high", nodes=[p.host for p in first.odd if p.host], ranks=ranks)]
 

@@ -49,8 +49,13 @@ def interface_name_missing(story: Story) -> Iterator[Cause]:
             for e in story.all("ibdev2netdev")
             if name and e["netdev"] == name and e["state"].lower() == "down"
         ]
+        offered = [e for e in story.all("offered-interface") if e.host == host]
+        listed += [e for e in offered if e["name"] == name and e["state"] == "Down"]
         if listed:
             text += " (it is listed as Down)"
+        elif offered and name:
+            up = ", ".join(e["name"] for e in offered if e["state"] == "Up" and e["kind"] != "loopback")
+            text += f" (it has {up})"
         set_by = [speaker.env[variable]] if variable in speaker.env else []
         yield seen([*said, *gloo, *set_by, *listed], text)
         return
@@ -58,7 +63,8 @@ def interface_name_missing(story: Story) -> Iterator[Cause]:
     if garbage:
         yield seen(
             garbage,
-            "another rank published no address at all: its interface setting matches nothing; read that rank's log",
+            "another rank published no address at all: its interface setting matches nothing; read "
+            "that rank's log",
             "medium",
             nodes=(),
             ranks=(),
@@ -177,7 +183,8 @@ def link_local_address_chosen(story: Story) -> Iterator[Cause]:
     """
     A peer is dialled at an fe80:: address; that works only on one link and with equal interface numbers.
 
-    Why: an interface without IPv4 is offered with its link-local address, whose zone is another one on the peer.
+    Why: an interface without IPv4 is offered with its link-local address, whose zone is another one
+    on the peer.
 
     Fix: `NCCL_SOCKET_FAMILY=AF_INET`, or `NCCL_SOCKET_IFNAME` = an interface with a routable address.
 
@@ -298,7 +305,8 @@ def _unreachable(story: Story, events: list[Event], apart: list[Event]) -> Cause
     speaker = events[0].host
     own = story.hosts.get(speaker)
     if own and address and address in [a for _, a in own.sockets.values()]:
-        text = f"{speaker} cannot connect to its own address {address}: look for the failure of its own service thread first"
+        text = f"{speaker} cannot connect to its own address {address}: look for the failure of "
+        "its own service thread first"
         return seen(events, text, "low")
     peer = next(
         (h for h in story.hosts.values() if address and h.bootstrap and h.bootstrap[1] == address), None

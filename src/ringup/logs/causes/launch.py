@@ -13,11 +13,13 @@ from ringup.logs.lines import Event
 from ringup.logs.story import Story
 
 _LAUNCHERS = re.compile(
-    r"(?:^|/)(?:torchrun|python[\d.]*|deepspeed|accelerate|colossalai|mpirun|mpiexec|orted|prted|pdsh|srun|conda|module|"
+    r"(?:^|/)(?:torchrun|python[\d.]*|deepspeed|accelerate|colossalai|mpirun|mpiexec|orted|prted"
+    r"|pdsh|srun|conda|module|"
     r"horovodrun|llamafactory-cli|nvidia-smi|ray|uv|pip)$"
 )
 _OWN_MODULES = re.compile(
-    r"^(?:torch|deepspeed|accelerate|colossalai|transformers|horovod|mpi4py|jax|vllm|llamafactory|megatron)(?:\.|$)"
+    r"^(?:torch|deepspeed|accelerate|colossalai|transformers|horovod|mpi4py|jax|vllm|llamafactory"
+    r"|megatron)(?:\.|$)"
 )
 
 
@@ -26,7 +28,8 @@ def slurm_tasks_mismatch(story: Story) -> Iterator[Cause]:
     """
     Slurm's tasks do not match nodes x devices of the trainer.
 
-    Why: the trainer takes its ranks from Slurm's variables; too few or too many tasks make ranks twice or never.
+    Why: the trainer takes its ranks from Slurm's variables; too few or too many tasks make ranks
+    twice or never.
 
     Fix: `--nodes` and `--ntasks-per-node` equal to the trainer's num_nodes and devices.
 
@@ -45,7 +48,8 @@ def slurm_tasks_mismatch(story: Story) -> Iterator[Cause]:
     if twice and not went_on(story):
         yield seen(
             twice,
-            f"every global rank is started {max(members.values())} times: one task per node where ranks were wanted",
+            f"every global rank is started {max(members.values())} times: one task per node where "
+            f"ranks were wanted",
             "high" if by_slurm else "medium",
         )
         return
@@ -133,9 +137,11 @@ def device_ordinal_not_visible(story: Story) -> Iterator[Cause]:
     """
     A rank asked for a GPU number its process does not see.
 
-    Why: more ranks than visible GPUs, the global rank used as device on a second node, or one GPU bound per task.
+    Why: more ranks than visible GPUs, the global rank used as device on a second node, or one GPU
+    bound per task.
 
-    Fix: as many ranks per node as visible devices; `torch.cuda.set_device(LOCAL_RANK)`; `--gpus-per-node` rather
+    Fix: as many ranks per node as visible devices; `torch.cuda.set_device(LOCAL_RANK)`;
+    `--gpus-per-node` rather
     than `--gpus-per-task`.
 
     In logs: `CUDA error: invalid device ordinal`.

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes import Cause, cause, seen
-from ringup.logs.causes.signs import failure, went_on
+from ringup.logs.causes import Cause, Confidence, cause, seen
+from ringup.logs.causes.signs import failure, nodes_wanted, went_on
 from ringup.logs.lines import Event
 from ringup.logs.story import Story, is_loopback
 from ringup.rules import Fix
@@ -40,7 +40,8 @@ def port_in_use(story: Story) -> Iterator[Cause]:
         "time-outs on other ranks are its consequence",
         "high" if busy else "medium",
         fix=Fix(
-            f"see who holds {which}, end it if it is a leftover of ours (`ringup clean`), else choose another port",
+            f"see who holds {which}, end it if it is a leftover of ours (`ringup clean`), else "
+            f"choose another port",
             commands=(f"ss -ltnp 'sport = :{port}'",) if port else (),
         ),
     )
@@ -77,7 +78,8 @@ def store_unreachable(story: Story) -> Iterator[Cause]:
     only_refused = bool(events) and all(e.tag == "client-refused" and e["errno"] == "111" for e in events)
     yield seen(
         [*events, *jax],
-        f"nobody answered at {peer or 'the store or coordinator address'}{how}; the log of rank 0's host tells why",
+        f"nobody answered at {peer or 'the store or coordinator address'}{how}; the log of rank "
+        f"0's host tells why",
         "low" if only_refused else "medium",
     )
 
@@ -129,7 +131,8 @@ def hostname_unresolvable(story: Story) -> Iterator[Cause]:
     who = names[0].host or names[0].label
     yield seen(
         names,
-        f"the name {host or 'of a peer'} is not known{f' on {who}' if who else ' on the node that complains'}",
+        f"the name {host or 'of a peer'} is not "
+        f"known{f' on {who}' if who else ' on the node that complains'}",
         "high" if sure else "medium",
     )
 
@@ -168,7 +171,8 @@ def peers_never_joined(story: Story) -> Iterator[Cause]:
 
     Why: some were never started, died before joining, or stand in another rendezvous.
 
-    Fix: start the missing ones and read their own logs; a longer join time-out only when a node is slow to prepare.
+    Fix: start the missing ones and read their own logs; a longer join time-out only when a node is
+    slow to prepare.
 
     In logs: `worker_count` below `world_size`, `RendezvousTimeoutError`, `1/2 clients joined`.
     """
@@ -245,10 +249,10 @@ def stale_rendezvous_state(story: Story) -> Iterator[Cause]:
     elif by_file and dead and not went_on(story):
         yield seen([*by_file, *dead], "the file of init_method names an address nobody answers at", "medium")
     elif over:
-        confidence = "low" if _launchers_per_task(story) else "medium"
+        sure: Confidence = "low" if _launchers_per_task(story) else "medium"
         yield seen(
-            over, "more workers checked in than the world has: the store's counter is an old one", confidence
-        )  # type: ignore[arg-type]
+            over, "more workers checked in than the world has: the store's counter is an old one", sure
+        )
 
 
 _LAUNCHER = re.compile(r"torchrun|torch\.distributed|deepspeed|accelerate|colossalai|launch\.py|llamafactory")
@@ -315,20 +319,13 @@ def node_rank_duplicate(story: Story) -> Iterator[Cause]:
     owners: dict[str, dict[tuple[int, str], Event]] = defaultdict(dict)
     for event in story.all("node-rank"):
         owners[event["rank"]].setdefault((event.file, event.label or event.host or str(event.line)), event)
-    nodes = max(
-        (
-            e.number(f)
-            for e in story.all("min-nodes")
-            for f in ("nodes", "nodes2", "nodes3", "nodes4", "nodes5")
-        ),
-        default=0,
-    )
-    for rank, events in owners.items():
+    nodes = nodes_wanted(story)
+    for node, events in owners.items():
         commands = [e for e in events.values() if story.tags_at(e) & {"command"}]
         apart = len({k for k, e in events.items() if e.label or e.host}) > 1
         if (len(commands) > 1 or apart) and nodes > 1 and failure(story) is not None:
             yield seen(
-                events.values(), f"{len(events)} nodes were started with node rank {rank}", "medium", ranks=()
+                events.values(), f"{len(events)} nodes were started with node rank {node}", "medium", ranks=()
             )
             return
     for event in story.all("command"):
@@ -380,5 +377,5 @@ def world_size_disagrees(story: Story) -> Iterator[Cause]:
 
 
 def _sane_roots(event: Event) -> bool:
-    """Whether the counts in a root's complaint are counts: another release's message reads as absurd numbers."""
+    """Whether the counts in a root's complaint are counts: another release's message reads as nonsense."""
     return all(0 <= event.number(f) < 100_000 for f in ("roots_a", "roots_b", "a", "b"))

@@ -12,22 +12,43 @@ from ringup.logs.lines import Event
 from ringup.logs.story import Story
 
 _SIGNALS = {
-    "SIGHUP": 1, "HANGUP": 1, "SIGINT": 2, "SIGILL": 4, "ILLEGAL INSTRUCTION": 4, "SIGTRAP": 5, "SIGABRT": 6, "ABORTED": 6,
-    "SIGBUS": 7, "BUS ERROR": 7, "SIGFPE": 8, "FLOATING POINT EXCEPTION": 8, "SIGKILL": 9, "KILLED": 9, "OUT OF MEMORY": 9,
-    "SIGSEGV": 11, "SEGMENTATION FAULT": 11, "SIGPIPE": 13, "SIGTERM": 15, "TERMINATED": 15,
-}  # fmt: skip
+    "SIGHUP": 1,
+    "HANGUP": 1,
+    "SIGINT": 2,
+    "SIGILL": 4,
+    "ILLEGAL INSTRUCTION": 4,
+    "SIGTRAP": 5,
+    "SIGABRT": 6,
+    "ABORTED": 6,
+    "SIGBUS": 7,
+    "BUS ERROR": 7,
+    "SIGFPE": 8,
+    "FLOATING POINT EXCEPTION": 8,
+    "SIGKILL": 9,
+    "KILLED": 9,
+    "OUT OF MEMORY": 9,
+    "SIGSEGV": 11,
+    "SEGMENTATION FAULT": 11,
+    "SIGPIPE": 13,
+    "SIGTERM": 15,
+    "TERMINATED": 15,
+}
 """Numbers on Linux; srun prints the words, launchers the names."""
 
 WRAPPERS = re.compile(
-    r"(?i)(?:^|\.)(?:ChildFailedError|DistBackendError|DistError|DistStoreError|DistNetworkError|CalledProcessError|ActorDiedError|RayActorError|RayTaskError\S*|"
-    r"ProcessRaisedException|ProcessExitedException|Rendezvous\w*|SystemExit|KeyboardInterrupt|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|"
-    r"ConnectionAbortedError|EOFError|SignalException|EngineDeadError|WorkerCrashedError|TimeoutExpired|CancelledError|RemoteError|XlaRuntimeError|"
+    r"(?i)(?:^|\.)(?:ChildFailedError|DistBackendError|DistError|DistStoreError|DistNetworkError"
+    r"|CalledProcessError|ActorDiedError|RayActorError|RayTaskError\S*|"
+    r"ProcessRaisedException|ProcessExitedException|Rendezvous\w*|SystemExit|KeyboardInterrupt"
+    r"|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|"
+    r"ConnectionAbortedError|EOFError|SignalException|EngineDeadError|WorkerCrashedError"
+    r"|TimeoutExpired|CancelledError|RemoteError|XlaRuntimeError|"
     r"EngineCore\w*|NodeDiedError|GeneratorExit|BackendCompilerFailed)$"
 )
 """Exceptions that only carry another failure: what they wrap is what counts."""
 
 _EITHER_WAY = re.compile(
-    r"potential root causes|\(1\) The process is killed|may have been (?:killed|terminated)|possible (?:reasons|causes)",
+    r"potential root causes|\(1\) The process is killed|may have been (?:killed|terminated)"
+    r"|possible (?:reasons|causes)",
     re.I,
 )
 """Sentences that list what may have happened (Ray prints one for every dead worker): they say nothing."""
@@ -198,18 +219,61 @@ def rank_raised_exception(story: Story) -> Iterator[Cause]:
 
 CONSEQUENCE_TAGS = frozenset(
     {
-        "gloo-closed", "gloo-reset", "recv-vector", "closed-by-peer", "nccl-reset", "nccl-remote", "pipe-broken", "reset-by-peer",
-        "keepalive-failed", "proxy-failed", "work-aborted", "store-get", "num-nodes-waiting", "ray-died", "jax-died", "monitored-victim",
-        "rdzv-connection", "rdzv-closed", "work", "work-async", "gloo-recv-timeout", "tcpstore-retry",
+        "gloo-closed",
+        "gloo-reset",
+        "recv-vector",
+        "closed-by-peer",
+        "nccl-reset",
+        "nccl-remote",
+        "pipe-broken",
+        "reset-by-peer",
+        "keepalive-failed",
+        "proxy-failed",
+        "work-aborted",
+        "store-get",
+        "num-nodes-waiting",
+        "ray-died",
+        "jax-died",
+        "monitored-victim",
+        "rdzv-connection",
+        "rdzv-closed",
+        "work",
+        "work-async",
+        "gloo-recv-timeout",
+        "tcpstore-retry",
     }
-)  # fmt: skip
+)
 """What a rank prints because another one ended."""
 
 _NOT_EXPLAINING = frozenset(
-    {"exception", "traceback", "frame", "world-size", "busy-word", "step", "progress", "env-set", "unwind", "nccl-version", "main-first",
-     "spawn-call", "epoch-done", "exit", "visible-devices", "uneven-word", "command", "no-ipv6", "rdzv-create", "elastic-exit-barrier",
-     "disk-full", "file-init", "node-rank", "min-nodes", "warn"}
-)  # fmt: skip
+    {
+        "exception",
+        "traceback",
+        "frame",
+        "world-size",
+        "busy-word",
+        "step",
+        "progress",
+        "env-set",
+        "unwind",
+        "nccl-version",
+        "main-first",
+        "spawn-call",
+        "epoch-done",
+        "exit",
+        "visible-devices",
+        "uneven-word",
+        "command",
+        "no-ipv6",
+        "rdzv-create",
+        "elastic-exit-barrier",
+        "disk-full",
+        "file-init",
+        "node-rank",
+        "min-nodes",
+        "warn",
+    }
+)
 
 
 def _is_own(story: Story, event: Event) -> bool:

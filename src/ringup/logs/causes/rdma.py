@@ -13,13 +13,14 @@ from ringup.logs.story import HostStory, Story, is_link_local
 from ringup.rules import Fix
 
 _DEVICE_NAME = re.compile(
-    r"(?i)^[\^=]*(?:mlx[45]|mthca|hfi1?|bnxt_re|irdma|i40iw|erdma|efa|roce|rocep|ibp|qedr|cxgb|siw|rxe|rdma|hns|ionic|mana|xscale|hca)"
+    r"(?i)^[\^=]*(?:mlx[45]|mthca|hfi1?|bnxt_re|irdma|i40iw|erdma|efa|roce|rocep|ibp|qedr|cxgb|siw"
+    r"|rxe|rdma|hns|ionic|mana|xscale|hca)"
 )
 _RETRY = ("12", "13")
 
 
 def _on_sockets(story: Story) -> Iterator[tuple[HostStory, Event]]:
-    """Hosts whose data goes over TCP although NCCL looked for RDMA devices, and the line that says it found none."""
+    """Hosts whose data goes over TCP although NCCL looked for RDMA, and the line that says it found none."""
     for host in story.hosts.values():
         if host.kind not in ("Socket", "") or host.ib_devices:
             continue
@@ -45,6 +46,8 @@ def _intent(story: Story, host: HostStory) -> list[Event]:
     ]
     found += [e for e in host.events.get("net-using", []) if re.search(r"\]ib[\w]*:", e.text)]
     found += list(story.all("ibstatus-device", "ibdev2netdev", "rdma-link"))[:2]
+    there = story.all("offered-interface")
+    found += [e for e in there if e["kind"] == "infiniband" and e.host in (host.name, "")][:1]
     found += [
         e
         for o in story.hosts.values()
@@ -103,7 +106,8 @@ def rdma_device_name_missing(story: Story) -> Iterator[Cause]:
     if events:
         devices = sorted(known)
         fix = Fix(
-            f"NCCL_IB_HCA takes device names{' (' + ', '.join(devices) + ')' if devices else ''}: correct or unset it",
+            f"NCCL_IB_HCA takes device names{' (' + ', '.join(devices) + ')' if devices else ''}: "
+            f"correct or unset it",
         )
         yield seen(
             events,
@@ -158,7 +162,8 @@ def ipoib_used_for_data(story: Story) -> Iterator[Cause]:
         if carrying:
             yield seen(
                 [said, *host.events.get("net-using", [])[:1], *host.events.get("channel", [])[:1]],
-                f"data goes over TCP on the InfiniBand interface {carrying[0]}{f' of {host.name}' if host.name else ''}",
+                f"data goes over TCP on the InfiniBand interface "
+                f"{carrying[0]}{f' of {host.name}' if host.name else ''}",
                 "high",
             )
 
@@ -228,7 +233,8 @@ def rdma_device_unusable(story: Story) -> Iterator[Cause]:
         device = next((e["device"] for e in said if e["device"]), "")
         yield seen(
             said,
-            f"the RDMA device {device or 'NCCL chose'} does not work here: {said[0]['reason'].lower() or 'no such device'}",
+            f"the RDMA device {device or 'NCCL chose'} does not work here: "
+            f"{said[0]['reason'].lower() or 'no such device'}",
         )
         return
     failed = failure(story) or hang(story)
@@ -316,7 +322,8 @@ def rdma_retry_exceeded(story: Story) -> Iterator[Cause]:
     Why: at once after init the ports cannot reach each other (GID, subnet, rails); after hours a link or
     congestion; always one device: that port.
 
-    Fix: `ib_write_bw` on the named pair and device; NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT only for congestion.
+    Fix: `ib_write_bw` on the named pair and device; NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT only for
+    congestion.
 
     In logs: `Got completion ... with status=12`, `IBV_WC_RETRY_EXC_ERR(12) ... vendor err 129`.
     """
@@ -353,7 +360,8 @@ def rdma_adapter_event(story: Story) -> Iterator[Cause]:
     """
     The RDMA adapter reported a change or fault of its own.
 
-    Why: a changed GID table means that addresses of a RoCE port changed under the job; a catastrophic event is
+    Why: a changed GID table means that addresses of a RoCE port changed under the job; a
+    catastrophic event is
     the adapter's hardware or firmware.
 
     Fix: stable addresses (no DHCP renewals, no container network edits); reset or replace the adapter.
@@ -483,7 +491,8 @@ def network_plugin_init_failed(story: Story) -> Iterator[Cause]:
 
     Why: no device or permission in the container, too little locked memory, or a libfabric that does not fit.
 
-    Fix: EFA devices and memlock in the container, the libfabric of the plugin; unset NCCL_NET to see what works.
+    Fix: EFA devices and memlock in the container, the libfabric of the plugin; unset NCCL_NET to
+    see what works.
 
     In logs: `aws-ofi-nccl initialization failed`, `Error: network IB not found`.
     """
@@ -544,7 +553,8 @@ def mixed_link_layers_selected(story: Story) -> Iterator[Cause]:
             continue
         yield seen(
             host.events.get("net-using", [])[:1],
-            f"an Ethernet port ({kinds['RoCE']}) is among the InfiniBand devices{f' of {host.name}' if host.name else ''}",
+            f"an Ethernet port ({kinds['RoCE']}) is among the InfiniBand "
+            f"devices{f' of {host.name}' if host.name else ''}",
             "medium",
             severity="warning" if used else "note",
         )

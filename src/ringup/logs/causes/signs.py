@@ -60,7 +60,7 @@ def is_unwinding(event: Event) -> bool:
                 event["source"],
             )
         )
-        and not (event["source"] in ("net.cc", "include/net.h"))
+        and event["source"] not in ("net.cc", "include/net.h")
     )
 
 
@@ -92,3 +92,9 @@ def went_on(story: Story) -> bool:
 def busy(story: Story) -> list[Event]:
     """Lines that say a rank was tokenizing, downloading, saving, evaluating."""
     return story.all("main-first", "busy-word")
+
+
+def nodes_wanted(story: Story) -> int:
+    """The most nodes any command or launcher configuration asks for, 0 where none says."""
+    names = ("nodes", "nodes2", "nodes3", "nodes4", "nodes5")
+    return max((e.number(n) for e in story.all("min-nodes") for n in names), default=0)

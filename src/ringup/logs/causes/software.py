@@ -27,8 +27,10 @@ _MARKS: dict[str, tuple[int, int]] = {
 """Releases (major and minor) whose source holds that phrase, first and last; read off 62 tags of NCCL."""
 
 _PLANNING = re.compile(
-    r"NCCL_(?:ALGO|PROTO|BUFFSIZE|LL_BUFFSIZE|NTHREADS|M(?:IN|AX)_N?CHANNELS|M(?:IN|AX)_CTAS|NRINGS|P2P_\w+|SHM_DISABLE|NVLS_ENABLE|COLLNET_ENABLE|"
-    r"NET|CROSS_NIC|IB_DISABLE|NET_GDR_LEVEL|IB_QPS_PER_CONNECTION|IB_SPLIT_DATA\w*|NSOCKS_PERTHREAD|SOCKET_NTHREADS|TREE_THRESHOLD|LL_THRESHOLD|PXN_DISABLE)$"
+    r"NCCL_(?:ALGO|PROTO|BUFFSIZE|LL_BUFFSIZE|NTHREADS|M(?:IN|AX)_N?CHANNELS|M(?:IN|AX)_CTAS|NRINGS"
+    r"|P2P_\w+|SHM_DISABLE|NVLS_ENABLE|COLLNET_ENABLE|"
+    r"NET|CROSS_NIC|IB_DISABLE|NET_GDR_LEVEL|IB_QPS_PER_CONNECTION|IB_SPLIT_DATA\w*"
+    r"|NSOCKS_PERTHREAD|SOCKET_NTHREADS|TREE_THRESHOLD|LL_THRESHOLD|PXN_DISABLE)$"
 )
 
 
@@ -74,7 +76,8 @@ def nccl_versions_differ(story: Story) -> Iterator[Cause]:
         family = bootstrap[0].tag == "address-family"
         yield seen(
             bootstrap,
-            "a bootstrap message has a size or address of another release: compare the NCCL versions of all ranks",
+            "a bootstrap message has a size or address of another release: compare the NCCL "
+            "versions of all ranks",
             "medium" if family else "low",
         )
 
@@ -149,7 +152,8 @@ def topology_detection_failed(story: Story) -> Iterator[Cause]:
     """
     NCCL cannot build its PCI picture, or an injected topology or graph file does not fit this machine.
 
-    Why: a file made on another machine or for another set of GPUs, a USB network device, a virtual PCI tree, or a
+    Why: a file made on another machine or for another set of GPUs, a USB network device, a virtual
+    PCI tree, or a
     plugin's unknown device.
 
     Fix: remove NCCL_TOPO_FILE and NCCL_GRAPH_FILE from the environment and nccl.conf; newer NCCL or plugin;

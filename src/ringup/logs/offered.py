@@ -1,0 +1,59 @@
+"""
+What the nodes' hardware offers, for `--from`: a saved collection, or pasted output of ibstatus and the like.
+
+Either becomes events beside those of the logs, so that causes can compare what was used with what is there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ringup import bundle
+from ringup.errors import BundleError
+from ringup.facts import Cluster
+from ringup.logs.lines import Event
+from ringup.logs.scan import Scan, Scanner
+
+
+def offered(path: str) -> Scan:
+    """
+    Events of one file of facts or pasted text.
+
+    Raises BundleError for a file that cannot be read at all.
+    """
+    try:
+        return Scan(events=list(_of_cluster(bundle.load(Path(path)))))
+    except BundleError:
+        try:
+            lines = Path(path).read_bytes().split(b"\n")
+        except OSError as exc:
+            raise BundleError(
+                f"{path}: {exc.strerror or exc}",
+                hint="give a file written by `ringup check --save F`, or pasted output",
+            ) from exc
+    scanner = Scanner()
+    scanner.feed((n, 0, line) for n, line in enumerate(lines[:100_000], 1))
+    return scanner.result()
+
+
+def _of_cluster(cluster: Cluster) -> list[Event]:
+    """Interfaces and RDMA ports of every node, each as one event."""
+    events: list[Event] = []
+    for node in cluster.nodes:
+        host = (node.hostname or node.name).split(".")[0]
+        for interface in node.interfaces:
+            address = next((a.address for a in interface.addresses if a.family == "inet"), "")
+            state = "Up" if interface.is_up and interface.has_carrier else "Down"
+            fields = {"name": interface.name, "kind": interface.kind, "state": state, "address": address}
+            text = f"{node.name} {interface.name} {interface.kind} {state} {address}".rstrip()
+            events.append(Event("offered-interface", 0, 1, text, fields, host=host))
+        for port in getattr(node, "rdma_ports", ()):
+            fields = {
+                "device": port.device,
+                "port": str(port.number),
+                "state": port.state,
+                "netdev": getattr(port, "netdev", ""),
+            }
+            text = f"{node.name} {port.device}:{port.number} {port.state}"
+            events.append(Event("rdma-link", 0, 1, text, fields, host=host))
+    return events
