@@ -46,6 +46,7 @@ class Plan:
     fault: str = "none"
     fault_rank: int = 1
     fault_iteration: int = 1
+    """-1: the last one."""
     hang: bool = True
     """All stop soon after the fault, as NCCL would; otherwise they go on."""
     socket_rank: int = -1
@@ -445,8 +446,11 @@ def train(plan: Plan, writer: Writer, ranks: list[Rank], ops: list[Op], rng: ran
     if plan.fault == "root":
         fault_at = 0
     iteration = 0
-    while (writer.truth.bytes < plan.size_bytes) if plan.size_bytes else (iteration < plan.iterations):
-        faulty = plan.fault != "none" and iteration == plan.fault_iteration
+    last = False
+    while not last and (iteration < plan.iterations or plan.size_bytes):
+        last = writer.truth.bytes >= plan.size_bytes if plan.size_bytes else iteration == plan.iterations - 1
+        at_fault = last if plan.fault_iteration < 0 else iteration == plan.fault_iteration
+        faulty = plan.fault != "none" and at_fault
         lag = [rng.randrange(4) for _ in ranks]
         order = [(i + lag[r.rank], rng.random(), i, r) for i in range(len(ops)) for r in ranks]
         order.sort(key=lambda at: at[:2])

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from os import SEEK_END
 from pathlib import Path
 from typing import Any, Protocol
 
-from ringup.logs import counts
+from ringup.logs import counts, tails
 from ringup.logs.counts.grammar import PREFIX
 from ringup.logs.counts.ledger import Batch
 
@@ -140,6 +141,22 @@ def _count(task: _Task) -> tuple[counts.Part, Any]:
         known=task.known,
     )
     return part, fold.result() if fold else None
+
+
+def ends(paths: Iterable[str]) -> dict[str, tails.Ends]:
+    """The first and last bytes of files, for `tails.look`.  Raises OSError."""
+    found = {}
+    for path in paths:
+        with open(path, "rb", buffering=0) as stream:
+            size = stream.seek(0, SEEK_END)
+            begin = max(0, size - tails.TAIL_BYTES)
+            stream.seek(begin)
+            tail = stream.read(tails.TAIL_BYTES)
+            stream.seek(0)
+            # A file hardly longer than both is worth reading whole: then every call is in view.
+            wanted = size if size <= tails.HEAD_BYTES + tails.TAIL_BYTES else tails.HEAD_BYTES
+            found[path] = tails.Ends(stream.read(wanted), tail, size)
+    return found
 
 
 def differences(found: counts.Run) -> list[counts.Mismatch]:

@@ -21,6 +21,9 @@ from ringup.logs.counts.model import Sequence
 MAX_LINE_BYTES = 1 << 20
 """A line longer than this is taken in pieces: what has no newline must not fill the memory."""
 
+MAX_SHOWN_BYTES = 64 << 10
+"""What of a line is handed on to others."""
+
 MAX_HEADS = 50_000
 FIRST_WIDTH = 48
 MAX_WIDTH = 240
@@ -43,6 +46,13 @@ _FRAGMENTS = (b" comm 0x", b"[nranks=", b" stream 0x", b" datatype ")
 def is_fragment(line: bytes) -> bool:
     """Whether a line without a whole call holds a piece of one."""
     return any(fragment in line for fragment in _FRAGMENTS)
+
+
+def shortened(line: bytes) -> bytes:
+    """A line of bounded length, its beginning and its end kept."""
+    return (
+        line if len(line) <= MAX_SHOWN_BYTES else line[: MAX_SHOWN_BYTES // 2] + line[-MAX_SHOWN_BYTES // 2 :]
+    )
 
 
 class Heads:
@@ -236,7 +246,7 @@ class PlainEngine:
                 self._flush(self._counter)
                 self._counter.update(next(after))
             if self.odd(self.line + i, offset, raw):
-                batch.append((self.line + i, offset, raw))
+                batch.append((self.line + i, offset, shortened(raw)))
         ledger.other(batch)
 
     def odd(self, number: int, offset: int, raw: bytes) -> bool:
@@ -266,7 +276,7 @@ class PlainEngine:
                     if b"- Init " in raw:
                         self._asked.clear()
                 if self.odd(number, offset, raw):
-                    batch.append((number, offset, raw))
+                    batch.append((number, offset, shortened(raw)))
             else:
                 counts[column] = counts.get(column, 0) + 1
             offset += len(line) + 1

@@ -16,7 +16,7 @@ import numpy as np
 from ringup.logs.counts.grammar import CALL_MARK, FIELDS, POINT_TO_POINT
 from ringup.logs.counts.ledger import Batch, Ledger
 from ringup.logs.counts.model import RADIX, TAIL, Sequence
-from ringup.logs.counts.plain import MAX_LINE_BYTES, MAX_WIDTH, ODD, PlainEngine, is_fragment
+from ringup.logs.counts.plain import MAX_LINE_BYTES, MAX_WIDTH, ODD, PlainEngine, is_fragment, shortened
 
 Array = Any
 """A numpy array."""
@@ -381,7 +381,7 @@ class VectorEngine:
                 self._flush()
             number, offset = plain.line + i, plain.offset + int(starts[i])
             if plain.odd(number, offset, raw):
-                batch.append((number, offset, raw))
+                batch.append((number, offset, shortened(raw)))
         self._count(columns[begin:])
         ledger.other(batch)
 

@@ -1,0 +1,84 @@
+"""Tail first: the stuck rank from the ends of the files, and a plain word where they do not tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bench.nccl_logs import Plan, generate
+
+from ringup.logs import counting, tails
+
+
+def look(folder: Path) -> tails.Verdict:
+    return tails.look(counting.ends(str(p) for p in sorted(folder.glob("*.log"))))
+
+
+def big(fault: str, **words: object) -> Plan:
+    """More than heads and tails can hold."""
+    plan = Plan(layout="per-rank", iterations=60, layers=12, fault=fault, fault_rank=5, fault_iteration=-1)
+    return replace(plan, **words)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_rank_that_stopped_first_is_named(tmp_path: Path, seed: int) -> None:
+    generate(big("stalled", seed=seed), tmp_path)
+    verdict = look(tmp_path)
+    assert [s.rank for s in verdict.stuck] == ["5"]
+    assert verdict.stuck[0].confidence == "medium"
+    assert verdict.stuck[0].line_text == verdict.last_lines[verdict.stuck[0].file]
+
+
+@pytest.mark.parametrize("fault", ["count", "datatype", "kind", "missing"])
+def test_the_rank_that_called_something_else_is_named(tmp_path: Path, fault: str) -> None:
+    generate(big(fault, seed=4), tmp_path)
+    verdict = look(tmp_path)
+    assert [s.rank for s in verdict.stuck] == ["5"]
+    assert "where others called" in verdict.stuck[0].reason
+
+
+def test_short_files_are_judged_exactly(tmp_path: Path) -> None:
+    generate(Plan(layout="per-rank", fault="stalled", fault_rank=2, seed=3), tmp_path)
+    assert [s.rank for s in look(tmp_path).stuck] == ["2"]
+
+
+@pytest.mark.parametrize("version", ["2.18", "2.24", "2.30"])
+def test_a_rank_without_init_start_is_named(tmp_path: Path, version: str) -> None:
+    generate(Plan(layout="per-rank", fault="no-init", fault_rank=3, seed=3, version=version), tmp_path)
+    verdict = look(tmp_path)
+    assert [s.rank for s in verdict.stuck] == ["3"]
+    assert verdict.stages[verdict.stuck[0].file] == "init-start"
+
+
+def test_a_rank_without_a_file_is_named_when_the_others_wait(tmp_path: Path) -> None:
+    generate(Plan(layout="per-rank", fault="no-init", fault_rank=3, seed=3), tmp_path)
+    next(p for p in tmp_path.glob("*.log") if "rank 3 nranks" in p.read_text()).unlink()
+    assert [s.rank for s in look(tmp_path).stuck] == ["3"]
+
+
+def test_a_run_that_ended_well_has_no_stuck_rank(tmp_path: Path) -> None:
+    generate(Plan(layout="per-rank", iterations=60, layers=12, seed=5), tmp_path)
+    verdict = look(tmp_path)
+    assert verdict.stuck == ()
+    assert verdict.cannot_tell == ("all ranks end with the same call",)
+
+
+def test_calls_that_are_all_alike_are_not_guessed_at(tmp_path: Path) -> None:
+    line = (
+        "n{r}:1{r}:1 [0] NCCL INFO AllReduce: opCount {i:x} sendbuff 0x7f recvbuff 0x7f count 8 datatype 7"
+        " op 0 root 0 comm 0x5{r} [nranks=2] stream 0x6\n"
+    )
+    init = "n{r}:1{r}:1 [0] NCCL INFO comm 0x5{r} rank {r} nranks 2 cudaDev 0 commId 0x9 - Init COMPLETE\n"
+    for r, calls in ((0, 2000), (1, 1999)):
+        text = init.format(r=r) + "".join(line.format(r=r, i=i) for i in range(calls))
+        (tmp_path / f"{r}.log").write_text(text)
+    verdict = look(tmp_path)
+    assert verdict.stuck == ()
+    assert "all alike" in verdict.cannot_tell[0]
+
+
+def test_empty_and_foreign_files_are_no_error(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"")
+    (tmp_path / "b.log").write_bytes(b"\x00\xff" * 100_000)
+    assert look(tmp_path).cannot_tell == ("fewer than two files hold NCCL's lines",)
