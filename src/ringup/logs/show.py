@@ -169,8 +169,10 @@ def cause_lines(cause: Cause, story: Story, style: Style, evidence: int = 3) -> 
     if cause.ranks:
         shown = ", ".join(map(str, cause.ranks[:8])) + (" ..." if len(cause.ranks) > 8 else "")
         where.append(f"rank{'s' * (len(cause.ranks) > 1)} {shown}")
-    head = f"{style(colour, cause.severity or 'error')}: {style('bold', cause.rule)} "
-    f"({cause.confidence} confidence)"
+    head = (
+        f"{style(colour, cause.severity or 'error')}: {style('bold', cause.rule)} "
+        f"({cause.confidence} confidence)"
+    )
     yield head + (f"  [{printable('; '.join(where))}]" if where else "")
     yield from textwrap.wrap(printable(cause.text), 100, initial_indent="  ", subsequent_indent="  ")
     for event in cause.evidence[:evidence]:
@@ -214,8 +216,10 @@ def _counts(diagnosis: Diagnosis, verbose: bool) -> Iterator[str]:
         items = sorted(diagnosis.run.collectives.items(), key=lambda kv: -kv[1])
         yield "collectives: " + ", ".join(f"{printable(k)} {v}" for k, v in items[: 20 if verbose else 6])
     for row in diagnosis.behind[: 20 if verbose else 2]:
-        yield f"behind: rank {row['rank']} has not called {row['collective']} #{row['index']} of "
-        f"{row['communicator']}"
+        yield (
+            f"behind: rank {row['rank']} has not called {row['collective']} #{row['index']} of "
+            f"{row['communicator']}"
+        )
 
 
 def _iterations(diagnosis: Diagnosis) -> Iterator[str]:

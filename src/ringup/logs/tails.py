@@ -233,8 +233,9 @@ def _compare(name: str, members: list[_File]) -> Iterator[Stuck | str]:
             yield f"the last calls of rank {member.title} on {name} fit nowhere among those of the others"
             continue
         if len(shifts) > 1 and abs(shifts[1]) <= abs(shifts[0]) + 1 and len(set(base[-MIN_OVERLAP:])) == 1:
-            yield f"the last calls on {name} are all alike: how far apart the ranks are only a "
-            "full count tells"
+            yield (
+                f"the last calls on {name} are all alike: how far apart the ranks are only a full count tells"
+            )
             return
         places[member.name] = shifts[0]
     yield from _furthest_back(members, places)

@@ -193,8 +193,10 @@ def rank_fell_behind(story: Story) -> Iterator[Cause]:
     missing = _missing_ranks(story, everyone)
     gathered = next(iter(spoke.values()), None)
     if missing and len(everyone) > 1 and len(missing) <= max(2, len(everyone)):
-        text = f"ranks {story.show_ranks(everyone)} wait, rank {story.show_ranks(missing[:8])} is "
-        "silent: look there"
+        text = (
+            f"ranks {story.show_ranks(everyone)} wait, rank {story.show_ranks(missing[:8])} is "
+            "silent: look there"
+        )
         yield seen([*spoke.values(), *states.values()], text, "medium", ranks=missing[:64])
     elif len(everyone) == 1:
         event = gathered or next(iter(states.values()))
@@ -418,11 +420,15 @@ def counted_mismatches(story: Story) -> list[Cause]:
     ]
     odd = ", ".join(p.rank for p in first.odd[:8])
     differs = " and ".join(first.differs) or "call"
-    text = f"rank {odd} differs from the others in {differs} at collective #{first.index} of "
-    f"communicator {first.communicator}"
-    if first.skipped:
-        text = f"rank {odd} left out {first.usual.kind or 'a collective'} #{first.index} of "
+    text = (
+        f"rank {odd} differs from the others in {differs} at collective #{first.index} of "
         f"communicator {first.communicator}"
+    )
+    if first.skipped:
+        text = (
+            f"rank {odd} left out {first.usual.kind or 'a collective'} #{first.index} of "
+            f"communicator {first.communicator}"
+        )
     ranks = [n for p in first.odd if (n := _number(p.rank)) is not None]
     return [seen(events, text, "high", nodes=[p.host for p in first.odd if p.host], ranks=ranks)]
 

@@ -305,8 +305,10 @@ def _unreachable(story: Story, events: list[Event], apart: list[Event]) -> Cause
     speaker = events[0].host
     own = story.hosts.get(speaker)
     if own and address and address in [a for _, a in own.sockets.values()]:
-        text = f"{speaker} cannot connect to its own address {address}: look for the failure of "
-        "its own service thread first"
+        text = (
+            f"{speaker} cannot connect to its own address {address}: look for the failure of "
+            "its own service thread first"
+        )
         return seen(events, text, "low")
     peer = next(
         (h for h in story.hosts.values() if address and h.bootstrap and h.bootstrap[1] == address), None
