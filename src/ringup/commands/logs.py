@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         paths = ["-"]
     if args.follow:
         return _follow(paths, args)
+    if not (args.json or args.quiet):
+        _first_look(paths)
     diagnosis = read_logs(
         paths, by_iteration=args.by_iteration, processes=args.processes, facts=args.from_file
     )
@@ -111,3 +113,16 @@ def _follow(paths: list[str], args: argparse.Namespace) -> int:
             else:
                 print("\n".join(show.cause_lines(causes[0], story, _style())), flush=True)
     return code
+
+
+def _first_look(paths: list[str]) -> None:
+    """On stderr, before a long reading: who seems to be stuck."""
+    from ringup.logs.read import first_look
+
+    verdict = first_look(paths)
+    if verdict is None:
+        return
+    for stuck in verdict.stuck[:3]:
+        where = f" on {stuck.host}" if stuck.host else ""
+        line = f"first look: rank {stuck.rank}{where}: {stuck.reason} ({stuck.confidence} confidence)"
+        print(printable(line), file=sys.stderr)

@@ -192,3 +192,12 @@ def is_plain(path: str) -> bool:
             return stream.read(2) != b"\x1f\x8b"
     except OSError:
         return False
+
+
+def ends(path: str, head_bytes: int, tail_bytes: int) -> tuple[bytes, bytes, int]:
+    """The first and last bytes of a plain file, and its size.  Raises OSError."""
+    with open(path, "rb") as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size
+        head = stream.read(head_bytes)
+        stream.seek(max(0, size_bytes - tail_bytes))
+        return head, stream.read(tail_bytes), size_bytes

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from ringup.errors import LogsError, UsageError
-from ringup.logs import counting, counts, files
+from ringup.logs import counting, counts, files, tails
 from ringup.logs.blame import ranked
 from ringup.logs.causes import Cause, find
 from ringup.logs.lines import clean, excerpt
 from ringup.logs.offered import offered
 from ringup.logs.scan import Scan, Scanner, joined
 from ringup.logs.story import FileInfo, Story, versions_of
+
+WORTH_A_FIRST_LOOK_BYTES = 32 << 20
 
 SMALL_BYTES = 16 << 20
 """Below this much in all, importing numpy costs more than it saves."""
@@ -176,3 +178,19 @@ def _refuse_nothing(parts: dict[str, counts.Part], refused: list[files.Unreadabl
         "nothing to read: " + ("; ".join(reasons[:5]) or "no log was named"),
         hint="name log files or a directory that holds some, or `-` for standard input",
     )
+
+
+def first_look(paths: Sequence[str]) -> tails.Verdict | None:
+    """
+    Who is stuck, from the heads and tails of per-rank files alone; None where reading them whole is as quick.
+    """
+    found = [p for p in files.find(paths)[0] if files.is_plain(p)]
+    if len(found) < 2 or sum(map(_size_bytes, found)) < WORTH_A_FIRST_LOOK_BYTES:
+        return None
+    ends: dict[str, tails.Ends] = {}
+    for path in found:
+        try:
+            ends[path] = tails.Ends(*files.ends(path, tails.HEAD_BYTES, tails.TAIL_BYTES))
+        except OSError:
+            continue
+    return tails.look(ends)
