@@ -164,9 +164,14 @@ def init_never_finished(story: Story) -> Iterator[Cause]:
         return
     events: list[Event | None] = [*_last_stage(story), stood]
     ranks = [c.rank for c in begun]
+    text = f"communicator init was begun and not completed; it stops {_stage(story)}"
+    wanted = max((c.nranks for c in begun), default=0)
+    absent = sorted(set(range(min(wanted, 100_000))) - {c.rank for c in story.communicators})
+    if absent and len(absent) < wanted:
+        text += f"; of {wanted} ranks {story.show_ranks(absent[:8])} left no Init line"
     yield seen(
         events,
-        f"communicator init was begun and not completed; it stops {_stage(story)}",
+        text,
         "medium" if stood else "low",
         severity=None if stood else "note",
         ranks=ranks or None,

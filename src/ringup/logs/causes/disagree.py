@@ -375,7 +375,9 @@ def counted_behind(story: Story) -> list[Cause]:
         return []
     stood = hang(story) or failure(story)
     paths = {info.path: n for n, info in enumerate(story.files)}
-    worst = sorted(run.behind, key=lambda b: (-b.ahead, -b.by))[:8]
+    furthest = min(run.behind, key=lambda b: (-b.ahead, -b.by))
+    place = (furthest.communicator, furthest.index)
+    worst = [b for b in run.behind if (b.communicator, b.index) == place][:8]
     events = [
         Event(
             "coll",
@@ -394,6 +396,8 @@ def counted_behind(story: Story) -> list[Cause]:
         f"rank {first.rank} has not called {first.collective or 'the next collective'} #{first.index} "
         f"of communicator {first.communicator}; {first.ahead} ranks have"
     )
+    if stood is None:
+        text += " (if the job stands still, look there)"
     found = seen(
         [*events, stood],
         text,
