@@ -37,11 +37,16 @@ class Case(NamedTuple):
     kept_port: bool = True
 
 
-def names(fault: str, node: str, net: str, says: str) -> Case:
-    """The node's own name means a wrong address on it."""
-    return Case(
-        fault, f"{node}: {node} is {says}", "addresses are used instead of names", {"host": node}, net
-    )
+def loopback(node: str, net: str) -> Case:
+    """The node's own name means 127.0.1.1 on it."""
+    says = f"{node}: {node} is 127.0.1.1 on {node}"
+    return Case("name-loopback", says, "addresses are used instead of names", {"host": node}, net)
+
+
+def docker0(node: str, net: str) -> Case:
+    """The node's own name means Docker's bridge, which every node has under one address."""
+    says = f"{node} docker0: docker0 172.17.0.1"
+    return Case("name-docker0", says, "GLOO_SOCKET_IFNAME=enp99s0", {"host": node}, net)
 
 
 CASES = {
