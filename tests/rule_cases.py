@@ -326,6 +326,8 @@ QUIET["clock-skew"] = on_node1(clock=Clock(0.9, 1.0))
 FIRES["nproc-exceeds-gpus"] = with_job(everywhere(gpu_count=4), nproc=8, backend="nccl")
 AND_ALSO["nproc-exceeds-gpus"] = {"nproc-exceeds-gpus"}  # On each of the two nodes.
 QUIET["nproc-exceeds-gpus"] = with_job(c.healthy, nproc=8)
+FIRES["processors-fewer-than-ranks"] = on_node1(cpu_count=2)
+QUIET["processors-fewer-than-ranks"] = everywhere(cpu_count=2)
 FIRES["gpu-counts-differ"] = lambda: c.changed(everywhere(gpu_count=8)(), "node1", gpu_count=7)
 QUIET["gpu-counts-differ"] = everywhere(gpu_count=8)
 
@@ -348,3 +350,9 @@ FIRES["stale-nccl-config"] = on_node1(nccl_conf={"NCCL_SOCKET_IFNAME": "enp99s0"
 QUIET["stale-nccl-config"] = c.healthy
 FIRES["launcher-environment-preset"] = on_node1(environment={"WORLD_SIZE": "1", "RANK": "0"})
 QUIET["launcher-environment-preset"] = c.healthy
+FIRES["address-not-of-rank0"] = with_job(c.healthy, env={"MASTER_ADDR": "10.0.0.11"})
+QUIET["address-not-of-rank0"] = with_job(c.healthy, env={"MASTER_ADDR": "10.0.0.10"})
+FIRES["proxy-variables-set"] = on_node1(environment={"https_proxy": "http://proxy:3128"})
+QUIET["proxy-variables-set"] = on_node1(
+    environment={"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "10.0.0.0/24"}
+)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ringup import gloo, problems
+from ringup.checks import paths
 from ringup.checks.interfaces import is_card
+from ringup.checks.names import is_address
 from ringup.checks.net import pins
 from ringup.facts import Cluster, Node
 from ringup.nccl import choice, variables
@@ -294,3 +296,57 @@ def launcher_environment_preset(cluster: Cluster) -> Iterator[Finding]:
                 subject=f"env:{names[0]}@{node.name}",
                 fix=Fix("unset them where they come from", commands=("unset " + " ".join(names[:12]),)),
             )
+
+
+@check("address-not-of-rank0", reads=("interfaces",), uses=paths.USES)
+def address_not_of_rank0(cluster: Cluster) -> Iterator[Finding]:
+    """
+    MASTER_ADDR is no address of the first node.
+
+    Why: the store is opened on the first node; the others look for it where MASTER_ADDR says.
+
+    Fix: leave it to ringup, or name the first node's address on the shared network.
+
+    In logs: `The client socket has timed out`, or EADDRNOTAVAIL on rank 0.
+    """
+    wanted = cluster.job.env.get("MASTER_ADDR", "")
+    head = next((n for n in cluster.nodes if n.name == (cluster.first or n.name)), None)
+    literal = wanted == "localhost" or is_address(wanted)
+    if not literal or head is None or cluster.is_local:
+        return
+    owner = gloo.owner(head, "127.0.0.1" if wanted == "localhost" else wanted)
+    if owner is None or (owner.kind == "loopback" and len(cluster.nodes) > 1):
+        best = paths.best(cluster)
+        own = best.addresses[head.name] if best else ""
+        yield Finding(
+            f"{head.name} MASTER_ADDR",
+            found=f"MASTER_ADDR={printable(wanted, 100)} is no address of {head.name} for its peers",
+            wanted=own or f"an address of {head.name}",
+            node=head.name,
+            fix=Fix("leave it out, or name that address", env={"MASTER_ADDR": own} if own else {}),
+        )
+
+
+@check("proxy-variables-set", reads=("environment",), severity="note")
+def proxy_variables_set(cluster: Cluster) -> Iterator[Finding]:
+    """
+    A web proxy is set for the job's shell, and nothing excepts the nodes from it.
+
+    Why: rendezvous over HTTP or gRPC (etcd, JAX's coordinator) and download tests go to the proxy
+    instead of the peer.
+
+    Fix: list the nodes' names and networks in `no_proxy`.
+    """
+    with_proxy = []
+    for node in cluster.nodes:
+        lower = {name.lower(): text for name, text in node.environment.items()}
+        set_here = [n for n in ("http_proxy", "https_proxy", "all_proxy") if lower.get(n)]
+        if set_here and not lower.get("no_proxy"):
+            with_proxy.append((node.name, set_here))
+    if with_proxy and len(cluster.nodes) > 1:
+        yield Finding(
+            few(name for name, _ in with_proxy),
+            found=f"{', '.join(with_proxy[0][1])} set, no_proxy is not",
+            wanted="no_proxy with the names and networks of the nodes",
+            node=with_proxy[0][0] if len(with_proxy) == 1 else None,
+        )
