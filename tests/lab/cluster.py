@@ -299,7 +299,9 @@ class Lab:
     def processes(self, host: str | int | Host, match: str | None = None) -> list[Process]:
         """What runs on a host beside its init and sshd; with `match` in its command or environment."""
         h = self.host(host)
-        found = [p for p in self.everything(h) if p.pid not in self._own[h.name]]
+        # tini starts its child when the lab is already up.
+        own, tinis = self._own[h.name], ("sleep", "infinity")
+        found = [p for p in self.everything(h) if p.pid not in own and p.command[-2:] != tinis]
         return found if match is None else [p for p in found if p.mentions(match)]
 
     def everything(self, host: str | int | Host) -> list[Process]:
