@@ -242,6 +242,13 @@ def test_findings_come_worst_first() -> None:
     assert [f.severity for f in judged(cluster)] == ["error", "warning"]
 
 
+def test_what_stops_the_job_comes_before_what_another_plan_would_avoid() -> None:
+    base = c.article_002()
+    links = c.breaks(base.links, "node1", "node0", "90.91.33.64", "timed out")
+    found = judged(replace(base, links=links))
+    assert [f.rule for f in found] == ["asymmetric-reachability", "peer-unreachable-on-interface"]
+
+
 def test_a_bad_link_of_one_node_in_many_is_put_down_to_that_node() -> None:
     finding = one(c.healthy(4, broken=[("*", "node2", "*", "timed out"), ("node2", "*", "*", "answer lost")]))
     assert finding.node == "node2"

@@ -88,7 +88,7 @@ def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
             told.add(address)
             yield Finding(
                 few(f"{n.name} {name}" for n, name in who),
-                found=f"{few(names)} all have {address}",
+                found=f"{few(names)} {'both' if len(names) == 2 else 'all'} have {address}",
                 wanted="an address of its own for every node",
                 subject=subject(*cards[-1]),
                 fix=Fix(

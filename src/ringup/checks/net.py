@@ -185,7 +185,7 @@ def asymmetric_reachability(cluster: Cluster) -> Iterator[Finding | Skipped]:
             found=f"nothing gets through {cut}, while the way back works: {listed(fault.edges)}",
             wanted="connections in both directions",
             node=node,
-            subject=subject,
+            subject=subject if paths.proven(cluster) else "",
             fix=Fix(
                 f"open all TCP ports for the peers on {fault.node or 'both nodes'}; if there is no firewall, "
                 "compare the routes of both nodes and set rp_filter to 2",

@@ -38,7 +38,7 @@ def picks(cluster: Cluster, node: Node) -> tuple[Pick, ...]:
         found += [Pick(c.interface, c.address, c.because, True) for c in gloo.announced(node, env)]
     if cluster.job.backend != "gloo":
         for chosen in choice.sockets(node, env):
-            because = f"NCCL takes it ({chosen.because})"
+            because = f"NCCL takes it, {chosen.because}"
             found.append(Pick(chosen.interface, chosen.address, because, False))
     return tuple(found)
 

@@ -24,7 +24,8 @@ PINS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 def settle(findings: Sequence[Finding], plan: Plan | None, cluster: Cluster) -> list[Finding]:
     """The findings with their final severity, worst first; without a plan nothing is avoided."""
     settled = [settled_one(f, plan, cluster) if plan else f for f in findings]
-    return sorted(settled, key=lambda f: SEVERITIES.index(f.severity or "error"))
+    # Of two errors the one that no plan could avoid comes first: it is what stops the job.
+    return sorted(settled, key=lambda f: (SEVERITIES.index(f.severity or "error"), bool(f.subject)))
 
 
 def settled_one(finding: Finding, plan: Plan, cluster: Cluster) -> Finding:
