@@ -6,7 +6,6 @@ The only module of `logs` that opens anything.
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import sys
@@ -116,6 +115,43 @@ def _natural(name: str) -> tuple[object, ...]:
     return tuple(parts)
 
 
+class _Gunzip(io.RawIOBase):
+    """
+    Decompressed bytes of a gzip file, member after member.
+
+    The standard library's reader gives nothing of a block in which the file breaks off; a log
+    that was copied while it was written breaks off.
+    """
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._inflate = zlib.decompressobj(31)
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        while True:
+            data = self._left or self._raw.read(256 << 10)
+            try:
+                out = self._inflate.decompress(data, len(view)) if data else self._inflate.flush()
+            except zlib.error:
+                return 0
+            self._left = self._inflate.unconsumed_tail
+            if self._inflate.eof:
+                self._left = self._inflate.unused_data
+                self._inflate = zlib.decompressobj(31)
+            if out or not data:
+                view[: len(out)] = out
+                return len(out)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
 def opened(path: str) -> BinaryIO:
     """A file's bytes, decompressed where they are gzip.  Raises OSError."""
     if path == "-":
@@ -127,7 +163,7 @@ def opened(path: str) -> BinaryIO:
         raw.close()
         raise
     if magic == b"\x1f\x8b":
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw), BLOCK_BYTES)
+        return io.BufferedReader(_Gunzip(raw), BLOCK_BYTES)
     return raw
 
 
@@ -145,10 +181,7 @@ def blocks_of(stream: BinaryIO) -> Iterator[Block]:
     """As `blocks`, of an open stream."""
     rest, number, runaway = b"", 1, False
     while True:
-        try:
-            data = stream.read(BLOCK_BYTES)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            data = b""
+        data = stream.read(BLOCK_BYTES)
         if not data:
             break
         if runaway:

@@ -93,6 +93,7 @@ _RANK = re.compile(
 )
 _LOCAL = re.compile(r"\[default(\d{1,4})\]:")
 _RAY = re.compile(r"\((?P<name>\w+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\)")
+_STAMP = re.compile(r"[\s|]*\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,40}\]?[\s|]*")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
 _SRUN = re.compile(r"(?:srun|slurmstepd)\S*: error: ([A-Za-z][\w.-]*): task")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): ?")
@@ -156,6 +157,9 @@ def head_of(text: str) -> Head:
     host, pid, device, label = "", "", "", ""
     rank: int | None = None
     start = text[:400]
+    stamp = _STAMP.match(start)
+    if stamp:
+        start = start[stamp.end() :]
     match = _TASK.match(start)
     if match:
         label, start = match[1], start[match.end() :]

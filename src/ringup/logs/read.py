@@ -89,7 +89,7 @@ def _diagnosed(
     unreadable: list[files.Unreadable],
     facts: str | None = None,
 ) -> Diagnosis:
-    names = [p for p in order if p in parts]
+    names = [p for p in dict.fromkeys(order) if p in parts]
     run = counts.join({p: parts[p] for p in names})
     again = all(files.is_plain(p) for p in names)
     mismatches = counting.differences(run) if again else list(run.mismatches)

@@ -129,7 +129,8 @@ class Scanner:
         return head
 
     def _dispatch(self, event: Event, text: str, place: int) -> None:
-        tag, source = event.tag, event.label or event.host
+        tag = event.tag
+        source = f"rank {event.rank}" if event.rank is not None else event.label or event.host
         if tag == "init":
             self._init(event)
         elif tag == "traceback":

@@ -1,0 +1,137 @@
+"""The order of blame: causes before consequences, on whatever rank or line they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringup.logs.blame import is_consequence, place, ranked
+from ringup.logs.causes import Cause
+from ringup.logs.read import read_logs
+
+CLOSED = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41"
+
+
+def rules(tmp_path: Path, text: str) -> list[str]:
+    (tmp_path / "job.log").write_text(text, encoding="utf-8")
+    return [c.rule for c in read_logs([str(tmp_path)]).causes]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CLOSED,
+        "n0:4:4 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer n1<34848>",
+        "RuntimeError: Connection reset by peer",
+        "recvVector failed on SocketImpl(fd=3): Connection was likely closed. Did the remote "
+        "server shutdown?",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "  exitcode  : -15 (pid: 10095)  (SIGTERM)",
+        "Received 15 death signal, shutting down workers",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process "
+        "exiting prematurely.",
+        "store->get('0') got error: Connection reset by peer",
+        "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=19, OpType=ALLREDUCE)",
+        "Received a dump signal due to a collective timeout from another rank",
+        "has failed to send a keep-alive heartbeat to the rendezvous 'x'",
+        "n0:4:4 [0] NCCL INFO proxy.cc:694 -> 6 [Progress Thread]",
+    ],
+)
+def test_words_about_somebody_elses_end_are_consequences(text: str) -> None:
+    assert is_consequence(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'loss'",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "EADDRINUSE",
+        "Segmentation fault (core dumped)",
+        "exitcode  : -9 (pid: 4)  (SIGKILL)",
+        "Bootstrap : no socket interface found",
+        "step 12 loss 0.3",
+        "",
+    ],
+)
+def test_words_about_ones_own_end_are_none(text: str) -> None:
+    assert not is_consequence(text)
+
+
+def test_a_cause_printed_after_its_consequence_comes_first(tmp_path: Path) -> None:
+    assert (
+        rules(tmp_path, f"{CLOSED}\n[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n")[0]
+        == "gpu-out-of-memory"
+    )
+
+
+def test_a_consequence_is_not_listed_beside_a_cause(tmp_path: Path) -> None:
+    assert "peer-died-first" not in rules(
+        tmp_path, f"{CLOSED}\n[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n"
+    )
+
+
+def test_hardware_stands_before_the_exception_it_raised(tmp_path: Path) -> None:
+    text = (
+        "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: nan\n  exitcode  : 1 (pid: 4)\n"
+        "kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    )
+    assert rules(tmp_path, text)[0] == "gpu-missing"
+
+
+def test_the_launchers_own_root_cause_is_not_believed() -> None:
+    found = read_logs([str(Path(__file__).parent / "recorded" / "logs" / "key-error.log")]).causes
+    assert (found[0].rule, found[0].ranks) == ("rank-raised-exception", (1,))
+
+
+def test_an_exception_that_only_carries_another_failure_is_none(tmp_path: Path) -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1691, invalid "
+        "usage, NCCL version 2.19.3\n"
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+        "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 2000\n"
+    )
+    assert rules(tmp_path, text) == ["same-gpu-twice"]
+
+
+def test_a_log_of_rank_1_alone_stays_below_high_confidence(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(CLOSED, encoding="utf-8")
+    assert [c.confidence for c in read_logs([str(tmp_path)]).causes] != ["high"]
+
+
+def test_a_slow_but_running_finding_never_stands_above_a_failure(tmp_path: Path) -> None:
+    text = (
+        "n0:4:4 [0] NCCL INFO NCCL_IB_HCA set to ib0\nn0:4:4 [0] NCCL INFO NET/IB : No device found.\n"
+        "n0:4:4 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\nn0:4:4 [0] NCCL INFO Using "
+        "network Socket\n"
+        "n0:4:4 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9 bytes\n"
+    )
+    assert rules(tmp_path, text)[:2] == ["shm-too-small", "rdma-device-name-missing"]
+
+
+def test_doubt_stands_below_certainty_of_a_later_class() -> None:
+    doubtful = Cause("x", "low", rule="gid-missing-or-wrong", severity="error")
+    sure = Cause("x", "medium", rule="rdma-retry-exceeded", severity="error")
+    assert place(doubtful) < place(sure)
+    assert [c.rule for c in ranked([doubtful, sure])] == ["rdma-retry-exceeded", "gid-missing-or-wrong"]
+
+
+def test_one_name_is_listed_once() -> None:
+    twice = [
+        Cause("a", "low", rule="port-in-use", severity="error"),
+        Cause("b", "high", rule="port-in-use", severity="error"),
+    ]
+    assert [c.text for c in ranked(twice)] == ["b"]
+
+
+def test_a_dead_workers_list_of_guesses_is_no_evidence(tmp_path: Path) -> None:
+    text = (
+        "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of "
+        "file. There are some potential "
+        "root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage. "
+        "(2) ray stop --force is "
+        "called. (3) The worker is crashed unexpectedly due to SIGSEGV or other unexpected errors.\n"
+    )
+    assert rules(tmp_path, text) == ["peer-died-first"]

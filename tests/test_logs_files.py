@@ -1,0 +1,89 @@
+"""Input files: what is found, opened, cut, and refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+
+import pytest
+
+from ringup.errors import LogsError
+from ringup.logs import files
+from ringup.logs.read import read_logs
+
+LINE = "n0:4:4 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"
+
+
+def test_a_directory_gives_its_logs_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("rank10.log", "rank2.log", "train.py", ".hidden", "sub/rank1.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x\n")
+    found, refused = files.find([str(tmp_path)])
+    assert [Path(p).name for p in found] == ["rank2.log", "rank10.log", "rank1.txt"]
+    assert not refused
+
+
+def test_a_file_named_itself_is_read_whatever_its_suffix(tmp_path: Path) -> None:
+    (tmp_path / "out.json").write_text(LINE)
+    assert read_logs([str(tmp_path / "out.json")]).causes[0].rule == "interface-name-missing"
+
+
+def test_gzip_is_read_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(gzip.compress(LINE.encode()))
+    assert read_logs([str(tmp_path / "a.log")]).causes[0].rule == "interface-name-missing"
+
+
+def test_a_gzip_file_that_breaks_off_gives_what_came_before(tmp_path: Path) -> None:
+    whole = gzip.compress(LINE.encode() + b"".join(b"line %d\n" % n for n in range(50_000)))
+    (tmp_path / "a.gz").write_bytes(whole[: len(whole) // 2])
+    assert read_logs([str(tmp_path / "a.gz")]).causes[0].rule == "interface-name-missing"
+
+
+def test_blocks_end_at_line_ends_and_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BLOCK_BYTES", 10)
+    blocks = list(files.blocks_of(io.BytesIO(b"one\ntwo two\nthree\nfour")))
+    assert b"".join(b.data for b in blocks) == b"one\ntwo two\nthree\nfour"
+    assert [b.first_line for b in blocks] == [1, 2, 4][: len(blocks)] or blocks[0].first_line == 1
+    for block in blocks[:-1]:
+        assert block.data.endswith(b"\n")
+
+
+def test_a_line_without_end_is_bounded_and_the_next_is_numbered_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(files, "LONGEST_LINE_BYTES", 4 << 10)
+    blocks = list(files.blocks_of(io.BytesIO(b"first\n" + b"x" * 100_000 + b"\nlast\n")))
+    assert sum(len(b.data) for b in blocks) < 10_000
+    assert blocks[-1].data.endswith(b"last\n")
+    end = blocks[-1].first_line + blocks[-1].data.count(b"\n") - 1
+    assert end == 3
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "directory"])
+def test_nothing_to_read_is_one_clear_error(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    if kind == "empty":
+        path.write_text("")
+    elif kind == "directory":
+        path.mkdir()
+    with pytest.raises(LogsError) as caught:
+        read_logs([str(path)])
+    assert str(path) in str(caught.value)
+    assert caught.value.exit_code == 4
+    assert caught.value.hint
+
+
+def test_one_unreadable_file_among_readable_ones_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(LINE)
+    diagnosis = read_logs([str(tmp_path / "a.log"), str(tmp_path / "gone.log")])
+    assert [u.path for u in diagnosis.unreadable] == [str(tmp_path / "gone.log")]
+    assert diagnosis.causes
+
+
+def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(LINE)
+    assert len(read_logs([str(path), str(path), str(tmp_path)]).story.files) == 1

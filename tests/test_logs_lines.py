@@ -1,0 +1,120 @@
+"""Lines: who printed them, what they say, and what hostile ones cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringup.logs.lines import WORDINGS, Gate, clean, excerpt, head_of, looks_like_host, matches, seconds_of
+
+GATE = Gate()
+
+
+def tags(raw: bytes) -> dict[str, dict[str, str]]:
+    return {tag: fields for tag, fields, _ in matches(clean(raw), GATE(raw))}
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "pid", "device", "rank", "label"),
+    [
+        ("n1:41:77 [3] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>", "n1", "41", "3", None, ""),
+        ("4: n1:41:77 [3] NCCL INFO x", "n1", "41", "3", None, "4"),
+        ("[1,6]<stdout>:n1:41:77 [3] init.cc:497 NCCL WARN x", "n1", "41", "3", 6, ""),
+        ("[rank12]:[E1123 00:52:57.66 ProcessGroupNCCL.cpp:607] [Rank 12] Watchdog", "", "", "", 12, ""),
+        ("2026-01-02T03:20:21.001125857Z n1:41:77 [5] NCCL INFO x", "n1", "41", "5", None, ""),
+        ("[2026-05-05 06:16:47] n1:41:77 [5] misc/socket.cc:46 NCCL WARN x", "n1", "41", "5", None, ""),
+        ("  | 2026-01-02T07:42:11.525Z | algo-1:17:18 [2] NCCL INFO x", "algo-1", "17", "2", None, ""),
+        ("n1: n1:41:77 [3] misc/x.cc:3 (f) NCCL WARN x", "n1", "41", "3", None, "n1"),
+        ("gpu-7: Traceback (most recent call last):", "gpu-7", "", "", None, "gpu-7"),
+        ("(RayWorker pid=92, ip=10.0.24.1) mlx5: got completion", "10.0.24.1", "92", "", None, ""),
+        ("srun: error: n4: task 17: Exited with exit code 1", "n4", "", "", None, ""),
+        ("n1.cluster.org:41:77 [0] NCCL INFO x", "n1", "41", "0", None, ""),
+        ("RuntimeError: no", "", "", "", None, ""),
+        ("train.py: error: unrecognized arguments", "", "", "", None, ""),
+    ],
+)
+def test_who_printed_a_line_is_read_from_every_prefix_form(
+    line: str, host: str, pid: str, device: str, rank: int | None, label: str
+) -> None:
+    head = head_of(line)
+    assert (head.host, head.pid, head.device, head.rank, head.label) == (host, pid, device, rank, label)
+
+
+def test_errors_and_programs_are_not_taken_for_hosts() -> None:
+    assert not any(
+        map(looks_like_host, ["ValueError", "main.py", "bash", "python3", "srun", "E1120", "step2", "12"])
+    )
+    assert all(map(looks_like_host, ["node1", "gpu-a", "VM2", "localhost", "10.0.0.4"]))
+
+
+def test_clock_times_of_several_forms_are_comparable() -> None:
+    first = seconds_of("[E1123 00:52:57.664949121 ProcessGroupNCCL.cpp:607] x")
+    later = seconds_of("[E1123 01:02:57.664949121 ProcessGroupNCCL.cpp:607] x")
+    assert first is not None and later is not None and later - first == pytest.approx(600)
+    assert seconds_of("2026-02-18 10:28:25,496 - root - INFO") is not None
+    assert seconds_of("no time here") is None
+
+
+def test_a_line_of_another_shape_of_numbers_is_still_read() -> None:
+    assert "nccl-version" in tags(b"NCCL version 2.20.5+cuda12.1")
+    assert tags(b"NCCL version 2.9.6+cuda11.2")["nccl-version"]["version"] == "2.9.6"
+
+
+def test_words_with_digits_open_the_gate_for_every_line_of_that_shape() -> None:
+    assert "eaddrinuse" not in tags(b"x failed (errno: 11 - Resource temporarily unavailable)")
+    assert "eaddrinuse" in tags(b"x failed (errno: 98 - Resource temporarily unavailable)")
+
+
+def test_two_records_torn_into_one_line_are_both_seen() -> None:
+    said = tags(
+        b"n1:4:4 [0] NCCL INFO NET/IB : No device fon2:5:5 [0] NCCL INFO NET/IB : No device found."
+        b"n1:4:4 [0] NCCL INFO Using network Socket"
+    )
+    assert {"ib-none", "using-network"} <= set(said)
+
+
+def test_control_sequences_and_other_encodings_are_harmless() -> None:
+    raw = (
+        b"\x1b]0;title\x07\x1b[31mn1:4:4 [0] NCCL WARN Bootstrap : no socket interface found\x1b[0m\x00\xff\r"
+    )
+    text = clean(raw)
+    assert "\x1b" not in text and "\x00" not in text and "\r" not in text
+    assert "no-socket-interface" in tags(raw)
+
+
+def test_a_progress_bar_with_carriage_returns_is_one_line() -> None:
+    raw = b"Map:  1%|  | 1/100 [00:01<01:39,\rMap: 70%|## | 70/100 [29:58<12:01, 1.2 it/s]"
+    assert "\r" not in clean(raw)
+    assert "progress" in tags(raw)
+
+
+def test_of_a_line_without_end_only_head_and_tail_are_read() -> None:
+    raw = b"x" * 3_000_000 + b" CUDA out of memory"
+    assert len(clean(raw)) < 5_000
+    assert "gpu-oom" in tags(raw)
+
+
+def test_an_excerpt_shows_what_matched() -> None:
+    text = "a" * 5_000 + " uncorrectable ECC error " + "b" * 5_000
+    assert "uncorrectable ECC" in excerpt(text, 5_001)
+    assert len(excerpt(text, 5_001)) < 400
+
+
+def test_needles_are_lower_case_and_every_pattern_compiles() -> None:
+    for wording in WORDINGS:
+        assert wording.pattern.pattern
+        assert wording.needles and all(n == n.lower() for n in wording.needles), wording.tag
+
+
+def test_no_pattern_is_open_ended() -> None:
+    for wording in WORDINGS:
+        assert not any(p in wording.text for p in (".*", ".+", r"\S+", r"\S*", r"\w+", r"\w*")), wording.tag
+
+
+@pytest.mark.slow
+def test_a_hostile_line_costs_little() -> None:
+    """Backtracking shows as a regex that never ends; the test's own time-out would end it."""
+    for wording in WORDINGS:
+        for needle in wording.needles[:3]:
+            for fill in (" ", "a", "0", "/", "[", "a.b/"):
+                wording.pattern.search((needle + fill * 2048)[:2048])
+                wording.pattern.search(((needle + fill) * 2048)[:2048])
