@@ -158,6 +158,8 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
         if result.findings:
             return [*lines, style("warning", f"done after {took}, with what is said above")]
         return [*lines, style("ok", f"done: all ranks ended well after {took}; nothing left behind")]
+    if result.outcome == "running":
+        return [*lines, f"the run goes on without us; back to it: ringup attach {result.run_id}"]
     if result.outcome == "interrupted":
         left = "see above" if result.findings else "nothing left behind"
         return [*lines, style("warning", f"interrupted after {took}; every node was ended, {left}")]

@@ -11,7 +11,9 @@ import json
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from ringup.commands import check, common
 from ringup.errors import UsageError
@@ -187,31 +189,46 @@ def decide_and_start(
     return start(plan, door, findings, log_dir, args)
 
 
+def write_to(stream: TextIO) -> Callable[[str], object]:
+    """Takes the ranks' lines."""
+
+    def write(text: str) -> None:
+        stream.write(text)
+        stream.flush()
+
+    return write
+
+
+def follow_events(world_size: int, quiet: bool) -> Callable[[Event], None]:
+    """Shows what happens to a run, on stderr."""
+    from ringup.report import Style
+
+    style = Style(sys.stderr)
+
+    def on_event(event: Event) -> None:
+        all_joined = event.kind == "joined" and event.text.startswith(f"{world_size} of")
+        if all_joined or event.kind in ("ready", "ending", "note", "looking"):
+            common.say(style("dim", f"ringup: {event.text}"), quiet=quiet)
+
+    return on_event
+
+
 def start(plan: Plan, door: Reach, findings: list[Finding], log_dir: Path, args: argparse.Namespace) -> int:
     """Launch, follow, and say how it ended."""
     from ringup import report
     from ringup.launch import ssh
 
     style = report.Style(sys.stderr)
-    out = sys.stderr if args.json else sys.stdout
-
-    def write(text: str) -> None:
-        out.write(text)
-        out.flush()
-
-    def on_event(event: Event) -> None:
-        all_joined = event.kind == "joined" and event.text.startswith(f"{plan.world_size} of")
-        if all_joined or event.kind in ("ready", "ending", "note", "looking"):
-            common.say(style("dim", f"ringup: {event.text}"), quiet=args.quiet)
-
     common.say(style("dim", f"ringup: run {plan.run_id}, logs in {log_dir}"), quiet=args.quiet)
     result = ssh.run(
         plan,
         door,
         log_dir=log_dir,
-        write=write,
+        write=write_to(sys.stderr if args.json else sys.stdout),
         lease_s=args.lease,
-        on_event=on_event,
+        detach=args.detach,
+        ssh_config=args.ssh_config,
+        on_event=follow_events(plan.world_size, args.quiet),
         findings=findings,
         is_consequence=is_consequence,
     )
