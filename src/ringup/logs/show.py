@@ -238,4 +238,4 @@ def _file_lines(diagnosis: Diagnosis) -> Iterator[str]:
     yield "last line of every file:"
     for info in diagnosis.story.files[:200]:
         state = {True: "init complete", False: "init NOT complete", None: ""}[info.init_complete]
-        yield f"  {info.path}:{info.last_line_number} {state}  {printable(info.last_line)[:120]}"
+        yield f"  {printable(info.path)}:{info.last_line_number} {state}  {printable(info.last_line)[:120]}"

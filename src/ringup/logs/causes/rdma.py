@@ -164,7 +164,7 @@ def ipoib_used_for_data(story: Story) -> Iterator[Cause]:
                 [said, *host.events.get("net-using", [])[:1], *host.events.get("channel", [])[:1]],
                 f"data goes over TCP on the InfiniBand interface "
                 f"{carrying[0]}{f' of {host.name}' if host.name else ''}",
-                "high",
+                "medium",
             )
 
 

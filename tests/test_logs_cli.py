@@ -1,0 +1,221 @@
+"""`ringup logs` from outside: exit codes, pure JSON, a short report, pages, growing files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ringup.logs import show
+from ringup.logs.follow import changes
+from ringup.logs.read import read_logs
+from tests.logs_said import SAID
+
+RECORDED = Path(__file__).parent / "recorded" / "logs"
+PROMISED = {
+    "causes",
+    "healthy",
+    "files",
+    "versions",
+    "networks",
+    "transports",
+    "collectives",
+    "by_rank",
+    "by_iteration",
+    "behind",
+}
+
+
+def ringup(*words: str, stdin: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "ringup", "logs", *words],
+        input=stdin,
+        capture_output=True,
+        env={**os.environ, **env},
+        timeout=60,
+        check=False,
+    )
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+    )
+
+
+@pytest.mark.slow
+def test_a_named_error_is_exit_1_and_the_json_is_what_was_promised() -> None:
+    done = ringup(str(RECORDED / "key-error.log"), "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert set(answer) >= PROMISED | {"ringup", "schema"}
+    cause = answer["causes"][0]
+    assert set(cause) == {
+        "rule",
+        "severity",
+        "confidence",
+        "text",
+        "nodes",
+        "ranks",
+        "evidence",
+        "fix",
+    }
+    assert set(cause["evidence"][0]) == {"file", "line", "text"}
+    assert set(cause["fix"]) == {"text", "env", "commands"}
+
+
+@pytest.mark.slow
+def test_a_sound_run_is_exit_0_and_its_networks_are_told() -> None:
+    done = ringup(str(RECORDED / "sound.log"), "--json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["healthy"], answer["causes"]) == (0, True, [])
+    assert answer["networks"][0] == {
+        "host": "alpha",
+        "kind": "IB",
+        "bootstrap": "eno1",
+        "interfaces": ["mlx5_0:1/RoCE", "mlx5_1:1/IB"],
+        "used": ["mlx5_1:1/IB"],
+        "oob": "eno1",
+    }
+    assert answer["transports"] == {"NET/IB/1/GDRDMA": 4}
+    assert answer["files"][0]["init_complete"] is True
+    assert answer["versions"]["nccl"] == ["2.20.5"]
+
+
+@pytest.mark.slow
+def test_a_fall_back_to_tcp_is_a_warning_and_exit_0() -> None:
+    done = ringup(str(RECORDED / "fell-back.log"))
+    assert done.returncode == 0
+    assert "rdma-device-name-missing" in done.stdout
+
+
+@pytest.mark.slow
+def test_standard_input_is_read_where_no_path_is_given() -> None:
+    done = ringup("--json", stdin=(RECORDED / "key-error.log").read_bytes())
+    assert json.loads(done.stdout)["causes"][0]["rule"] == "rank-raised-exception"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["/nowhere/x.log"], ["--json", "/nowhere/x.log"]])
+def test_nothing_to_read_is_exit_4_and_two_lines(words: list[str]) -> None:
+    done = ringup(*words)
+    assert done.returncode == 4
+    assert done.stdout == ""
+    assert done.stderr.startswith("ringup: ") and "\nhint: " in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 2
+
+
+@pytest.mark.slow
+def test_a_bad_iteration_expression_is_wrong_usage() -> None:
+    done = ringup(str(RECORDED / "sound.log"), "--by-iteration", "step (")
+    assert done.returncode == 2
+    assert "--by-iteration" in done.stderr
+
+
+@pytest.mark.slow
+def test_output_that_is_no_terminal_has_no_colour() -> None:
+    assert "\x1b" not in ringup(str(RECORDED / "key-error.log")).stdout
+
+
+def test_the_report_says_cause_then_evidence_then_fix_in_twenty_lines(tmp_path: Path) -> None:
+    for number, (_, text) in enumerate(SAID):
+        (tmp_path / f"rank{number}.log").write_text(text + "\n", encoding="utf-8")
+    diagnosis = read_logs([str(tmp_path)])
+    report = show.as_text(diagnosis, show.Style(False)).splitlines()
+    assert len(report) <= show.MAX_LINES
+    first = diagnosis.causes[0]
+    assert first.rule in report[0]
+    evidence = next(n for n, line in enumerate(report) if ".log:" in line)
+    fix = next(n for n, line in enumerate(report) if line.lstrip().startswith("fix:"))
+    assert 0 < evidence < fix
+    assert len(show.as_text(diagnosis, show.Style(False), verbose=True).splitlines()) > show.MAX_LINES
+
+
+def test_control_sequences_in_a_log_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    line = "n1:4:4 [0] init.cc:45 NCCL WARN Bootstrap : no socket interface found"
+    evil = f"\x1b]0;owned\x07\x1b[2J\u202e{line} \u2066x\n"
+    (tmp_path / "a\x1b[31m.log").write_text(evil, encoding="utf-8")
+    diagnosis = read_logs([str(tmp_path)])
+    text = show.as_text(diagnosis, show.Style(False), verbose=True)
+    assert diagnosis.causes
+    assert not any(c in text for c in "\x1b\x07\u202e\u2066")
+
+
+def test_a_page_fetches_nothing_and_shows_hostile_text_as_text(tmp_path: Path) -> None:
+    from ringup.commands.logs_page import page
+
+    evil = "n1:4:4 [0] init.cc:45 NCCL WARN Bootstrap : no socket interface found <script>alert(1)</script>\n"
+    (tmp_path / "a.log").write_text(evil, encoding="utf-8")
+    html = page(read_logs([str(tmp_path)]))
+
+    seen: list[tuple[str, list[tuple[str, str | None]]]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            seen.append((tag, attrs))
+
+    Reader().feed(html)
+    assert "script" not in [tag for tag, _ in seen]
+    assert not [a for _, attrs in seen for a, _ in attrs if a in ("src", "href")]
+    assert "&lt;script&gt;" in html
+
+
+def test_pasted_hardware_beside_the_logs_explains_a_port_that_is_down(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    text = (RECORDED / "fell-back.log").read_text(encoding="utf-8").replace("ib1", "mlx5_2")
+    log.write_text(text, encoding="utf-8")
+    pasted = tmp_path / "ibdev2netdev.txt"
+    pasted.write_text("mlx5_1 port 1 ==> ib0 (Up)\nmlx5_2 port 1 ==> ib9 (Down)\n", encoding="utf-8")
+    alone = read_logs([str(log)]).causes[0].rule
+    told = read_logs([str(log)], facts=str(pasted))
+    assert alone == "fell-back-to-sockets"
+    assert told.causes[0].rule == "rdma-port-not-active"
+    assert [f["path"] for f in show.as_json(told)["files"]] == [str(log)]
+
+
+def test_growing_files_are_followed_and_each_change_is_said_once(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text("n0:4:4 [0] NCCL INFO cudaDriverVersion 12040\n", encoding="utf-8")
+    steps = iter(range(6))
+
+    def stop() -> bool:
+        step = next(steps)
+        if step == 2:
+            with log.open("a", encoding="utf-8") as stream:
+                stream.write("RuntimeError: Connection reset by pe")
+        if step == 3:
+            with log.open("a", encoding="utf-8") as stream:
+                stream.write("er\n")
+            (tmp_path / "rank1.log").write_text(
+                "torch.OutOfMemoryError: CUDA out of memory.\n", encoding="utf-8"
+            )
+        return step == 5
+
+    said = [causes[0].rule for _, causes in changes([str(tmp_path)], stop, poll_s=0)]
+    assert said == ["gpu-out-of-memory"]
+
+
+def test_a_log_that_is_written_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("x\n" * 1000, encoding="utf-8")
+    steps = iter(range(4))
+
+    def stop() -> bool:
+        step = next(steps)
+        if step == 1:
+            log.write_text("torch.OutOfMemoryError: CUDA out of memory.\n", encoding="utf-8")
+        return step == 3
+
+    assert [c[0].rule for _, c in changes([str(log)], stop, poll_s=0)] == ["gpu-out-of-memory"]
+
+
+def test_compressed_and_plain_files_of_one_run_are_read_together(tmp_path: Path) -> None:
+    for name in ("rank0.log", "rank1.log"):
+        data = (RECORDED / "two-networks" / name).read_bytes()
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(data)) if name == "rank1.log" else (
+            tmp_path / name
+        ).write_bytes(data)
+    assert read_logs([str(tmp_path)]).causes[0].rule == "peer-unreachable-on-interface"
