@@ -106,17 +106,8 @@ def nccl_syntax(text: str) -> bool:
     return text.startswith(("^", "="))
 
 
-@check("gloo-ifname-in-nccl-syntax", reads=READS, uses=USES)
+@check(problems.GLOO_IFNAME_IN_NCCL_SYNTAX, reads=READS, uses=USES)
 def gloo_ifname_in_nccl_syntax(cluster: Cluster) -> Iterator[Finding]:
-    """
-    GLOO_SOCKET_IFNAME holds NCCL's exclusion or exact-match syntax.
-
-    Why: Gloo takes plain names only; `^docker` is the name of no interface.
-
-    Fix: `GLOO_SOCKET_IFNAME=<one interface>`.
-
-    In logs: `Unable to find address for: ^docker,lo`.
-    """
     for node in cluster.nodes:
         text = value(cluster, node, "GLOO_SOCKET_IFNAME")
         if nccl_syntax(text):
@@ -133,18 +124,8 @@ def gloo_ifname_in_nccl_syntax(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check("loopback-interface-chosen", reads=READS, uses=USES)
+@check(problems.LOOPBACK_INTERFACE_CHOSEN, reads=READS, uses=USES)
 def loopback_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
-    """
-    NCCL or Gloo would use the loopback interface in a job of several nodes.
-
-    Why: every rank tells its peers 127.0.0.1, and they connect to themselves.  A filter of one's own,
-    such as `NCCL_SOCKET_IFNAME=^docker`, no longer excludes `lo`.
-
-    Fix: `NCCL_SOCKET_IFNAME=^lo,docker`, or the name of the interface the nodes share.
-
-    In logs: `Bootstrap : Using lo:127.0.0.1<0>`, `NET/Socket : Using [0]lo:127.0.0.1<0>`.
-    """
     if cluster.is_local or len(cluster.nodes) < 2:
         return
     for node in cluster.nodes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from ringup.logs.causes import CONFIDENCES, Cause
+from ringup.logs.rule import CONFIDENCES, Cause
 from ringup.rules import SEVERITIES
 
 ORDER: dict[int, tuple[str, ...]] = {

@@ -10,16 +10,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringup.errors import LogsError, UsageError
-from ringup.logs import counting, counts, files, tails
+from ringup.logs import counting, counts, files
 from ringup.logs.blame import ranked
 from ringup.logs.causes import Cause, find
 from ringup.logs.lines import clean, excerpt
-from ringup.logs.offered import offered
 from ringup.logs.scan import Scan, Scanner, joined
 from ringup.logs.story import FileInfo, Story, versions_of
+
+if TYPE_CHECKING:
+    from ringup.logs import tails
 
 WORTH_A_FIRST_LOOK_BYTES = 32 << 20
 
@@ -96,6 +98,8 @@ def _diagnosed(
     lined_up = [joined([(0, scans[p])], number) for number, p in enumerate(names)]
     infos = [_info(p, parts[p]) for p in names]
     if facts:
+        from ringup.logs.offered import offered
+
         lined_up.append(joined([(0, offered(facts))], len(infos)))
         infos.append(FileInfo(facts, is_log=False))
     story = Story(infos, lined_up, run, mismatches)
@@ -184,6 +188,8 @@ def first_look(paths: Sequence[str]) -> tails.Verdict | None:
     """
     Who is stuck, from the heads and tails of per-rank files alone; None where reading them whole is as quick.
     """
+    from ringup.logs import tails
+
     found = [p for p in files.find(paths)[0] if files.is_plain(p)]
     if len(found) < 2 or sum(map(_size_bytes, found)) < WORTH_A_FIRST_LOOK_BYTES:
         return None

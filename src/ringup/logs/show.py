@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringup import __version__
-from ringup.logs.causes import Cause
 from ringup.logs.lines import Event
 from ringup.logs.read import Diagnosis
+from ringup.logs.rule import Cause
 from ringup.logs.story import HostStory, Story
 from ringup.units import printable
 

@@ -10,10 +10,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from ringup.logs.counts import Mismatch, Run
 from ringup.logs.lines import Event
 from ringup.logs.scan import Communicator, Scan
+
+if TYPE_CHECKING:
+    from ringup.logs.counts import Mismatch, Run
 
 _IB_ENTRY = re.compile(r"\[(\d+)\](?:=?\{)?([\w.+-]+):(\d+)[:\d]*/((?:\w+)(?:/\w+)?)")
 _FUSED = re.compile(r"\[(\d+)\]=\{([^}]*)\}")

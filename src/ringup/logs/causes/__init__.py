@@ -1,119 +1,35 @@
 """
-Causes: named problems read out of a story, each with its evidence.
+Causes: named problems read out of a story, each with its evidence; one module a family of problems.
 
-A cause is registered like a check: one function, one docstring, one name.  Which of
-several causes stands first is decided in `blame`, nowhere else.
+Importing this fills the registry.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from ringup.logs.causes import (
+    aftermath,
+    devices,
+    disagree,
+    interface,
+    launch,
+    meeting,
+    process,
+    rdma,
+    software,
+)
+from ringup.logs.rule import CAUSES, Cause, find
 
-from ringup.logs.lines import Event
-from ringup.logs.story import Story
-from ringup.rules import SEVERITIES, Fix, Problem, Severity, problem_from_docstring, register
-
-Confidence = Literal["high", "medium", "low"]
-CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
-
-MAX_EVIDENCE = 6
-"""Lines quoted for one cause; the report says how many more there are."""
-
-
-@dataclass(frozen=True)
-class Cause:
-    """One named cause: what was seen, where, how sure, what to do."""
-
-    text: str
-    confidence: Confidence
-    evidence: tuple[Event, ...] = ()
-    nodes: tuple[str, ...] = ()
-    ranks: tuple[int, ...] = ()
-    severity: Severity | None = None
-    fix: Fix | None = None
-    rule: str = ""
-
-
-Finder = Callable[[Story], Iterator[Cause]]
-CAUSES: dict[str, tuple[Problem, Finder]] = {}
-
-FAMILIES = (
-    "meeting",
-    "launch",
+__all__ = [
+    "CAUSES",
+    "Cause",
+    "aftermath",
+    "devices",
+    "disagree",
+    "find",
     "interface",
+    "launch",
+    "meeting",
+    "process",
     "rdma",
     "software",
-    "devices",
-    "process",
-    "disagree",
-    "aftermath",
-)
-"""Modules below this one, by family of problems."""
-
-
-def cause(name: str | Problem, *, severity: Severity = "error") -> Callable[[Finder], Finder]:
-    """Register a cause; its docstring is the problem's text, unless the problem is given."""
-
-    def decorate(function: Finder) -> Finder:
-        problem = (
-            name if isinstance(name, Problem) else problem_from_docstring(name, severity, function.__doc__)
-        )
-        register(problem)
-        if problem.name in CAUSES:
-            raise ValueError(f"two causes named {problem.name}")
-        CAUSES[problem.name] = (problem, function)
-        return function
-
-    return decorate
-
-
-def seen(
-    events: Iterable[Event | None],
-    text: str,
-    confidence: Confidence = "high",
-    *,
-    severity: Severity | None = None,
-    fix: Fix | None = None,
-    nodes: Iterable[str] | None = None,
-    ranks: Iterable[int] | None = None,
-) -> Cause:
-    """A cause whose nodes and ranks are those that spoke, unless others are named."""
-    spoken = [e for e in events if e is not None]
-    picked: list[Event] = []
-    for event in spoken:
-        if len(picked) < MAX_EVIDENCE and (event.file, event.line) not in {(p.file, p.line) for p in picked}:
-            picked.append(event)
-    return Cause(
-        text=text,
-        confidence=confidence,
-        evidence=tuple(picked),
-        nodes=tuple(dict.fromkeys(nodes if nodes is not None else (e.host for e in spoken if e.host))),
-        ranks=tuple(
-            sorted(set(ranks if ranks is not None else (e.rank for e in spoken if e.rank is not None)))
-        ),
-        severity=severity,
-        fix=fix,
-    )
-
-
-def find(story: Story) -> list[Cause]:
-    """Every cause any rule sees, unordered; severities never above their ceiling."""
-    for family in FAMILIES:
-        importlib.import_module(f"{__name__}.{family}")
-    found: list[Cause] = []
-    for problem, function in CAUSES.values():
-        for item in function(story):
-            ceiling = SEVERITIES.index(problem.severity)
-            wanted = SEVERITIES.index(item.severity or problem.severity)
-            found.append(
-                replace(
-                    item,
-                    rule=problem.name,
-                    severity=SEVERITIES[max(ceiling, wanted)],
-                    fix=item.fix or Fix(problem.fix),
-                )
-            )
-    return found
+]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ringup.logs.causes import Cause, cause, seen
 from ringup.logs.causes.process import CONSEQUENCE_TAGS
 from ringup.logs.causes.signs import failure, hang, is_unwinding, went_on
 from ringup.logs.lines import Event
+from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
 
 _NAMED_ELSEWHERE = {

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes import Cause, cause, seen
 from ringup.logs.causes.signs import busy, failure, hang
 from ringup.logs.lines import Event
+from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\d+|\w+)[^\]]*\]")

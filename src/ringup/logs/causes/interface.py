@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes import Cause, cause, seen
 from ringup.logs.causes.signs import failure, hang
 from ringup.logs.lines import Event
+from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import HostStory, Story, is_link_local, is_loopback, is_virtual
 from ringup.rules import Fix
 
@@ -71,17 +71,8 @@ def interface_name_missing(story: Story) -> Iterator[Cause]:
         )
 
 
-@cause("gloo-ifname-in-nccl-syntax")
+@cause(problems.GLOO_IFNAME_IN_NCCL_SYNTAX)
 def gloo_ifname_in_nccl_syntax(story: Story) -> Iterator[Cause]:
-    """
-    GLOO_SOCKET_IFNAME holds NCCL's list or exclusion syntax; Gloo takes one plain name.
-
-    Why: Gloo looks for an interface of literally that name.
-
-    Fix: `GLOO_SOCKET_IFNAME=<one interface name>`.
-
-    In logs: `Unable to find address for: ^lo`.
-    """
     said = [e for e in story.all("gloo-no-address") if re.search(r"[\^,=]", e["name"])]
     if said:
         yield seen(said, f"Gloo looks for an interface called {said[0]['name']!r}")
@@ -221,17 +212,8 @@ def link_local_address_chosen(story: Story) -> Iterator[Cause]:
             return
 
 
-@cause("loopback-interface-chosen")
+@cause(problems.LOOPBACK_INTERFACE_CHOSEN)
 def loopback_interface_chosen(story: Story) -> Iterator[Cause]:
-    """
-    NCCL uses lo in a job of several hosts.
-
-    Why: 127.0.0.1 is every host itself; NCCL binds the first address of lo, not a routable one beside it.
-
-    Fix: name another interface: `NCCL_SOCKET_IFNAME`.
-
-    In logs: `NET/Socket : Using [0]lo:127.0.0.1<0>` with other hosts present.
-    """
     for host in story.hosts.values():
         chosen = [n for n, a in host.sockets.values() if n == "lo" or is_loopback(a)]
         boot = bool(host.bootstrap and (host.bootstrap[0] == "lo" or is_loopback(host.bootstrap[1])))

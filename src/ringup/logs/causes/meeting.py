@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes import Cause, Confidence, cause, seen
 from ringup.logs.causes.signs import failure, nodes_wanted, went_on
 from ringup.logs.lines import Event
+from ringup.logs.rule import Cause, Confidence, cause, seen
 from ringup.logs.story import Story, is_loopback
 from ringup.rules import Fix
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes import Cause, cause, seen
 from ringup.logs.causes.signs import went_on
 from ringup.logs.lines import Event
+from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
 
 _SIGNALS = {

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes import Cause, cause, seen
 from ringup.logs.causes.signs import failure, hang, went_on
 from ringup.logs.lines import Event
+from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
 
 _MARKS: dict[str, tuple[int, int]] = {

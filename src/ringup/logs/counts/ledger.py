@@ -7,6 +7,7 @@ The engines decide which lines are plain calls and count those in bulk; every ot
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
@@ -84,6 +85,9 @@ class Ledger:
         self._comm_counts: dict[tuple[str, str], int] = {}
         self._packed: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._packed_rows = 0
+        self._own_rows: list[int] | None = None
+        """Row each column's label opened last, -1 where its label opened none."""
+        self._labelled: dict[str, list[int]] = {}
         self._cells = 0
 
     # Columns and rows
@@ -125,6 +129,7 @@ class Ledger:
             known = processes.setdefault((host, pid), Process(host, pid))
         if prefix and not known.label:
             known.label = label_of(prefix, whole=True)
+            self._own_rows = None
         return known
 
     def _whole_host(self, host: str, pid: str) -> str:
@@ -147,12 +152,21 @@ class Ledger:
         if not part.label_rows:
             part.rows[-1].follow(counts)
             return
+        if self._own_rows is None or len(self._own_rows) < len(part.columns):
+            labels = [part.label_of(i) for i in range(len(part.columns))]
+            self._own_rows = [part.label_rows.get(label, -1) for label in labels]
+            self._labelled = defaultdict(list)
+            for i, of in enumerate(labels):
+                self._labelled[of].append(i)
+        own_rows = self._own_rows
+        following = []
         for column, count in counts:
-            own = part.label_rows.get(part.label_of(column))
-            if own is None:
-                part.rows[-1].add(column, False, count)
+            own = own_rows[column]
+            if own < 0:
+                following.append((column, count))
             else:
                 part.rows[own].add(column, True, count)
+        part.rows[-1].follow(following)
 
     def iteration(self, raw: bytes) -> str | None:
         """The iteration that a line begins."""
@@ -171,6 +185,9 @@ class Ledger:
             at = self._open_row(name, label) if late is None else late
         if label:
             part.label_rows[label] = at
+            if self._own_rows is not None:
+                for column in self._labelled.get(label, ()):
+                    self._own_rows[column] = at
         return at
 
     def _open_row(self, name: str, label: str) -> int:

@@ -30,6 +30,12 @@ MAX_WIDTH = 240
 ODD = -1
 """Column of a line that is no plain call."""
 
+FITTING = 4_000
+"""Calls whose heads are measured before the width is settled."""
+
+MAX_KIND = 13
+"""Longest kind's name that is told apart in bulk (`ReduceScatter`)."""
+
 VOTES = 8
 """Lines whose head was cut off before the width grows: one torn line must not widen every head."""
 
@@ -62,7 +68,8 @@ class Heads:
         self._ledger = ledger
         self._known: dict[bytes, tuple[int, int]] = {}
         self._votes: Counter[int] = Counter()
-        self.fitted = False
+        self._widths: Counter[int] = Counter()
+        self._calls_seen = 0
         self.width = FIRST_WIDTH
 
     def look(self, head: bytes) -> tuple[int, int]:
@@ -94,15 +101,31 @@ class Heads:
             self._keep(base, known)
         return known
 
+    def read(self, line: bytes, width: int) -> tuple[int, int]:
+        """The same of a whole line, where its prefix has this width."""
+        match = HEAD.search(line)
+        if (
+            not match
+            or match.start("kind") != width + len(b" NCCL INFO ")
+            or not line.startswith(b" opCount ", match.end())
+            or len(match["kind"]) > MAX_KIND
+            or not _WHOLE_PREFIX.search(line[: match.start()])
+        ):
+            return (ODD, 0)
+        return self._ledger.column(match, line[: match.start()]), match.end() - 1
+
     def fit(self, lines: list[bytes]) -> None:
         """Cut no later than the heads of the first calls need."""
-        if self.fitted:
+        if self._calls_seen >= FITTING:
             return
-        wanted = [w for w in map(self._wanted, lines[:400]) if w]
-        counts = Counter(wanted)
-        usual = [w for w, n in counts.items() if n * 100 >= len(wanted)]
+        for line in lines:
+            wanted = self._wanted(line)
+            if wanted:
+                self._calls_seen += 1
+                self._widths[wanted] += 1
+        usual = [w for w, n in self._widths.items() if n * 200 >= self._calls_seen]
         if usual:
-            self.width, self.fitted = max(usual), True
+            self.width = max(usual)
 
     def vote(self, line: bytes) -> None:
         """A call whose head was not plain: cut later when there are several."""

@@ -33,6 +33,9 @@ _COUNT = np.uint64(int.from_bytes(b" count \0", "little"))
 _SEVEN = np.uint64((1 << 56) - 1)
 _NRANKS = np.uint64(int.from_bytes(b" [nranks", "little"))
 _COMM = np.uint64(int.from_bytes(b" comm 0x", "little"))
+_INFO = np.uint64(int.from_bytes(b" NCCL IN", "little"))
+_MARK = np.uint64(int.from_bytes(b": opCoun", "little"))
+_SIX = np.uint64((1 << 48) - 1)
 _LANE = np.uint64(0x0001020304050607)
 _MAX_MIDDLE = 56
 _REST_BYTES = (25, 40)
@@ -109,28 +112,32 @@ class Distances:
     ) -> Array:
         """Distances of all lines, -1 where the word is not found; `ask(i)` looks for it the slow way."""
         found: Array = np.full(len(base), -1, np.int64)
-        left = np.arange(len(base))
-        fresh = False
-        while len(left):
+        left, begins = None, base
+        asked = False
+        while True:
             for distance in sorted(self._tried, key=self._tried.__getitem__, reverse=True):
-                at = base[left] + sign * distance
-                here = words[at] if mask is None else words[at] & mask
-                good = here == word
+                here = words[begins + sign * distance]
+                good = (here if mask is None else here & mask) == word
                 hits = int(np.count_nonzero(good))
-                if hits:
-                    self._tried[distance] += hits
-                    found[left[good]] = distance
-                    left = left[~good]
-                    if not len(left):
-                        return found
-            if fresh:
+                if not hits:
+                    continue
+                self._tried[distance] += hits
+                if hits == len(good) and left is None:
+                    found.fill(distance)
+                    return found
+                found[good if left is None else left[good]] = distance
+                left = (~good).nonzero()[0] if left is None else left[~good]
+                if not len(left):
+                    return found
+                begins = base[left]
+            rest = np.arange(min(len(base), 8)) if left is None else left
+            if asked or not self._learn(rest, ask):
                 return found
-            fresh = not self._learn(left, ask)
-        return found
+            asked = True
 
     def _learn(self, left: Array, ask: Any) -> bool:
         """Take up new distances from a few of the lines left over; False when there are none."""
-        if len(self._tried) > 24:
+        if len(self._tried) > 48:
             self._tried.clear()
         before = len(self._tried)
         for i in left[:8].tolist():
@@ -184,6 +191,11 @@ class Groups:
         self.kinds[:] = 0
 
 
+def _words_of(buffer: bytearray) -> Array:
+    """The eight bytes from each byte on."""
+    return np.ndarray((len(buffer) - 7,), "<u8", buffer, strides=(1,))
+
+
 class VectorEngine:
     """Counts blocks of lines with numpy."""
 
@@ -191,22 +203,28 @@ class VectorEngine:
         self._ledger = ledger
         self._plain = PlainEngine(ledger)
         self._heads = self._plain.heads
-        self._width = 0
         self._size = MAX_LINE_BYTES + FILL_BYTES
-        self._buffer = bytearray(self._size + _SLACK)
-        self._words = np.ndarray((self._size + _SLACK - 7,), "<u8", self._buffer, strides=(1,))
+        # Two: the last call of a rank that is silent in this block is read in the one before.
+        self._buffer, self._before = bytearray(self._size + _SLACK), bytearray(self._size + _SLACK)
+        self._words, self._words_before = _words_of(self._buffer), _words_of(self._before)
+        self._ended: Array = np.zeros((4, 0), np.int64)
+        """Of each sequence in the block before: start and end of its last line, its offset and number."""
+        self._ended_here = False
         self._newlines: Array = np.empty(self._size + 8, bool)
         self._filled = 0
         self._table = Table()
         self._fields = Table()
         self._places = Table()
-        self._colons: list[tuple[int, int]] = []
-        self._colon_of: Array = np.zeros(0, np.int64)
-        self._column_of: Array = np.zeros(0, np.int64)
+        self._mark = Distances(MAX_WIDTH)
+        # Never empty, so that ODD too is an index.
+        self._pairs: list[tuple[int, int]] = [(0, 0)]
+        self._colon_of: Array = np.zeros(1, np.int64)
+        self._column_of: Array = np.zeros(1, np.int64)
         self._kinds: list[str] = []
         self._counts: Array = np.zeros(0, np.int64)
         self._kind_of: Array = np.zeros(0, np.int64)
         self._process_of: Array = np.zeros(0, np.int64)
+        self._numbered_kinds: Array = np.zeros(0, bool)
         self._processes: dict[tuple[str, str], int] = {}
         self._middle = Distances(_MAX_MIDDLE)
         self._right = Distances(_REST_BYTES[1])
@@ -234,24 +252,41 @@ class VectorEngine:
         end = self._buffer.rfind(b"\n", 0, self._filled) + 1
         if end:
             self._block(end)
-            rest = self._filled - end
-            self._buffer[:rest] = self._buffer[end : self._filled]
-            self._filled = rest
+            self._swap(end)
         elif self._filled > MAX_LINE_BYTES:
             self._slow([bytes(self._buffer[: self._filled])], self._filled, ended=False)
             self._filled = 0
+
+    def _swap(self, end: int) -> None:
+        """Go on in the other buffer with what is behind the block."""
+        if not self._ended_here:
+            self._take_last(np.arange(self._ended.shape[1]))
+            self._ended = np.zeros((4, 0), np.int64)
+        self._ended_here = False
+        rest = self._filled - end
+        self._before[:rest] = memoryview(self._buffer)[end : self._filled]
+        self._buffer, self._before = self._before, self._buffer
+        self._words, self._words_before = self._words_before, self._words
+        self._filled = rest
 
     def finish(self) -> None:
         """The end of the file."""
         end = self._buffer.rfind(b"\n", 0, self._filled) + 1
         if end:
             self._block(end)
-        if self._filled > end:
-            self._slow([bytes(self._buffer[end : self._filled])], self._filled - end, ended=False)
+            self._swap(end)
+        if self._filled:
+            self._slow([bytes(self._buffer[: self._filled])], self._filled, ended=False)
             self._plain.line += 1
         self._flush()
         self._write_back()
         self._plain.end()
+
+    def _gather(self, at: Array, count: int) -> Array:
+        """`count` eight-byte words from each place on, a row a place."""
+        shape = (self._size + _SLACK - count * 8 + 1,)
+        rows = np.ndarray(shape, f"V{count * 8}", self._buffer, strides=(1,))[at]
+        return rows.view(np.uint64).reshape(-1, count)
 
     # A block of whole lines
 
@@ -260,21 +295,11 @@ class VectorEngine:
         starts = np.empty_like(ends)
         starts[0] = 0
         starts[1:] = ends[:-1] + 1
-        if not self._heads.fitted:
-            self._heads.fit(bytes(self._buffer[:size]).split(b"\n")[:400])
-        if self._width != self._heads.width:
-            self._width = self._heads.width
-            self._table.clear()
-        keys = self._head_keys(starts)
-        heads = self._table(keys, lambda i: self._ask_head(int(starts[i])))
-        heads[ends - starts < self._width] = ODD
-        self._tabulate()
+        heads = self._look(starts, ends)
         odd = (heads == ODD).nonzero()[0].tolist()
         lines = [bytes(self._buffer[starts[i] : ends[i]]) for i in odd]
         if self._ledger.part.numbered:
-            done = not any(CALL_MARK in raw for raw in lines) and self._number(
-                starts, ends, heads, odd, lines
-            )
+            done = not any(CALL_MARK in raw for raw in lines) and self._number(starts, ends, heads, lines)
         else:
             odd, lines = self._suspects(starts, ends, heads, odd, lines)
             done = True
@@ -298,32 +323,56 @@ class VectorEngine:
             return np.flatnonzero(flags)
         return (at << 3) + ((lanes * _LANE) >> np.uint64(56)).astype(np.int64)
 
-    def _head_keys(self, starts: Array) -> Array:
-        """One key for the first `width` bytes of every line."""
-        columns = (self._width + 7) >> 3
-        shape = (self._size + _SLACK - columns * 8,)
-        words = np.ndarray(shape, f"V{columns * 8}", self._buffer, strides=(1,))[starts]
-        words = words.view(np.uint64).reshape(-1, columns)
-        beyond = columns * 8 - self._width
-        keys = (words[:, -1] & np.uint64((1 << (64 - 8 * beyond)) - 1)) * _KEYS[columns - 1]
-        for i in range(columns - 1):
-            keys += words[:, i] * _KEYS[i]
-        return keys
+    def _look(self, starts: Array, ends: Array) -> Array:
+        """Number of the pair of process and kind each line begins with; ODD for what is no plain call."""
+        buffer = self._buffer
 
-    def _ask_head(self, start: int) -> int:
-        column, colon = self._heads.look(bytes(self._buffer[start : start + self._width]))
-        if column == ODD:
-            return ODD
-        self._colons.append((column, colon))
-        return len(self._colons) - 1
+        def ask_mark(i: int) -> int:
+            return buffer.find(b" NCCL INFO ", starts[i], ends[i]) - int(starts[i])
+
+        widths = self._mark(self._words, starts, 1, _INFO, None, ask_mark)
+        rows = (widths >= 0).nonzero()[0]
+        if len(rows) == len(starts):
+            heads = self._pairs_of(starts, ends, widths)
+        else:
+            heads = np.full(len(starts), ODD, np.int64)
+            if len(rows):
+                heads[rows] = self._pairs_of(starts[rows], ends[rows], widths[rows])
+        return heads
+
+    def _pairs_of(self, starts: Array, ends: Array, widths: Array) -> Array:
+        words = self._words
+        shortest, longest = int(widths.min()), int(widths.max())
+        whole = shortest >> 3
+        keys = widths.astype(np.uint64) * _KEYS[60]
+        if whole:
+            keys += np.einsum("ij,j->i", self._gather(starts, whole), _KEYS[:whole])
+        # The rest of longer prefixes: words that may overlap, but never reach beyond the prefix.
+        last = starts + np.maximum(widths - 8, 0)
+        for i in range(whole, (longest + 7) >> 3):
+            keys += words[np.minimum(starts + 8 * i, last)] * _KEYS[i]
+        kinds = starts + (widths + len(b" NCCL INFO "))
+        kind = self._gather(kinds, 2)
+        keys += kind[:, 0] * _KEYS[61] + (kind[:, 1] & _SIX) * _KEYS[62]
+
+        def ask(i: int) -> int:
+            start = int(starts[i])
+            line = bytes(self._buffer[start : min(int(ends[i]), start + MAX_WIDTH)])
+            column, colon = self._heads.read(line, int(widths[i]))
+            if column != ODD:
+                self._pairs.append((column, colon))
+            return len(self._pairs) - 1 if column != ODD else ODD
+
+        heads = self._table(keys, ask)
+        self._tabulate()
+        colons = starts + self._colon_of[heads]
+        heads[(words[colons] != _MARK) | (colons + len(CALL_MARK) > ends)] = ODD
+        return heads
 
     def _tabulate(self) -> None:
         """Arrays over heads and columns, after new ones came."""
-        if len(self._colons) > 1 << 18:
-            del self._colons[:]
-            self._table.clear()
-        if len(self._colon_of) != len(self._colons):
-            pairs = np.array(self._colons, np.int64).reshape(-1, 2)
+        if len(self._column_of) != len(self._pairs):
+            pairs = np.array(self._pairs, np.int64).reshape(-1, 2)
             self._column_of, self._colon_of = pairs[:, 0].copy(), pairs[:, 1].copy()
         columns = self._ledger.part.columns
         if len(self._counts) < len(columns):
@@ -335,6 +384,7 @@ class VectorEngine:
                 if column.kind not in self._kinds:
                     self._kinds.append(column.kind)
             self._kind_of = np.array([self._kinds.index(c.kind) for c in columns], np.int64)
+            self._numbered_kinds = np.array([k not in POINT_TO_POINT for k in self._kinds])
             self._process_of = np.array([self._processes[c.host, c.pid] for c in columns], np.int64)
             if len(self._kinds) > self._groups.kinds.shape[1]:
                 self._groups.kinds = np.pad(self._groups.kinds, ((0, 0), (0, len(self._kinds))))
@@ -396,7 +446,7 @@ class VectorEngine:
 
     # Sequences
 
-    def _number(self, starts: Array, ends: Array, heads: Array, odd: list[int], lines: list[bytes]) -> bool:
+    def _number(self, starts: Array, ends: Array, heads: Array, lines: list[bytes]) -> bool:
         """Append all plain calls to their sequences; False where one of them is not built as usual."""
         rows = (heads != ODD).nonzero()[0]
         if not len(rows):
@@ -450,14 +500,11 @@ class VectorEngine:
         length: Array,
     ) -> bool:
         """The calls appended; False where one turns out to have no whole fields, before any is counted."""
-        words = self._words
-        keys = words[nranks - 8] * _KEYS[32] + words[nranks - 16] * _KEYS[33]
-        keys += (self._process_of[columns].astype(np.uint64) + np.uint64(1)) * _KEYS[34]
         rest = ends[rows] - nranks
-        keys += (rest * 64 + (nranks - length - counts)).astype(np.uint64) * _KEYS[35]
-        stop = nranks + rest
-        for i, at in enumerate((nranks, nranks + 8, stop - 24, stop - 16, stop - 8)):
-            keys += words[at] * _KEYS[36 + i]
+        key = np.einsum("ij,j->i", self._gather(nranks - 16, 5), _KEYS[32:37])
+        key += np.einsum("ij,j->i", self._gather(nranks + rest - 16, 2), _KEYS[37:39])
+        shape = (self._process_of[columns] << 12) + (rest << 6) + (nranks - length - counts)
+        key += shape.astype(np.uint64) * _KEYS[39]
 
         def line(i: int) -> bytes:
             row = rows[i]
@@ -475,7 +522,7 @@ class VectorEngine:
             sequence = self._ledger.sequence(of.host, of.pid, self._ledger.name(match[8]), int(match[9]))
             return self._groups.number(sequence)
 
-        groups = self._places(keys, ask_place)
+        groups = self._places(key, ask_place)
         if groups.min() == ODD:
             return False
         kinds = self._kind_of[columns]
@@ -484,21 +531,34 @@ class VectorEngine:
         self._groups.kinds += both.reshape(self._groups.kinds.shape)
         last: Array = np.full(len(self._groups.sequences), -1, np.int64)
         last[groups] = np.arange(len(groups))
-        for group in (last >= 0).nonzero()[0].tolist():
-            i = int(last[group])
-            at = self._plain.offset + int(starts[rows[i]]), self._plain.line + int(rows[i])
-            self._groups.sequences[group].last = (*at, line(i))
+        self._remember_last(rows, starts, ends, last)
         self._collectives(rows, starts, columns, groups, kinds, counts, length, fields)
         return True
+
+    def _remember_last(self, rows: Array, starts: Array, ends: Array, last: Array) -> None:
+        """Where each sequence's last line is; of those that do not go on in this block the line is taken."""
+        self._ended_here = True
+        silent = (last[: self._ended.shape[1]] < 0).nonzero()[0]
+        self._take_last(silent)
+        here = rows[last]
+        offsets, numbers = starts[here] + self._plain.offset, here + self._plain.line
+        self._ended = np.where(last < 0, -1, np.array([starts[here], ends[here], offsets, numbers]))
+
+    def _take_last(self, groups: Array) -> None:
+        """Keep the last lines of some sequences, out of the block before."""
+        places = self._ended[:, groups].T.tolist()
+        for group, (start, end, offset, number) in zip(groups.tolist(), places, strict=True):
+            if start >= 0:
+                raw = bytes(self._before[start:end])
+                self._groups.sequences[group].last = (offset, number, raw)
 
     def _collectives(
         self, rows: Array, starts: Array, columns: Array, groups: Array, kinds: Array, counts: Array,
         length: Array, fields: Any,
     ) -> None:  # fmt: skip
         """Number the collectives among the calls."""
-        pairs = [i for i, kind in enumerate(self._kinds) if kind in POINT_TO_POINT]
-        keep = ~np.isin(kinds, pairs) if pairs else None
-        if keep is not None and not keep.all():
+        keep = self._numbered_kinds[kinds]
+        if not keep.all():
             index = keep.nonzero()[0]
             rows, columns, groups, kinds, counts, length = (
                 a[index] for a in (rows, columns, groups, kinds, counts, length)
@@ -507,9 +567,9 @@ class VectorEngine:
             index = np.arange(len(rows))
         if not len(rows):
             return
-        words, end = self._words, counts + length
-        keys = words[counts] * _KEYS[50] + words[counts + 8] * _KEYS[51] + words[end - 8] * _KEYS[52]
-        keys += words[end - 16] * _KEYS[53] + words[end - 24] * _KEYS[54]
+        end = counts + length
+        keys = np.einsum("ij,j->i", self._gather(counts, 2), _KEYS[50:52])
+        keys += np.einsum("ij,j->i", self._gather(end - 24, 3), _KEYS[52:55])
         keys += (length * 256 + kinds).astype(np.uint64) * _KEYS[55]
 
         def ask_hash(i: int) -> int:
@@ -592,6 +652,8 @@ class VectorEngine:
     # The slow way
 
     def _write_back(self) -> None:
+        self._take_last(np.arange(self._ended.shape[1]))
+        self._ended = np.zeros((4, 0), np.int64)
         while self._recent:
             self._keep_ends(self._recent.pop(0))
         self._groups.write(self._kinds)

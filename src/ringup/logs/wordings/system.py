@@ -486,7 +486,11 @@ FRAMEWORKS = (
         "interrupt",
     ),
     say("traceback", r"Traceback \(most recent call last\)", "traceback (most recent"),
-    say("frame", r"(?:^|: |\) )\s*File \"(?P<file>[^\"]+)\", line (?P<number>\d+)(?:, in (?P<function>\S+))?", 'file "'),
+    say(
+        "frame",
+        r"(?:^|: |\) )\s*File \"(?P<file>[^\"]+)\", line (?P<number>\d+)(?:, in (?P<function>\S+))?",
+        'file "',
+    ),
 )
 
 LINUX_OUTPUT = (
