@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,12 @@ from .base import done_and_undone, environment, fault
 
 # Where Debian's package puts it; found by what faketime(1) itself preloads.
 LIBFAKETIME = "faketime/libfaketime.so.1"
+
+# libfaketime 0.9.10 makes clock_nanosleep() to a monotonic deadline, which is time.sleep(), fail with
+# EINVAL when it leaves the monotonic clock alone; without time.sleep() no torchrun lives.
+SLEEP_WITHOUT_NANOSLEEP = (
+    "import select, time\ntime.sleep = lambda s: select.select([], [], [], s) and None\n"
+)
 
 STALE_TRAINING = """
 import os, socket, time
@@ -122,10 +129,13 @@ def clock(lab: Lab, host: str = "node1", ahead_s: int = 90) -> Iterator[None]:
     library = next(Path("/usr/lib").glob(f"**/{LIBFAKETIME}"), None)
     if library is None:
         raise RuntimeError("the clock fault needs faketime (Debian: faketime)")
+    patch = shlex.quote(SLEEP_WITHOUT_NANOSLEEP)
+    lab.sh(host, f"mkdir -p /run/clock; printf %s {patch} > /run/clock/sitecustomize.py")
     # Only what the time of day is: deadlines on the monotonic clock must stay what they are.
     with environment(
         lab,
         host,
+        PYTHONPATH="/run/clock",
         LD_PRELOAD=str(library),
         FAKETIME=f"{ahead_s:+d}s",
         DONT_FAKE_MONOTONIC="1",
