@@ -100,15 +100,14 @@ def _put_processes(whole: Part, part: Part, ledger: Ledger) -> None:
 def _put_sequences(whole: Part, part: Part, ledger: Ledger) -> None:
     keys = sorted({*part.sequences, *part.comms}, key=lambda key: key[3])
     moved: dict[SequenceKey, SequenceKey] = {}
-    orders = {key: ledger.comm_count(*key) for key in {(k[0], k[1]) for k in part.comms}}
     base: dict[tuple[str, str, str], int] = {}
     for key in keys:
         moved[key] = _key_in_whole(whole, part, key, ledger, base)
-    for key, comm in part.comms.items():
+    for key, comm in sorted(part.comms.items(), key=lambda item: item[1].order):
         known = whole.comms.get(moved[key])
         if known is None:
             ours = Comm(**vars(comm))
-            ours.order += orders[key[0], key[1]]
+            ours.order = ledger.comm_count(key[0], key[1])
             if ours.parent:
                 of = (key[0], key[1], ours.parent[0], ours.parent[1])
                 ours.parent = (of[2], moved.get(of, ledger.now(of))[3], *ours.parent[2:])
