@@ -108,7 +108,7 @@ class NodeRun:
     plan: NodePlan
     sink: Sink
     notify: Callable[[NodeRun, str], None]
-    """Called with "ready", "started", "joined", "failed" or "over" after the state has changed."""
+    """Called with "ready", "started", "joined", "failed", "over" (or the name of a reply) after a change."""
     channel: Channel | None = None
     clock: Clock = field(default_factory=Clock)
     heard_s: float = field(default_factory=time.monotonic)
@@ -122,6 +122,8 @@ class NodeRun:
     launcher_code: int | None = None
     left: tuple[str, ...] = ()
     guard_pid: int = 0
+    reply: Message = field(default_factory=dict)
+    """What it last answered while a run is handed over."""
     notes: list[str] = field(default_factory=list)
     errors: bytes = b""
     """Last bytes of the guard's (or ssh's) stderr."""
@@ -215,8 +217,34 @@ class NodeRun:
         self.state = "running"
         self.notify(self, "started")
 
+    def _time(self, message: Message) -> float:
+        """When it happened, on our clock."""
+        return self.clock.ours(number(message, "at")) or time.monotonic()
+
     def _on_problem(self, message: Message) -> None:
-        self._fail(End("node", self.name, time.monotonic(), words=text(message, "words")))
+        self._fail(End("node", self.name, self._time(message), words=text(message, "words")))
+
+    def _reply(self, message: Message, what: str) -> None:
+        self.reply = message
+        self.notify(self, what)
+
+    def _on_hosting(self, message: Message) -> None:
+        self._reply(message, "hosting")
+
+    def _on_joined_head(self, message: Message) -> None:
+        self._reply(message, "joined-head")
+
+    def _on_detached(self, message: Message) -> None:
+        self._reply(message, "detached")
+
+    def _on_clock(self, message: Message) -> None:
+        # Of a detached run: the head has compared the clocks, and its own is the one that counts.
+        self.clock.ahead_s = number(message, "ahead")
+
+    def _on_lost(self, message: Message) -> None:
+        self.lost = True
+        self._fail(End("node", self.name, number(message, "at"), words=text(message, "words")))
+        self._over()
 
     def _on_rank(self, message: Message) -> None:
         pid = integer(message, "pid")
@@ -240,7 +268,7 @@ class NodeRun:
         return End(
             kind,
             self.name,
-            self.clock.ours(number(message, "at")) or time.monotonic(),
+            self._time(message),
             rank,
             code,
             self.clock.ours(number(message, "traceback_at")),
@@ -266,7 +294,8 @@ class NodeRun:
 
     def _on_guard_lost(self, message: Message) -> None:
         self.left = processes(message, "left")
-        self._fail(End("node", self.name, time.monotonic(), words="the guard on this node was killed"))
+        words = "the guard on this node was killed"
+        self._fail(End("node", self.name, self._time(message), words=words))
         self._over()
 
     def _on_ended(self, message: Message) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import functools
 from importlib import resources
 
-GUARD_PARTS = ("guard_tree", "guard_spool", "guard_link", "guard_ranks", "guard_job")
+GUARD_PARTS = (
+    "guard_tree",
+    "guard_spool",
+    "guard_link",
+    "guard_ranks",
+    "guard_job",
+    "guard_journal",
+    "guard_sentinel",
+    "guard_head",
+)
 """What `guard.py` imports, each after what it imports itself."""
 
 # Parts become modules, so that they import each other on the node as they do in the tree.

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ringup.launch import Event, Rendered, RunResult
+from ringup.launch.blame import End
+from ringup.launch.detach import HandOver, note, save
 from ringup.launch.interrupts import Interrupts
 from ringup.launch.last_look import last_look
 from ringup.launch.node import NodeRun
@@ -34,11 +36,12 @@ DRAIN_S = 5.0
 """How long the last output may make no progress."""
 
 
-def _quiet(_event: Event) -> None:
-    return
+def quiet(_event: Event) -> None:
+    """Nobody wants to know."""
 
 
-def _no_consequence(_text: str) -> bool:
+def no_consequence(_text: str) -> bool:
+    """Every rank's last words are its own."""
     return False
 
 
@@ -53,8 +56,11 @@ class Ssh:
         lease_s: float = 20.0,
         grace_s: float = GRACE_S,
         start_limit_s: float = 60.0,
-        on_event: Callable[[Event], None] = _quiet,
+        detach: bool = False,
+        on_event: Callable[[Event], None] = quiet,
     ) -> None:
+        self.detach = detach
+        self.hand_over: HandOver | None = None
         self.reach, self.output, self.on_event = reach, output, on_event
         self.lease_s, self.grace_s, self.start_limit_s = lease_s, grace_s, start_limit_s
         self.nodes: list[NodeRun] = []
@@ -84,6 +90,8 @@ class Ssh:
                 node_plan.node, guard_program(), (), node, label=f"ringup-guard:{plan.run_id}"
             )
             node.tell(**rendered.orders[node_plan.node])
+        if self.detach:
+            self.hand_over = HandOver(plan, self.nodes, self._cannot_hand_over)
 
     # -- while it runs -------------------------------------------------------------------------
 
@@ -98,6 +106,8 @@ class Ssh:
                 node.beat(now)
             self.output.on_time(now)
         self._find_silent(now)
+        if self.is_detached:
+            return False
         if all(node.state == "closed" for node in self.nodes):
             return False
         return now < self._give_up_s and not self._is_drained(now)
@@ -126,15 +136,29 @@ class Ssh:
     def _on_change(self, node: NodeRun, what: str) -> None:
         if what == "ready" and not self._gone and all(n.state == "ready" for n in self.nodes):
             self._gone = True
+            self.on_event(Event("ready", f"a guard on each of {len(self.nodes)} nodes"))
+            if self.hand_over:
+                self.hand_over.begin()
+                return
             for other in self.nodes:
                 other.tell(type="go")
-            self.on_event(Event("ready", f"a guard on each of {len(self.nodes)} nodes"))
+        elif self.hand_over and what in ("hosting", "joined-head", "detached"):
+            self.hand_over.heard(node, what)
         elif what == "joined":
             joined = sum(len(n.ranks) for n in self.nodes)
             self.on_event(Event("joined", f"{joined} of {self.world_size} ranks started", node.name))
         elif what == "failed" and not self.stop_reason:
             self.on_event(Event("failed", short(node.ends[-1]), node.name))
             self.stop("the first failure", grace_s=self.grace_s)
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether the head node has the run."""
+        return self.hand_over is not None and self.hand_over.done
+
+    def _cannot_hand_over(self, node: NodeRun, words: str) -> None:
+        node.ends.append(End("node", node.name, time.monotonic(), words=f"not detached: {words}"))
+        self._on_change(node, "failed")
 
     def stop(self, reason: str, *, grace_s: float) -> None:
         """End it everywhere; a later call can only make it sooner."""
@@ -165,21 +189,43 @@ def run(
     lease_s: float = 20.0,
     grace_s: float = GRACE_S,
     start_limit_s: float = 60.0,
-    on_event: Callable[[Event], None] = _quiet,
+    detach: bool = False,
+    ssh_config: str | None = None,
+    on_event: Callable[[Event], None] = quiet,
     findings: Iterable[Finding] = (),
-    is_consequence: Callable[[str], bool] = _no_consequence,
+    is_consequence: Callable[[str], bool] = no_consequence,
 ) -> RunResult:
     """
     Start the plan, follow it to its end, end everything, look once more, write run.json.
 
     `write` takes the ranks' lines (None: none are shown); it is called from another thread and
-    may block.  Raises LaunchError when `log_dir` cannot be written.
+    may block.  `detach` leaves the run to its head node once that is sure of every other (outcome
+    "running"); `ssh_config` is what `attach` is to use then.  Raises LaunchError when `log_dir` (or
+    the note of a detached run) cannot be written.
     """
     with Interrupts() as interrupts:
-        story = Story(plan, log_dir, list(findings), is_consequence)
+        findings = list(findings)
+        story = Story(plan, log_dir, findings, is_consequence, detached=detach)
+        if detach:
+            save(
+                note(
+                    plan,
+                    reach.hosts,
+                    ssh_config=ssh_config,
+                    log_dir=log_dir,
+                    lease_s=lease_s,
+                    findings=findings,
+                )
+            )
         output = Output(log_dir, write)
         backend = Ssh(
-            reach, output, lease_s=lease_s, grace_s=grace_s, start_limit_s=start_limit_s, on_event=on_event
+            reach,
+            output,
+            lease_s=lease_s,
+            grace_s=grace_s,
+            start_limit_s=start_limit_s,
+            detach=detach,
+            on_event=on_event,
         )
         backend.start(plan, backend.render(plan))
         handled = 0
@@ -192,6 +238,11 @@ def run(
                 interrupts.refused_stop = False
                 on_event(Event("note", "not stopped: without beats from here the nodes would end the run"))
             story.note_progress(backend.nodes, output)
+        if backend.is_detached:
+            if interrupts.count:
+                words = f"too late to end it from here: `ringup attach {plan.run_id}`, then Ctrl-C"
+                on_event(Event("note", words))
+            return story.result(backend.nodes, output, [], running=0)
         on_event(Event("looking", "a last look on every node"))
         hurried = interrupts.count > 1
         cleanup = last_look(

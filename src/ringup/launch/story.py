@@ -33,12 +33,21 @@ class Story:
     """What is written down about a run, while it goes on and at its end."""
 
     def __init__(
-        self, plan: Plan, log_dir: Path, findings: list[Finding], is_consequence: Callable[[str], bool]
+        self,
+        plan: Plan,
+        log_dir: Path,
+        findings: list[Finding],
+        is_consequence: Callable[[str], bool],
+        *,
+        detached: bool = False,
     ) -> None:
+        self.detached = detached
         self.plan, self.log_dir, self.findings = plan, log_dir, findings
         self.is_consequence = is_consequence
         self.started = time.time()
         self.started_s = time.monotonic()
+        self.ended_s = 0.0
+        """On the clock `started_s` is on; 0 means now, on ours."""
         self._known: tuple[int, int] = (-1, -1)
         try:
             log_dir.mkdir(parents=True, exist_ok=True)
@@ -48,14 +57,24 @@ class Story:
                 f"{log_dir} cannot be written: {error.strerror}", hint="name another directory with --log-dir"
             ) from error
 
+    def set_clock(self, started_s: float, started: float, ended_s: float) -> None:
+        """Times are those of a detached run's head node: monotonic, since the epoch, monotonic."""
+        if started_s:
+            self.started_s, self.started, self.ended_s = started_s, started, ended_s or started_s
+
+    def seconds(self) -> float:
+        """How long the run has taken."""
+        return (self.ended_s or time.monotonic()) - self.started_s
+
     def _content(self, outcome: str, exit_code: int | None, **more: object) -> dict[str, object]:
         return record.run_json(
             self.plan,
             outcome=outcome,
             exit_code=exit_code,
             started=self.started,
-            seconds=time.monotonic() - self.started_s,
+            seconds=self.seconds(),
             findings=self.findings,
+            detached=self.detached,
             **more,  # type: ignore[arg-type]
         )
 
@@ -69,16 +88,28 @@ class Story:
             output.later(lambda: record.write(self.log_dir, content))
 
     def result(
-        self, nodes: Sequence[NodeRun], output: Output, cleanup: list[Finding], *, interrupted: int = 0
+        self,
+        nodes: Sequence[NodeRun],
+        output: Output,
+        cleanup: list[Finding],
+        *,
+        interrupted: int = 0,
+        running: int | None = None,
     ) -> RunResult:
-        """The end of the story, written down; `interrupted` is the exit code when the user ended it."""
+        """
+        The end of the story, written down.
+
+        `interrupted` is the exit code when the user ended it, `running` when it goes on without us.
+        """
         for node in nodes:
             if node.errors:
                 output.to_file(f"node{node.plan.rank}-guard.log", node.errors)
         found = blame.first([end for n in nodes for end in n.ends], self.is_consequence)
         outcome: Outcome
         failure = None
-        if interrupted:
+        if running is not None:
+            outcome, exit_code = "running", running
+        elif interrupted:
             outcome, exit_code = "interrupted", interrupted
         elif found:
             failure = self._failure(found[0], found[1], nodes)
@@ -100,7 +131,7 @@ class Story:
             tuple(cleanup),
             tuple(notes),
             str(self.log_dir),
-            time.monotonic() - self.started_s,
+            self.seconds(),
         )
         content = self._content(
             outcome, exit_code, ranks=ranks, failure=failure, cleanup=cleanup, notes=notes

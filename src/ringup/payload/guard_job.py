@@ -67,12 +67,12 @@ class Job:
         os.close(failed_read)
         self.launcher, self.launcher_ended = pid, False
         if words:
-            self.up().send({"type": "problem", "words": words})
+            self.up().send({"type": "problem", "words": words, "at": time.monotonic()})
         else:
             self.up().send({"type": "started", "pid": pid, "at": time.monotonic()})
 
     def _fail(self, words):
-        self.up().send({"type": "problem", "words": words})
+        self.up().send({"type": "problem", "words": words, "at": time.monotonic()})
         self.end(words, 0)
 
     def _become_launcher(self, outputs, failed):

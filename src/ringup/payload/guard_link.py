@@ -20,6 +20,39 @@ description behind stdout is shared with the shell that waits for us."""
 LONGEST_LINE_BYTES = 64 << 20
 
 
+class Loop:
+    """Descriptors and what to do when they can be read."""
+
+    def __init__(self):
+        self.poll = select.poll()
+        self.actions = {}
+
+    def watch(self, fd, action):
+        """Call `action` when `fd` is readable or at its end."""
+        self.actions[fd] = action
+        self.poll.register(fd, select.POLLIN)
+
+    def forget(self, fd):
+        """No longer."""
+        if self.actions.pop(fd, None):
+            self.poll.unregister(fd)
+
+    def turn(self, timeout_s, writing=()):
+        """Wait for something to do and do it; also returns when one of `writing` may be written."""
+        for fd in writing:
+            self.poll.register(fd, select.POLLOUT | (select.POLLIN if fd in self.actions else 0))
+        ready = self.poll.poll(int(timeout_s * 1000 + 0.999))
+        for fd in writing:
+            if fd in self.actions:
+                self.poll.register(fd, select.POLLIN)
+            else:
+                self.poll.unregister(fd)
+        for fd, events in ready:
+            action = self.actions.get(fd)
+            if action and events & ~select.POLLOUT:
+                action()
+
+
 class Lines:
     """Cuts bytes into messages; lines that are none of ours are left out."""
 
@@ -97,6 +130,10 @@ class Link:
     def wants_to_write(self):
         """Whether something may go out now."""
         return self.wait_s() <= 0
+
+    def writing(self):
+        """The descriptors to wait for until something may go out."""
+        return (self.write_fd,) if self.wants_to_write() else ()
 
     def flush(self):
         """Write what the other side takes without waiting."""

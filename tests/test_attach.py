@@ -1,0 +1,305 @@
+"""A run that was handed to its head node: it goes on alone, can be found again, and leaves nothing."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringup import hosts, reach
+from ringup.errors import LaunchError, NodeUnreachable
+from ringup.launch import RunResult, attach, detach, ssh
+from tests.guards import alive, tagged, wait_for
+from tests.test_launch import make_plan
+
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux"), pytest.mark.slow]
+
+FOREVER = "import signal\nsignal.signal(15, signal.SIG_IGN)\nprint('up', rank, flush=True)\ntime.sleep(300)"
+
+
+def wait_script(go: Path) -> str:
+    return f"print('up', rank, flush=True)\nwhile not os.path.exists('{go}'): time.sleep(0.05)\n"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+class Detached:
+    """A run handed over by a launcher that has gone."""
+
+    def __init__(self, folder: Path, script: str, nodes: int = 2) -> None:
+        self.folder = folder
+        self.plan = make_plan(folder, script, nodes=nodes)
+        self.hosts = hosts.local_nodes(nodes)
+        with reach.open(self.hosts) as door:
+            self.handed = ssh.run(self.plan, door, log_dir=folder / "logs", detach=True, lease_s=6)
+
+    def follow(self, **options: Any) -> tuple[RunResult, str]:
+        shown: list[str] = []
+        noted = detach.load(self.plan.run_id)
+        with reach.open(noted.hosts) as door:
+            result = attach.follow(noted, door, write=shown.append, **options)
+        return result, "".join(shown)
+
+    def guards(self) -> list[int]:
+        """Both halves on every node, the head's first."""
+        label = f"ringup-guard:{self.plan.run_id}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                words = (entry / "cmdline").read_bytes().split(b"\0") if (entry / "cmdline").exists() else []
+                if label in words:
+                    found.append(int(entry.name))
+        return sorted(found)
+
+    def up(self) -> None:
+        wait_for(lambda: self.journal().count(b"up") >= 4, "every rank has said `up`")
+
+    def journal(self) -> bytes:
+        """What the head has written down of the ranks' output."""
+        paths = Path(self.plan.nodes[0].run_dir + ".journal").glob("out-*")
+        lines = [line for path in paths for line in path.read_text().splitlines()]
+        return b"".join(base64.b64decode(json.loads(line)["data"]) for line in lines)
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Detached]]:
+    made: list[Detached] = []
+    yield made
+    for run in made:
+        for pid in [*run.guards(), *tagged(run.plan.run_id)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_handed_over_run_ends_well_without_us(tmp_path: Path, runs: list[Detached]) -> None:
+    go = tmp_path / "go"
+    run = Detached(
+        tmp_path,
+        wait_script(go) + "print('bye', rank)",
+    )
+    runs.append(run)
+    assert (run.handed.outcome, run.handed.exit_code) == ("running", 0)
+    assert json.loads((tmp_path / "logs" / "run.json").read_text())["detached"] is True
+    run.up()
+    go.touch()
+    wait_for(lambda: not run.guards(), "the guards have ended")
+    assert not tagged(run.plan.run_id)
+    for _ in range(2):  # as often as one likes
+        result, text = run.follow()
+        assert (result.outcome, result.exit_code, result.findings) == ("ok", 0, ())
+        assert sorted(text.splitlines()) == sorted(
+            f"127.0.0.{2 + r // 2}:{r}| {word} {r}" for r in range(4) for word in ("up", "bye")
+        )
+    assert (tmp_path / "logs" / "rank-00003-127.0.0.3.log").read_text() == "up 3\nbye 3\n"
+    record = json.loads((tmp_path / "logs" / "run.json").read_text())
+    assert (record["outcome"], [r["code"] for r in record["ranks"]]) == ("ok", [0, 0, 0, 0])
+
+
+def test_first_failure_ends_a_detached_run_everywhere(tmp_path: Path, runs: list[Detached]) -> None:
+    run = Detached(
+        tmp_path, FOREVER.replace("time.sleep(300)", "sys.exit(3) if rank == 3 else time.sleep(300)")
+    )
+    runs.append(run)
+    wait_for(lambda: not run.guards(), "the guards have ended")
+    assert not tagged(run.plan.run_id)
+    result, _ = run.follow()
+    assert (result.outcome, result.exit_code) == ("rank-failed", 3)
+    assert (result.failure.rank, result.failure.lines) == (3, ("up 3",))
+    assert 0 <= result.failure.at_s <= result.seconds
+
+
+def test_attach_follows_live_and_sees_the_end(tmp_path: Path, runs: list[Detached]) -> None:
+    go = tmp_path / "go"
+    run = Detached(
+        tmp_path,
+        wait_script(go) + "print('z' * 3000000)",
+    )
+    runs.append(run)
+    run.up()
+    events = []
+
+    def on_event(event: Any) -> None:
+        events.append(event)
+        if event.kind == "joined":
+            go.touch()
+
+    result, text = run.follow(on_event=on_event)
+    assert result.outcome == "ok"
+    assert text.count("| up") == 4
+    for rank in range(4):
+        path = tmp_path / "logs" / f"rank-{rank:05d}-127.0.0.{2 + rank // 2}.log"
+        assert path.stat().st_size == 5 + 3000001
+
+
+ATTACH = """
+import sys
+from ringup import reach
+from ringup.launch import attach, detach
+noted = detach.load(sys.argv[1])
+with reach.open(noted.hosts) as door:
+    result = attach.follow(noted, door, write=lambda t: print(t, end="", flush=True))
+print(result.outcome, flush=True)
+sys.exit(result.exit_code)
+"""
+
+
+def attached(run: Detached) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ATTACH, run.plan.run_id], stdout=subprocess.PIPE, start_new_session=True
+    )
+    seen = b""
+    while seen.count(b"| up") < 4:
+        seen += os.read(process.stdout.fileno(), 65536)
+    return process
+
+
+def test_ctrl_c_in_attach_ends_the_run(tmp_path: Path, runs: list[Detached]) -> None:
+    run = Detached(tmp_path, FOREVER)
+    runs.append(run)
+    process = attached(run)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out.splitlines()[-1]) == (130, b"interrupted")
+    assert not tagged(run.plan.run_id) and not run.guards()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_attach_that_ends_otherwise_leaves_the_run_alone(
+    tmp_path: Path, runs: list[Detached], number: int
+) -> None:
+    run = Detached(tmp_path, FOREVER)
+    runs.append(run)
+    process = attached(run)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    again = attached(run)
+    assert len(run.guards()) == 4
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=60)
+    assert not tagged(run.plan.run_id)
+
+
+@pytest.mark.parametrize("half", ["guard", "sentinel"])
+def test_killed_guard_of_the_head_leaves_nothing_anywhere(
+    tmp_path: Path, runs: list[Detached], half: str
+) -> None:
+    run = Detached(tmp_path, FOREVER)
+    runs.append(run)
+    run.up()
+    parents = {
+        pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in run.guards()
+    }
+    head = next(
+        pid for pid in run.guards() if str(Path(f"/proc/{pid}/cwd").readlink()) == run.plan.nodes[0].run_dir
+    )
+    sentinel = parents[head] if parents[head] in parents else head
+    guard = next(pid for pid, parent in parents.items() if parent == sentinel)
+    os.kill(guard if half == "guard" else sentinel, signal.SIGKILL)
+    wait_for(lambda: not tagged(run.plan.run_id), "nothing of the run is left")
+    wait_for(lambda: not run.guards(), "the guards have ended")
+    result, _ = run.follow()
+    assert result.outcome == "launcher-error"
+    if half == "guard":
+        assert "killed" in result.failure.what
+
+
+def test_killed_guard_of_another_node_ends_the_run(tmp_path: Path, runs: list[Detached]) -> None:
+    run = Detached(tmp_path, FOREVER)
+    runs.append(run)
+    run.up()
+    other = [
+        pid for pid in run.guards() if str(Path(f"/proc/{pid}/cwd").readlink()) == run.plan.nodes[1].run_dir
+    ]
+    for pid in other:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not tagged(run.plan.run_id), "nothing of the run is left")
+    wait_for(lambda: not run.guards(), "the guards have ended")
+    result, _ = run.follow()
+    assert result.outcome == "launcher-error"
+    assert result.failure.node == "127.0.0.3"
+
+
+def test_run_on_one_node_is_handed_over_too(tmp_path: Path, runs: list[Detached]) -> None:
+    run = Detached(tmp_path, "print('up', rank)", nodes=1)
+    runs.append(run)
+    wait_for(lambda: not run.guards(), "the guards have ended")
+    assert run.follow()[0].outcome == "ok"
+
+
+def test_node_that_cannot_reach_the_head_stops_the_start(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, FOREVER)
+    # Nobody routes to TEST-NET-1 (RFC 5737); nothing can listen there either.
+    plan = dataclasses.replace(plan, master_addr="192.0.2.1")
+    with reach.open(hosts.local_nodes(2)) as door:
+        result = ssh.run(plan, door, log_dir=tmp_path / "logs", detach=True)
+    assert result.outcome == "launcher-error"
+    assert "not detached: the head cannot take the run over" in result.failure.what
+    assert not tagged(plan.run_id)
+
+
+def test_secrets_are_not_noted(tmp_path: Path, runs: list[Detached]) -> None:
+    plan = make_plan(tmp_path, "", env={"HF_TOKEN": "hf_abc"})
+    noted = detach.note(
+        plan, hosts.local_nodes(2), ssh_config=None, log_dir=tmp_path, lease_s=20, findings=()
+    )
+    assert "hf_abc" not in detach.save(noted).read_text()
+    assert detach.load(plan.run_id) == noted
+
+
+@pytest.mark.parametrize("name", ["nothing", "../../etc/passwd", "", "a" * 300, "\x1b[31m"])
+def test_unknown_run_is_said(name: str) -> None:
+    with pytest.raises(LaunchError, match="no detached run"):
+        detach.load(name)
+
+
+def test_run_its_head_has_forgotten_is_said(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "")
+    detach.save(
+        detach.note(plan, hosts.local_nodes(2), ssh_config=None, log_dir=tmp_path, lease_s=20, findings=())
+    )
+    with (
+        reach.open(hosts.local_nodes(2)) as door,
+        pytest.raises(NodeUnreachable, match="knows nothing of run"),
+    ):
+        attach.follow(detach.load(plan.run_id), door)
+
+
+def test_stranger_on_the_heads_port_is_turned_away(tmp_path: Path) -> None:
+    import socket
+
+    from tests.guards import GuardedNode
+
+    with GuardedNode(tmp_path, ["true"]) as node:
+        node.tell({"type": "host", "address": "127.0.0.1", "ports": [], "token": "secret", "nodes": [0, 1]})
+        port = node.wait("hosting")["port"]
+        for words in (
+            b"",
+            b"x\n",
+            b'{"token":"guess","node":1}\n',
+            b'{"token":"secret","node":7}\n',
+            b"y" * 9000,
+        ):
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
+                stranger.sendall(words)
+                if not words:
+                    continue
+                try:
+                    assert stranger.recv(10) == b""
+                except ConnectionResetError:
+                    pass
+        node.tell({"type": "take-over"})
+        assert node.wait("detached")["problem"] == "not every node has joined"
+        assert alive(node.process.pid)
