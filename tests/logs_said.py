@@ -194,3 +194,21 @@ HEALTHY: list[str] = [
     "Running tokenizer on dataset:  12%|#2        | 12000/100000 [00:12<01:28, 998.1 examples/s]\nGenerating train split: 100000 examples\nstep 1 loss 2\nstep 2 loss 1.9",
     "[W1120 10:00:00.1 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=3, addr=[n0]:4411, remote=[n1]:29500): Broken pipe\n[W1120 10:00:00.1 ProcessGroupNCCL.cpp:1682] [PG ID 0 PG GUID 0 Rank 1] Failed to check the \"should dump\" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: Broken pipe\nTraining completed\nstep 99 loss 0.1\nstep 100 loss 0.1",
 ]  # fmt: skip
+
+SAID += [
+    ("rank-killed", "RuntimeError: DataLoader worker (pid 4411) is killed by signal: Killed."),
+    ("rank-crashed", "RuntimeError: DataLoader worker (pid 4411) is killed by signal: Segmentation fault."),
+    ("terminal-closed", "W0701 03:52:22.5 13 torch/distributed/elastic/multiprocessing/api.py:868] Unable to shutdown process 42 via Signals.SIGHUP, forcefully exiting via Signals.SIGKILL\ntorch.distributed.elastic.multiprocessing.api.SignalException: Process 41 got signal: 1"),
+    ("peer-died-first", "RuntimeError: Stop_waiting response is expected"),
+    ("peer-unreachable-on-interface", "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.6\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\nLast error:\nsocketStartConnect: Connect to 10.77.1.14<52822> failed : No route to host"),
+    ("peer-unreachable-on-interface", "n5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.77.1.4<56849> returned 113(No route to host) errno 115(Operation now in progress)"),
+    ("peers-never-joined", "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out task names:\n/job:jax_worker/replica:0/task:1"),
+    ("rank-fell-behind", "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: multihost_broadcast_sync0. Timed out task names:\n/job:jax_worker/replica:0/task:3"),
+    ("ssh-not-passwordless", "Error: failed to run torchrun --nproc_per_node=4 --nnodes=2 --node_rank=1 train.py on gpu-8, is localhost: False, exception: No authentication methods available"),
+    ("rank-busy-while-others-wait", " 35%|####      | 7381/20814 [30:01<57:14, 3.9MB/s]\n[E ProcessGroupNCCL.cpp:485] [Rank 6] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802246 milliseconds before timing out."),
+]  # fmt: skip
+"""Words of other versions and frameworks."""
+
+HEALTHY += [
+    "Exception ignored in atexit callback: <function _clean_up_worker at 0x7f>\nTraceback (most recent call last):\n  File \"/env/lib/python3.10/selectors.py\", line 1, in select\nValueError: negative file descriptor\nstep 3 loss 1\nstep 4 loss 1",
+]  # fmt: skip

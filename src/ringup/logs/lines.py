@@ -88,7 +88,7 @@ _NCCL = re.compile(
     r"(?:\[(?P<device>-?\d+)\] )?(?=.{0,160}(?:NCCL|INFO|WARN|NET/OFI) )"
 )
 _RANK = re.compile(
-    r"\[[Rr]ank ?(\d{1,7})\]|\[PG [^\]]{0,80}?Rank (\d{1,7})\]|\[\d+,(\d{1,7})\]<std|\bon rank:? "
+    r"\[(?:[Rr]ank|RANK) ?(\d{1,7})\]|\[PG [^\]]{0,80}?Rank (\d{1,7})\]|\[\d+,(\d{1,7})\]<std|\bon rank:? "
     r"(\d{1,7})\b|\[trainer(\d{1,7})\]:"
 )
 _LOCAL = re.compile(r"\[default(\d{1,4})\]:")

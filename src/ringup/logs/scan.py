@@ -90,6 +90,7 @@ class Scanner:
         self._repeats: dict[tuple[str, str], int] = {}
         self._comms: dict[tuple[str, str, str, str], Communicator] = {}
         self._open: dict[str, str] = {}
+        self._ignored: set[str] = set()
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
 
@@ -142,8 +143,14 @@ class Scanner:
                 self._open[source] = f"{event['file']}:{event['number']}" if mine or not kept else kept
                 if len(self._open) > MAX_KEYS:
                     self._open.clear()
+        elif tag == "ignored":
+            self._ignored.add(source)
+            return
         elif tag == "exception":
             frame = self._open.pop(source, None)
+            if source in self._ignored:
+                self._ignored.discard(source)
+                return
             extra = {"frame": frame or "", "traceback": "yes" if frame is not None else ""}
             event = replace(event, fields={**event.fields, **extra})
         elif tag in ("summary-host", "summary-rank"):

@@ -133,8 +133,12 @@ def rank_killed(story: Story) -> Iterator[Cause]:
     words = [
         e
         for e in words
-        if not re.search(r"(?i)kill(?:ed|ing)? (?:by|all|old|existing|subprocess|process)|Killing", e.text)
+        if not re.search(
+            r"(?i)kill(?:ed|ing)? (?:by|all|old|existing|subprocess|process)|Killing|forcefully|Sending",
+            e.text,
+        )
     ]
+    words += [e for e in story.all("loader-killed") if e["signal"].lower() == "killed"]
     if killed or words:
         ranks = [e.rank for e in killed if e.rank is not None]
         yield seen(
@@ -163,6 +167,7 @@ def rank_crashed(story: Story) -> Iterator[Cause]:
         if not _EITHER_WAY.search(e.text)
         and not re.search(r"DataLoader|worker|shared memory|abort", e.text, re.I)
     ]
+    words += [e for e in story.all("loader-killed") if e["signal"].lower() in ("segmentation", "sigsegv")]
     if fatal or words:
         yield seen([*fatal, *words], f"{_who(fatal)} died of a fatal signal of its own", "high")
         return

@@ -462,11 +462,12 @@ FRAMEWORKS = (
     say("pipe-broken", r"BrokenPipeError|Broken pipe|EPIPE", "broken pipe", "brokenpipe", "epipe"),
     say(
         "reset-by-peer",
-        r"Connection reset by peer|ConnectionResetError|Connection aborted|RemoteDisconnected",
+        r"Connection reset by peer|ConnectionResetError|Connection aborted|RemoteDisconnected|Stop_waiting response is expected",
         "connection reset",
         "connectionreset",
         "connection aborted",
         "remotedisconnected",
+        "stop_waiting",
     ),
     say(
         "exception",
@@ -485,6 +486,7 @@ FRAMEWORKS = (
         "exception",
         "interrupt",
     ),
+    say("ignored", r"Exception ignored in", "exception ignored in"),
     say("traceback", r"Traceback \(most recent call last\)", "traceback (most recent"),
     say(
         "frame",
