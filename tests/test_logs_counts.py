@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,8 @@ def reader(files: dict[str, bytes]) -> Any:
 def check(run: counts.Run, truth: Truth, sequences: bool = True) -> None:
     assert run.collectives == truth.collectives
     assert run.by_rank == truth.by_rank
-    assert [asdict(i) for i in run.by_iteration] == [
-        {"name": r["iteration"], "counts": r["counts"], "by_rank": r["by_rank"]} for r in truth.by_iteration
-    ]
+    rows = [{"iteration": i.name, "counts": i.counts, "by_rank": i.by_rank} for i in run.by_iteration]
+    assert rows == truth.by_iteration
     assert run.transports_by_host == truth.transports
     assert {w.text: w.count for _, w in run.warnings} == truth.warnings
     assert run.torn == truth.torn

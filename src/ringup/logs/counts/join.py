@@ -95,10 +95,14 @@ def _rank_names(parts: Mapping[str, Part]) -> RankNames:
 
 def _column_totals(part: Part) -> dict[int, int]:
     totals: dict[int, int] = {}
+    rows: dict[tuple[int, ...], list[Iterable[int]]] = defaultdict(list)
     for row in part.rows:
-        for column, _, n in row.items():
-            totals[column] = totals.get(column, 0) + n
-    return totals
+        keys, numbers = row.cells()
+        rows[keys].append(numbers)
+    for keys, columns in rows.items():
+        for key, n in zip(keys, map(sum, zip(*columns, strict=True)), strict=True):
+            totals[key >> 1] = totals.get(key >> 1, 0) + n
+    return {column: n for column, n in totals.items() if n}
 
 
 def _rows(parts: Mapping[str, Part]) -> list[tuple[str | None, list[tuple[Part, Row]]]]:
@@ -117,12 +121,14 @@ def _any(cells: list[tuple[Part, Row]]) -> bool:
 
 def _settled(part: Part) -> Iterable[Row]:
     """The rows; calls of a label before the first mark of its own stand before all marks."""
-    if not part.label_rows:
+    own_labels = {i for i in range(len(part.columns)) if part.label_of(i) in part.label_rows}
+    early_keys = {2 * column for column in own_labels}
+    if not any(not early_keys.isdisjoint(keys) for keys in {row.cells()[0] for row in part.rows}):
         return part.rows
     rows = [Row(row.name, row.by) for row in part.rows]
     for at, row in enumerate(part.rows):
         for column, own, n in row.items():
-            early = not own and part.label_of(column) in part.label_rows
+            early = not own and column in own_labels
             rows[0 if early else at].add(column, own, n)
     return rows
 

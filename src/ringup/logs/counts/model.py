@@ -24,7 +24,7 @@ MAX_MILESTONES = 64
 MAX_WARNINGS = 1_000
 MAX_TRANSPORTS = 10_000
 MAX_CELLS = 3_000_000
-"""Cells of the rows of iterations, 8 bytes each; the iterations after that share one row."""
+"""Cells of the rows of iterations, 4 bytes each; the iterations after that share one row."""
 
 MAX_PROCESSES = 20_000
 MAX_SEQUENCES = 60_000
@@ -74,19 +74,19 @@ class Row:
         self.by = by
         self._cells: dict[int, int] | None = {}
         self._keys: tuple[int, ...] = ()
-        self._counts = b""
+        self._counts = array("I")
 
     def add(self, column: int, own: bool, count: int) -> None:
         """Count calls of a column."""
         if self._cells is None:
-            self._cells = dict(zip(self._keys, array("Q", self._counts), strict=True))
+            self._cells = dict(zip(self._keys, self._counts, strict=True))
         key = column * 2 + own
         self._cells[key] = self._cells.get(key, 0) + count
 
     def follow(self, counts: Iterable[tuple[int, int]]) -> None:
         """Count calls of processes that follow the last mark."""
         if self._cells is None:
-            self._cells = dict(zip(self._keys, array("Q", self._counts), strict=True))
+            self._cells = dict(zip(self._keys, self._counts, strict=True))
         cells = self._cells
         for column, count in counts:
             cells[column * 2] = cells.get(column * 2, 0) + count
@@ -96,18 +96,20 @@ class Row:
         if self._cells is not None:
             keys = tuple(self._cells)
             self._keys = known.setdefault(keys, keys)
-            self._counts = array("Q", self._cells.values()).tobytes()
+            small = max(self._cells.values(), default=0) < 1 << 32
+            self._counts = array("I" if small else "Q", self._cells.values())
             self._cells = None
         return len(self._keys)
 
+    def cells(self) -> tuple[tuple[int, ...], Iterable[int]]:
+        """Twice the column plus own, and the counts beside them; done rows share the first."""
+        if self._cells is not None:
+            return tuple(self._cells), self._cells.values()
+        return self._keys, self._counts
+
     def items(self) -> Iterator[tuple[int, bool, int]]:
         """Column, own, count."""
-        cells = (
-            self._cells.items()
-            if self._cells is not None
-            else zip(self._keys, array("Q", self._counts), strict=True)
-        )
-        for key, count in cells:
+        for key, count in zip(*self.cells(), strict=True):
             if count:
                 yield key >> 1, bool(key & 1), count
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import overload
 
 from ringup.logs.counts.model import Part, Row, SequenceKey, Warn
@@ -17,8 +18,29 @@ class Iteration:
     """Calls between two marks; the name is None for what came before the first."""
 
     name: str | None
-    counts: Counts
-    by_rank: dict[str, Counts]
+    _cells: list[tuple[Part, Row]] = field(repr=False)
+    _all: Iterations = field(repr=False)
+
+    @cached_property
+    def counts(self) -> Counts:
+        """Calls by kind."""
+        counts: Counts = {}
+        for part, row in self._cells:
+            keys, numbers = row.cells()
+            for kind, n in zip(self._all.kinds_of(part, keys), numbers, strict=True):
+                counts[kind] = counts.get(kind, 0) + n
+        return {kind: n for kind, n in counts.items() if n}
+
+    @cached_property
+    def by_rank(self) -> dict[str, Counts]:
+        """Calls by rank and kind."""
+        by_rank: dict[str, Counts] = {}
+        for part, row in self._cells:
+            for number, _, n in row.items():
+                column = part.columns[number]
+                rank = self._all.names.of(column.host, column.pid, column.device)
+                add(by_rank.setdefault(rank, {}), column.kind, n)
+        return by_rank
 
 
 class Iterations(Sequence[Iteration]):
@@ -26,7 +48,8 @@ class Iterations(Sequence[Iteration]):
 
     def __init__(self, rows: list[tuple[str | None, list[tuple[Part, Row]]]], names: RankNames) -> None:
         self._rows = rows
-        self._names = names
+        self._kinds: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+        self.names = names
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -38,16 +61,16 @@ class Iterations(Sequence[Iteration]):
     def __getitem__(self, index: int | slice) -> Iteration | list[Iteration]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        name, cells = self._rows[index]
-        counts: Counts = {}
-        by_rank: dict[str, Counts] = {}
-        for part, row in cells:
-            for number, _, n in row.items():
-                column = part.columns[number]
-                add(counts, column.kind, n)
-                rank = self._names.of(column.host, column.pid, column.device)
-                add(by_rank.setdefault(rank, {}), column.kind, n)
-        return Iteration(name, counts, by_rank)
+        return Iteration(*self._rows[index], self)
+
+    def kinds_of(self, part: Part, keys: tuple[int, ...]) -> list[str]:
+        """The kinds of a row's cells; rows of the same columns share the answer."""
+        known = self._kinds.get((id(part), keys))
+        if known is None:
+            if len(self._kinds) > 1000:
+                self._kinds.clear()
+            known = self._kinds[id(part), keys] = [part.columns[key >> 1].kind for key in keys]
+        return known
 
 
 @dataclass(frozen=True)
