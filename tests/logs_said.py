@@ -196,6 +196,8 @@ HEALTHY: list[str] = [
 ]  # fmt: skip
 
 SAID += [
+    ("slurm-tasks-mismatch", "initializing ddp: GLOBAL_RANK: 1, MEMBER: 2/8\ninitializing ddp: GLOBAL_RANK: 2, MEMBER: 3/8\ninitializing ddp: GLOBAL_RANK: 0, MEMBER: 1/8\ninitializing ddp: GLOBAL_RANK: 3, MEMBER: 4/8"),
+    ("launcher-argument-misread", "usage: Accelerate CLI tool <command> [<args>]\nAccelerate CLI tool: error: unrecognized arguments: --multinode standard"),
     ("rank-killed", "RuntimeError: DataLoader worker (pid 4411) is killed by signal: Killed."),
     ("rank-crashed", "RuntimeError: DataLoader worker (pid 4411) is killed by signal: Segmentation fault."),
     ("terminal-closed", "W0701 03:52:22.5 13 torch/distributed/elastic/multiprocessing/api.py:868] Unable to shutdown process 42 via Signals.SIGHUP, forcefully exiting via Signals.SIGKILL\ntorch.distributed.elastic.multiprocessing.api.SignalException: Process 41 got signal: 1"),
@@ -210,5 +212,6 @@ SAID += [
 """Words of other versions and frameworks."""
 
 HEALTHY += [
+    "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/4\nInitializing distributed: GLOBAL_RANK: 1, MEMBER: 2/4\ndistributed_backend=nccl\nAll distributed processes registered. Starting with 4 processes",
     "Exception ignored in atexit callback: <function _clean_up_worker at 0x7f>\nTraceback (most recent call last):\n  File \"/env/lib/python3.10/selectors.py\", line 1, in select\nValueError: negative file descriptor\nstep 3 loss 1\nstep 4 loss 1",
 ]  # fmt: skip

@@ -54,8 +54,13 @@ def slurm_tasks_mismatch(story: Story) -> Iterator[Cause]:
         )
         return
     wanted = max((e.number("nranks") for e in rows), default=0)
-    if by_slurm and rows and len(members) * 2 <= wanted and failure(story) is not None:
-        yield seen(rows, f"only {len(members)} of {wanted} members were started", "medium")
+    numbers = sorted({e.number("member") for e in rows})
+    if not rows or 2 * len(numbers) > wanted or numbers != list(range(1, len(numbers) + 1)):
+        return
+    if story.has("all-registered") or went_on(story):
+        return
+    text = f"only the first {len(numbers)} of {wanted} members were started"
+    yield seen(rows, text, "medium" if by_slurm or failure(story) else "low")
 
 
 @cause("launcher-argument-misread")

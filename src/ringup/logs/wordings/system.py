@@ -88,7 +88,7 @@ SHELL = (
     ),
     say(
         "launcher-usage",
-        r"(?:torchrun|accelerate(?: <command>.*?)?|deepspeed|run\.py|launch\.py|colossalai|horovodrun|llamafactory-cli)\S* ?(?:launch)?: error: (?P<text>.*)|Unsupported nproc_per_node value: ?(?P<nproc>\S+)|the following arguments are required: training_script|torchrun: error|can't open file '(?:\S*/)?(?P<word>(?:-\S*|[Ff]alse|[Tt]rue|None|null|\d+|[\d.]+:\d+))'|argument --\S+: (?:expected one argument|invalid \w+ value)",
+        r"(?:torchrun|accelerate(?: <command>.*?)?|Accelerate CLI tool|deepspeed|run\.py|launch\.py|colossalai|horovodrun|llamafactory-cli)\S* ?(?:launch)?: error: (?P<text>.*)|Unsupported nproc_per_node value: ?(?P<nproc>\S+)|the following arguments are required: training_script|torchrun: error|can't open file '(?:\S*/)?(?P<word>(?:-\S*|[Ff]alse|[Tt]rue|None|null|\d+|[\d.]+:\d+))'|argument --\S+: (?:expected one argument|invalid \w+ value)",
         "error:",
         "unsupported nproc",
         "training_script",

@@ -42,6 +42,12 @@ LAUNCH = (
         "machine_rank",
         "machine-rank",
     ),
+    say(
+        "all-registered",
+        r"All (?:distributed|DDP) processes registered|Starting with \d+ processes",
+        "processes registered",
+        "starting with ",
+    ),
     say("global-rank", r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: (?P<member>\d+)/(?P<nranks>\d+)", "global_rank"),
     say(
         "command",
