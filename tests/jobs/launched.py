@@ -29,7 +29,11 @@ def words(script: str, *arguments: str, hosts: str, nproc: int, options: Sequenc
 
 
 class Launched:
-    """One `ringup run`, started on `on`; nothing of what was there before may be touched by it."""
+    """
+    One `ringup run`, started on `on`; nothing of what was there before may be touched by it.
+
+    "{folder}" in an argument becomes its own directory, which every host sees.
+    """
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class Launched:
         self.folder = Path(tempfile.mkdtemp(prefix="ringup-run-", dir="/var/tmp"))
         self.log_dir = self.folder / "logs"
         self.out, self.err = self.folder / "out", self.folder / "err"
+        arguments = tuple(word.replace("{folder}", str(self.folder)) for word in arguments)
         command = words(
             script, *arguments, hosts=hosts, nproc=nproc, options=[*options, "--log-dir", str(self.log_dir)]
         )
@@ -111,6 +116,15 @@ class Launched:
         wait_for(printed, f"{count} x {text!r}", CHECKED_AND_ENDED_S)
         return self
 
+    def of_the_job(self, host: str) -> list[str]:
+        """What runs on a host with this run's tag, label or directory, whoever its parent is."""
+        marks = (self.run_id, str(self.folder))
+        return [
+            f"{p.pid} {' '.join(p.command)[-120:]}"
+            for p in self.lab.processes(host)
+            if p.state not in "ZX" and p.pid != self.process.pid and any(p.mentions(mark) for mark in marks)
+        ]
+
     def added(self, host: str) -> list[str]:
         """What runs on a host that did not run there before, ringup itself and its ssh clients apart."""
         return [
@@ -137,13 +151,19 @@ class Launched:
             if pid not in _processes(self.lab, host)
         ]
 
-    def wait_nothing_left(self, within_s: float, hosts: Iterable[str] = ()) -> None:
-        """No process of the run on any node, its port free, and nothing else touched."""
+    def wait_nothing_left(self, within_s: float, hosts: Iterable[str] = (), job_only: bool = False) -> None:
+        """
+        No process of the run on any node, its port free, and nothing else touched.
+
+        `job_only` leaves out what is not the job's: ringup's own connections.
+        """
         port = self.port
         names = list(hosts) or [host.name for host in self.lab.hosts]
 
+        look = self.of_the_job if job_only else self.added
+
         def left() -> list[str]:
-            found = [f"{name}: {entry}" for name in names for entry in self.added(name)]
+            found = [f"{name}: {entry}" for name in names for entry in look(name)]
             return found + [f"{name}: port {port}" for name in names if self.lab.listening(name, port)]
 
         found: list[str] = []

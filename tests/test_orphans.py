@@ -1,0 +1,129 @@
+"""Nothing of a run is left, whatever happens to ringup, ssh, the network or a guard; nothing else is hurt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.jobs.launched import Launched
+
+pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
+
+GONE_WITHIN_S = 10.0
+CUT_GONE_WITHIN_S = 20.0
+NET = "192.168.7.10/24"
+STRANGER = "echo; exec -a 'python -u stays.py stubborn' sleep 3600"
+"""A process of the same user that looks like a rank."""
+OTHER_RUN = {"RINGUP_RUN": "20260101-000000-abcd", "RINGUP_NODE": "0", "RANK": "0", "MASTER_PORT": "29501"}
+Start = Callable[..., Launched]
+
+
+@pytest.fixture
+def start(lab: Any) -> Iterator[Start]:
+    """Starts a run of two ranks among processes that are none of its business; gives it once all are up."""
+    runs: list[Launched] = []
+
+    def started(mode: str = "stubborn", hosts: Any = 2, **options: Any) -> Launched:
+        cluster = lab(hosts, net=NET)
+        for host in cluster.hosts:
+            for env in ({}, OTHER_RUN):
+                stranger = cluster.popen(host, ["bash", "-c", STRANGER], env=env, stdout=subprocess.PIPE)
+                stranger.stdout.readline()
+        runs.append(Launched(cluster, "stays.py", mode, "{folder}", **options))
+        return runs[-1].wait_for_output("| up ", 2)
+
+    yield started
+    for run in runs:
+        assert not run.missing()
+        run.__exit__()
+
+
+def gone(run: Launched, event: Callable[[], object], within_s: float = GONE_WITHIN_S) -> None:
+    """Do it; within the bound nothing of the job is left on any node, whoever its parent is."""
+    began = time.monotonic()
+    event()
+    run.wait_nothing_left(within_s - (time.monotonic() - began), job_only=True)
+    print(f"gone {time.monotonic() - began:.1f} s after the event, bound {within_s:.0f} s")
+
+
+def ended(run: Launched, code: int, outcome: str) -> None:
+    """Ringup itself has ended so, has said so in run.json, and left no connection."""
+    assert run.wait() == code, run.said()
+    assert run.record["outcome"] == outcome, run.said()
+    run.wait_nothing_left(GONE_WITHIN_S)
+
+
+@pytest.mark.parametrize("mode", ["plain", "stubborn"])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_signal_to_ringup(start: Start, mode: str, number: int, code: int) -> None:
+    run = start(mode)
+    gone(run, lambda: run.process.send_signal(number))
+    ended(run, code, "interrupted")
+    assert run.record["cleanup"] == []
+
+
+def test_ctrl_c_in_a_terminal_which_reaches_its_whole_process_group(start: Start) -> None:
+    run = start()
+    gone(run, lambda: os.killpg(run.process.pid, signal.SIGINT))
+    ended(run, 130, "interrupted")
+
+
+@pytest.mark.parametrize("mode", ["plain", "stubborn"])
+def test_killed_ringup(start: Start, mode: str) -> None:
+    run = start(mode)
+    gone(run, run.process.kill)
+    run.process.wait()
+    run.wait_nothing_left(GONE_WITHIN_S)
+
+
+def test_killed_ssh_clients(start: Start) -> None:
+    run = start()
+    clients = [p.pid for p in run.lab.processes("node0") if p.command[:1] == ("ssh",)]
+    assert len(clients) >= 2
+
+    def kill() -> None:
+        for pid in clients:
+            os.kill(pid, signal.SIGKILL)
+
+    gone(run, kill)
+    ended(run, 4, "launcher-error")
+
+
+def test_every_ssh_connection_reset(start: Start) -> None:
+    run = start()
+    gone(run, lambda: run.lab.fault("ssh-reset"))
+    ended(run, 4, "launcher-error")
+
+
+@pytest.mark.parametrize("cut", ["node0", "node1"])
+def test_link_cut_without_a_word(start: Start, cut: str) -> None:
+    run = start(hosts=["node0", "node1", "laptop"], on="laptop")
+    gone(run, lambda: run.lab.fault("link-cut", host=cut), CUT_GONE_WITHIN_S)
+    ended(run, 4, "launcher-error")
+    assert f"first failure: {cut}: nothing heard for" in run.stderr, run.said()
+
+
+@pytest.mark.parametrize("half", ["sentinel", "guard", "both"])
+@pytest.mark.parametrize("node", ["node0", "node1"])
+def test_killed_guard(start: Start, node: str, half: str) -> None:
+    run = start()
+    label = f"ringup-guard:{run.run_id}"
+    halves = {p.pid: p for p in run.lab.processes(node) if label in p.command}
+    inner = next(p for p in halves.values() if p.ppid in halves)
+    victims = {"sentinel": [inner.ppid], "guard": [inner.pid], "both": [inner.ppid, inner.pid]}[half]
+
+    def kill() -> None:
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+
+    gone(run, kill)
+    ended(run, 4, "launcher-error")
+    assert f"first failure: {node}: " in run.stderr, run.said()
