@@ -76,6 +76,16 @@ def test_shim_without_a_guard_becomes_the_script(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (5, b"['x']\n")
 
 
+def test_file_system_without_sockets_gets_an_abstract_one(tmp_path: Path) -> None:
+    job = python_job(tmp_path, "import os; print('here'); raise SystemExit(4)")
+    with GuardedNode(tmp_path, SHIM, env=job) as node:
+        node.wait("ready")
+        (node.run_dir / "guard.sock").mkdir()  # nothing can be bound there now
+        node.go().wait_end()
+        assert node.get("exit", rank=0)["code"] == 4
+        assert node.output(0) == b"here\n"
+
+
 def test_module_is_started_as_a_module(tmp_path: Path) -> None:
     with GuardedNode(tmp_path, [*SHIM, "-h"], env={"RINGUP_SCRIPT": "-m json.tool", "RANK": "0"}) as node:
         node.go().wait_end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import secrets
@@ -165,7 +166,7 @@ def test_launcher_that_fails_before_any_rank_is_quoted(tmp_path: Path) -> None:
     nodes = (
         plan.nodes[0],
         *(
-            n.__class__(**{**n.__dict__, "words": ("sh", "-c", "echo no torch >&2; exit 7")})
+            n.__class__(**{**n.__dict__, "words": ("sh", "-c", "echo no torch >&2; exit 7", n.run_dir)})
             for n in plan.nodes[1:]
         ),
     )
@@ -176,6 +177,18 @@ def test_launcher_that_fails_before_any_rank_is_quoted(tmp_path: Path) -> None:
     assert (result.outcome, result.exit_code) == ("launcher-error", 7)
     assert result.failure.lines == ("no torch",)
     assert (tmp_path / "logs" / "node1-launcher.log").read_text() == "no torch\n"
+
+
+def test_job_without_shims_is_shown_and_judged_itself(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "", nodes=1)
+    node = dataclasses.replace(plan.nodes[0], words=("sh", "-c", "echo plain; exit 6"))
+    shown: list[str] = []
+    with reach.open(hosts.local_nodes(1)) as door:
+        plan = dataclasses.replace(plan, nodes=(node,))
+        result = ssh.run(plan, door, log_dir=tmp_path / "logs", write=shown.append)
+    assert "127.0.0.2| plain\n" in shown
+    assert (result.outcome, result.exit_code) == ("rank-failed", 6)
+    assert result.failure.what == "the job on 127.0.0.2: exit code 6"
 
 
 def test_hostile_output_is_shown_without_its_power(tmp_path: Path) -> None:

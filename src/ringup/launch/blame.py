@@ -28,7 +28,8 @@ LAST_WORDS_LINES = 5
 class End:
     """An end that was no success, of a rank, of a node's launcher, or of a node."""
 
-    kind: Literal["rank", "launcher", "node"]
+    kind: Literal["rank", "job", "launcher", "node"]
+    """"job": what a node runs where no shim tells its ranks apart."""
     node: str
     at_s: float
     """Launcher's monotonic clock."""

@@ -82,6 +82,11 @@ def processes(message: Message, name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def has_shims(node: NodePlan) -> bool:
+    """Whether the node's launcher starts every rank through our shim; else its own output is the ranks'."""
+    return any(node.run_dir and word.startswith(node.run_dir) for word in node.words)
+
+
 @dataclass
 class Clock:
     """How far a node's monotonic clock is ahead of ours, from the beat that came back soonest."""
@@ -290,7 +295,8 @@ class NodeRun:
             # torchrun's own shutdown may fail after all is done; the ranks decide.
             self.notes.append(f"{self.name}: all ranks ended well, their launcher with {self.launcher_code}")
         elif self.launcher_code != 0:
-            self._fail(self._end(message, "launcher", self.launcher_code, None))
+            kind = "launcher" if has_shims(self.plan) else "job"
+            self._fail(self._end(message, kind, self.launcher_code, None))
 
     def _on_guard_lost(self, message: Message) -> None:
         self.left = processes(message, "left")

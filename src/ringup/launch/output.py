@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringup.launch.node import LAUNCHER
+from ringup.launch.node import LAUNCHER, has_shims
 from ringup.launch.pump import Pump
 from ringup.launch.show import clean
 from ringup.plan import NodePlan
@@ -93,7 +93,7 @@ class Output:
     def on_rank_output(self, node: NodePlan, rank: int, stream: int, data: bytes) -> None:
         """Keep the bytes; show whole lines of ranks, not what their launcher says."""
         self.to_file(file_name(node, rank), data)
-        if rank == LAUNCHER:
+        if rank == LAUNCHER and has_shims(node):
             return
         key = (node.node, rank, stream)
         partial = self._partials.setdefault(key, _Partial())
@@ -122,8 +122,8 @@ class Output:
 
     def _show(self, key: tuple[str, int, int], line: bytes) -> None:
         text = clean(line.decode("utf-8", "replace"))
-        rank = key[1] if key[1] >= 0 else "?"
-        self.terminal.line(f"{printable(key[0], 60)}:{rank}| {text}")
+        rank = f":{key[1]}" if key[1] >= 0 else ""
+        self.terminal.line(f"{printable(key[0], 60)}{rank}| {text}")
 
     # -- files ---------------------------------------------------------------------------------
 

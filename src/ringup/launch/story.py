@@ -21,7 +21,7 @@ def short(end: End) -> str:
     """An end in one line."""
     if end.kind == "node":
         return f"{printable(end.node)}: {end.words}"
-    who = f"rank {end.rank}" if end.kind == "rank" else "the launcher"
+    who = f"rank {end.rank}" if end.kind == "rank" else f"the {end.kind}"
     how = end_words(end.own_code or 0)
     if end.raised:
         how = f"{printable(end.raised)} ({how}"
@@ -113,7 +113,7 @@ class Story:
             outcome, exit_code = "interrupted", interrupted
         elif found:
             failure = self._failure(found[0], found[1], nodes)
-            outcome = "rank-failed" if found[0].kind == "rank" else "launcher-error"
+            outcome = "rank-failed" if found[0].kind in ("rank", "job") else "launcher-error"
             exit_code = shell_code(found[0].own_code) if found[0].own_code else 4
         else:
             outcome, exit_code = "ok", 0

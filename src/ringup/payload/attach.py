@@ -19,8 +19,13 @@ def connect(run_dir):
     guard = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
-        # Through /proc because a socket's path may have 107 bytes and a home directory more.
-        guard.connect("/proc/self/fd/%d/%s" % (folder, SOCKET))
+        base = "/proc/self/fd/%d/%s" % (folder, SOCKET)
+        if os.path.exists(base + ".name"):  # a file system without sockets
+            with open(base + ".name") as file:
+                guard.connect(b"\0" + file.read(64)[1:].encode())
+        else:
+            # Through /proc because a socket's path may have 107 bytes and a home directory more.
+            guard.connect(base)
         return guard
     except OSError:
         guard.close()

@@ -15,6 +15,7 @@ import time
 import _socket as socket
 from guard_journal import Cursor, Journal
 from guard_link import Link
+from guard_ranks import listen_here
 from guard_sentinel import journal_dir
 from guard_spool import encode
 
@@ -108,11 +109,10 @@ class Head:
             self.journal = Journal(journal_dir(order))
             self.listener = self._listen(str(message["address"]), message["ports"])
             self.port = self.listener.getsockname()[1]
-            self.attach = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.attach.bind(ATTACH)
-            os.chmod(ATTACH, 0o600)
-            self.attach.listen(8)
-            self.attach.setblocking(False)
+            self.attach, name = listen_here(ATTACH, socket.SOCK_STREAM)
+            if name.startswith("@"):
+                with open(ATTACH + ".name", "w") as file:
+                    file.write(name)
         except OSError as error:
             self.problem = "the head cannot take the run over: %s" % error
             return

@@ -93,7 +93,7 @@ class Job:
             for name in self.order.get("unset", ()):
                 environ.pop(name, None)
             environ.update(self.order["env"])
-            environ.update({tree.TAG: self.run_id, tree.PLACE: self.place})
+            environ.update({tree.TAG: self.run_id, tree.PLACE: self.place, "RINGUP_GUARD": self.ranks.name})
             step = "enter %s" % self.order["chdir"]
             os.chdir(self.order["chdir"] or os.path.expanduser("~"))
             environ["PWD"] = os.getcwd()

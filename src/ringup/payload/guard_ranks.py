@@ -57,17 +57,32 @@ def wait_code(status):
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
 
 
+def listen_here(name, kind):
+    """
+    A listening socket of that name in the directory we stand in (the run's): (socket, its name).
+
+    Where the file system has no sockets (some network ones), an abstract one, its name "@" and
+    128 random bits; whoever connects is asked for its user either way.
+    """
+    listener = socket.socket(socket.AF_UNIX, kind)
+    try:
+        listener.bind(name)
+        os.chmod(name, 0o600)
+    except OSError:
+        name = "@" + os.urandom(16).hex()
+        listener.bind(b"\0" + name[1:].encode())
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener, name
+
+
 class Ranks:
     """The listening socket and everything behind it; `loop` watches descriptors."""
 
     def __init__(self, loop, up, told_at):
         self.loop, self.up, self.told_at = loop, up, told_at
         self.all = []
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(SOCKET)  # we stand in the run's directory
-        os.chmod(SOCKET, 0o600)
-        self.listener.listen(128)
-        self.listener.setblocking(False)
+        self.listener, self.name = listen_here(SOCKET, socket.SOCK_SEQPACKET)
         loop.watch(self.listener.fileno(), self._accept)
 
     def _accept(self):

@@ -15,6 +15,7 @@ import guard_tree as tree
 from guard_spool import encode
 
 LONGEST_ORDER_BYTES = 64 << 20
+ORDER_WITHIN_S = 60.0
 SENTINEL_PATIENCE_S = 10.0
 """How much longer than the lease a guard that does not move (stopped, stuck on a dead disk) is left alone."""
 STDIO = (0, 1, 2)
@@ -24,8 +25,11 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def read_order(fd):
     """The first line on `fd` as an object, and what came after it; ends the program when there is none."""
     data = b""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
     while b"\n" not in data:
-        piece = os.read(fd, 65536)
+        # A network that was cut just now ends no stream, and we have no lease before the order.
+        piece = os.read(fd, 65536) if poll.poll(int(ORDER_WITHIN_S * 1000)) else b""
         if not piece or len(data) > LONGEST_ORDER_BYTES:
             sys.exit(0)
         data += piece
