@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ringup.logs.blame import is_consequence, place, ranked
-from ringup.logs.rule import Cause
 from ringup.logs.read import read_logs
+from ringup.logs.rule import Cause
 
 CLOSED = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41"
 

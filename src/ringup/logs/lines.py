@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringup.logs.wordings import Wording, nccl, system, torch
+from ringup.logs.wordings import Wording, frameworks, nccl, nccl_faults, rendezvous, system, torch
 
 LINE_BYTES = 2048
 """What is looked at of one line: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
@@ -23,17 +23,17 @@ TEXT_CHARS = 300
 
 WORDINGS: tuple[Wording, ...] = (
     *nccl.SETUP,
-    *nccl.FAULTS,
-    *torch.LAUNCH,
-    *torch.STORE,
-    *torch.GLOO,
+    *nccl_faults.FAULTS,
+    *rendezvous.LAUNCH,
+    *rendezvous.STORE,
+    *rendezvous.GLOO,
     *torch.WATCHDOG,
     *torch.TRAINING,
     *torch.ELASTIC,
     *system.SHELL,
     *system.CUDA,
     *system.KERNEL,
-    *system.FRAMEWORKS,
+    *frameworks.FRAMEWORKS,
     *system.LINUX_OUTPUT,
 )
 

@@ -13,8 +13,10 @@ from ringup.logs.causes import (
     interface,
     launch,
     meeting,
+    plugin,
     process,
     rdma,
+    rdma_running,
     software,
 )
 from ringup.logs.rule import CAUSES, Cause, find
@@ -29,7 +31,9 @@ __all__ = [
     "interface",
     "launch",
     "meeting",
+    "plugin",
     "process",
     "rdma",
+    "rdma_running",
     "software",
 ]
