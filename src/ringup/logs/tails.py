@@ -37,6 +37,8 @@ MIN_OVERLAP = 6
 MAX_TURNED = 4
 """Calls at the end of a rank that may differ from what the others called there."""
 
+_NEAREST = sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs)
+
 Confidence = Literal["high", "medium", "low"]
 
 
@@ -115,17 +117,13 @@ def _read(name: str, ends: Ends) -> _File:
     file = _File(name)
     tail = ends.tail
     file.whole = ends.size_bytes <= len(ends.head)
-    for match in STAGE.finditer(ends.head):
-        file.stage = max(file.stage, STAGE_INDEX[match.lastgroup or "bootstrap"])
+    for line in ends.head.split(b"\n"):
+        if CALL_MARK not in line:
+            _read_set_up(file, line)
     prefix = PREFIX.search(ends.head[:4096]) or PREFIX.search(tail[:4096])
     if prefix:
         file.host = prefix["host"].decode("utf-8", "replace")
         file.pid = prefix["pid"].decode()
-    for match in INIT.finditer(ends.head):
-        if int(match["nranks"][:9]) > file.nranks:
-            file.rank, file.nranks = int(match["rank"][:9]), int(match["nranks"][:9])
-        id_ = match["id"] or (match["parent"] and b"split %s" % match["color"])
-        file.comms[match["pointer"]] = (id_ or b"%s ranks" % match["nranks"]).decode()
     lines = (ends.head if file.whole else tail).split(b"\n")
     if not file.whole and ends.size_bytes > len(tail):
         del lines[0]
@@ -137,6 +135,19 @@ def _read(name: str, ends: Ends) -> _File:
         # Its Init lines lie behind the part that was read: who calls has been set up.
         file.stage = STAGE_INDEX["complete"]
     return file
+
+
+def _read_set_up(file: _File, line: bytes) -> None:
+    stage = STAGE.search(line)
+    if not stage:
+        return
+    file.stage = max(file.stage, STAGE_INDEX[stage.lastgroup or "bootstrap"])
+    match = INIT.search(line) if b"- Init " in line else None
+    if match:
+        if int(match["nranks"][:9]) > file.nranks:
+            file.rank, file.nranks = int(match["rank"][:9]), int(match["nranks"][:9])
+        id_ = match["id"] or (match["parent"] and b"split %s" % match["color"])
+        file.comms[match["pointer"]] = (id_ or b"%s ranks" % match["nranks"]).decode()
 
 
 def _read_call(file: _File, line: bytes) -> None:
@@ -290,7 +301,11 @@ def _compare_whole(name: str, members: list[_File]) -> Iterator[Stuck | str]:
 def _shifts(calls: list[bytes], base: list[bytes]) -> list[int]:
     """By how many calls this rank is ahead (negative: behind), nearest first; empty where nothing fits."""
     fits = []
-    for shift in sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs):
+    for shift in _NEAREST:
+        if shift > 0 and (len(calls) <= shift or calls[-1 - shift] != base[-1]):
+            continue
+        if shift <= 0 and (len(base) <= -shift or calls[-1] != base[-1 + shift]):
+            continue
         ours, theirs = (calls[:-shift], base) if shift > 0 else (calls, base[:shift] if shift else base)
         shared = min(len(ours), len(theirs))
         if shared >= MIN_OVERLAP and ours[-shared:] == theirs[-shared:]:

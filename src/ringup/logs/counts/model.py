@@ -64,7 +64,7 @@ class Row:
     Calls between two iteration marks, by column number.
 
     A cell is `own` where the process's label printed the mark itself; all other processes follow the last
-    mark anybody printed.  Rows that are done are packed: 8 bytes a cell.
+    mark anybody printed.  Rows that are done are packed: 4 bytes a cell.
     """
 
     __slots__ = ("_cells", "_counts", "_keys", "by", "name")
