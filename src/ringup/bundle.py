@@ -75,6 +75,7 @@ def from_json(data: bytes) -> Cluster:
                 hint=f"read it with that version; {__version__} reads schema {SCHEMA}",
             )
         _restore_limits(whole["cluster"])
+        _name_uncollected(whole["cluster"])
         return msgspec.convert(whole["cluster"], Cluster)
     except (
         msgspec.MsgspecError,
@@ -93,6 +94,13 @@ def _restore_limits(cluster: Any) -> None:
         for name, value in limits.items():
             if value == "unlimited":
                 limits[name] = math.inf
+
+
+def _name_uncollected(cluster: Any) -> None:
+    """What an earlier version did not ask for is unknown, not empty."""
+    for node in cluster["nodes"]:
+        if "rdma_ports" not in node:
+            node.setdefault("unknown", {})["rdma_ports"] = "an earlier version did not collect it"
 
 
 def save(cluster: Cluster, path: Path) -> None:

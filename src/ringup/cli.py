@@ -19,6 +19,7 @@ COMMANDS = {
     "check": "look at every node and prove every pair before anything is started",
     "run": "check, decide, launch, watch, clean up",
     "attach": "go back to a run started with --detach",
+    "predict": "which interfaces and devices NCCL will choose, and why",
     "logs": "name the root cause from NCCL, torch and launcher output",
     "explain": "what a problem means and how to fix it",
     "demo": "a real two-node run on this one machine: no root, no ssh, no GPU",

@@ -18,6 +18,7 @@ from typing import Any
 PARTS = {
     "system": "facts_system.py",
     "network": "facts_network.py",
+    "rdma": "facts_rdma.py",
     "names": "facts_names.py",
     "processes": "facts_processes.py",
     "software": "facts_software.py",
@@ -33,6 +34,7 @@ FIELDS = {
         "ports", "environment",
     ),
     "network": ("interfaces", "routes"),
+    "rdma": ("rdma_ports",),
     "names": ("own_name", "fqdn", "peer_names", "reverse_lookup_s"),
     "processes": ("listeners", "leftovers"),
     "software": ("interpreter", "torchrun_on_path", "gpu_count"),
@@ -45,6 +47,7 @@ FIELDS = {
 LIMITS_S = {
     "system": 3.0,
     "network": 3.0,
+    "rdma": 3.0,
     "names": 6.0,
     "processes": 5.0,
     "software": 8.0,

@@ -1,0 +1,232 @@
+"""
+Say which interfaces and devices NCCL will choose, and why, before it does.
+
+From live nodes, from a saved collection (--from), or from pasted command output (--output).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ringup import __version__
+from ringup.commands import common
+from ringup.errors import UsageError
+from ringup.facts import Cluster, Node
+from ringup.nccl import choice, network
+from ringup.nccl.network import Known, Prediction
+from ringup.parse.pasted import MOST_CHARACTERS, Pasted, parse_pasted, together
+from ringup.parse.topology import Matrix, Topology, parse_topology
+from ringup.units import printable
+
+UNNAMED = "node"
+NOT_PASTED = {
+    "interfaces": "paste `ip addr`",
+    "rdma_ports": "paste `ibstatus` or `rdma link`",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `ringup predict`."""
+    group = parser.add_argument_group("what to predict from")
+    group.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="[NODE=]FILE",
+        help="pasted output of ibstatus, ibstat, ibdev2netdev, rdma link, ibv_devinfo, show_gids, ip addr, "
+        "ifconfig, nvidia-smi topo -m in any mix, other lines ignored; repeatable, - is standard input",
+    )
+    group.add_argument(
+        "--topo",
+        action="append",
+        default=[],
+        metavar="[NODE=]FILE",
+        help="topology as NCCL_TOPO_DUMP_FILE writes it: which device each GPU uses",
+    )
+    group.add_argument("--nccl", default="", metavar="VERSION", help="NCCL's version, for example 2.27.7")
+    common.add_node_arguments(parser)
+    common.add_job_arguments(parser)
+    common.add_collection_arguments(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="JSON on stdout, everything else on stderr")
+    output.add_argument("--quiet", action="store_true", help="no progress, only the result")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Gather what is known, predict for each node, show."""
+    env = common.environment_from(args.env)
+    version = _version(args.nccl)
+    pasted = _pasted(args.output)
+    if args.output and not args.from_file and not _names_nodes(args):
+        nodes: tuple[Node, ...] = tuple(Node(name, unknown=dict(NOT_PASTED)) for name in pasted)
+    else:
+        nodes = _collected(args).nodes
+    nodes += tuple(Node(n, unknown=dict(NOT_PASTED)) for n in pasted if n not in {x.name for x in nodes})
+    dumps = _dumps(args.topo, [node.name for node in nodes])
+    knowns = [_known(node, pasted.get(node.name), dumps.get(node.name), version) for node in nodes]
+    predictions = [network.predict(known, env) for known in knowns]
+    if args.json:
+        made = {"ringup": __version__, "schema": 1, "nodes": [as_json(p) for p in predictions]}
+        print(json.dumps(made))
+    else:
+        print("\n\n".join(as_text(p) for p in predictions))
+    return 3 if args.strict and any(p.missing for p in predictions) else 0
+
+
+def _version(text: str) -> choice.Version | None:
+    """`--nccl`, None when it was not given.  Raises UsageError for what is no version."""
+    if not text:
+        return None
+    version = choice.version_of(text)
+    if version == choice.ASSUMED and not text.startswith("2.27.7"):
+        raise UsageError(f"--nccl {text!r} is not a version", hint="for example --nccl 2.20.5")
+    return version
+
+
+def _names_nodes(args: argparse.Namespace) -> bool:
+    return any(value is not None for value in (args.hosts, args.hostfile, args.local))
+
+
+def _collected(args: argparse.Namespace) -> Cluster:
+    """Facts of the nodes: saved, or asked for now."""
+    if args.from_file:
+        from ringup import bundle
+
+        return bundle.load(Path(args.from_file))
+    hosts = common.nodes_from(args)
+    from ringup import reach
+    from ringup.commands import check
+
+    job = common.job_from(args)
+    with reach.open(hosts, ssh_config=args.ssh_config) as door:
+        cluster = check.collect(door, job, args, check.Progress(args.quiet))
+    check.save(cluster, args)
+    return cluster
+
+
+def _split(word: str) -> tuple[str, str]:
+    """
+    NODE and FILE of `[NODE=]FILE`; a file whose own name holds = is found first.
+
+    >>> _split("n1=ib.txt"), _split("ib.txt")
+    (('n1', 'ib.txt'), ('', 'ib.txt'))
+    """
+    node, equals, path = word.partition("=")
+    if not equals or Path(word).exists():
+        return "", word
+    return node, path
+
+
+def _read(path: str, option: str) -> str:
+    """A file's text, no more than is ever parsed.  Raises UsageError when it cannot be read."""
+    try:
+        if path == "-":
+            return sys.stdin.read(MOST_CHARACTERS + 1)
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
+            return file.read(MOST_CHARACTERS + 1)
+    except (OSError, ValueError) as error:
+        words = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{option} {path}: {words}", hint="name a readable file, or - for stdin") from error
+
+
+def _pasted(words: list[str]) -> dict[str, Pasted]:
+    """Node -> what was pasted for it; without NODE it is for the one node there is."""
+    split = [_split(word) for word in words]
+    named = list(dict.fromkeys(node for node, _ in split if node))
+    if len(named) > 1 and any(not node for node, _ in split):
+        raise UsageError("--output FILE without NODE= among several nodes", hint="write --output NODE=FILE")
+    found: dict[str, Pasted] = {}
+    for node, path in split:
+        name = node or (named[0] if named else UNNAMED)
+        made = parse_pasted(_read(path, "--output"))
+        found[name] = together(found[name], made) if name in found else made
+    return found
+
+
+def _dumps(words: list[str], nodes: list[str]) -> dict[str, Topology]:
+    """Node -> its topology; without NODE= it holds for all, as nodes of a kind are built alike."""
+    found: dict[str, Topology] = {}
+    for word in words:
+        node, path = _split(word)
+        try:
+            made = parse_topology(_read(path, "--topo"))
+        except ValueError as error:
+            raise UsageError(
+                f"--topo {path}: {error}", hint="give a file that NCCL_TOPO_DUMP_FILE named"
+            ) from error
+        if node and node not in nodes:
+            raise UsageError(
+                f"--topo {word}: no node is called {node}", hint=f"nodes: {', '.join(nodes[:8])}"
+            )
+        found.update(dict.fromkeys([node] if node else nodes, made))
+    return found
+
+
+def _known(
+    node: Node, pasted: Pasted | None, topology: Topology | None, version: choice.Version | None
+) -> Known:
+    """Facts of a node with what was pasted for it on top."""
+    unknown = dict(node.unknown)
+    told = node.interpreter.nccl
+    if pasted and pasted.interfaces:
+        unknown.pop("interfaces", None)
+        node = dataclasses.replace(node, interfaces=pasted.interfaces)
+    if pasted and pasted.rdma_ports:
+        unknown.pop("rdma_ports", None)
+        node = dataclasses.replace(node, rdma_ports=pasted.rdma_ports)
+    return Known(
+        dataclasses.replace(node, unknown=unknown),
+        version or choice.version_of(told),
+        bool(version or told),
+        pasted.interfaces_in_kernel_order if pasted and pasted.interfaces else True,
+        pasted.devices_in_library_order if pasted and pasted.rdma_ports else True,
+        topology or Topology(),
+        pasted.matrix if pasted else Matrix(),
+    )
+
+
+def as_json(made: Prediction) -> dict[str, Any]:
+    """One node as INTERFACE.md promises it."""
+    boot = made.bootstrap
+    return {
+        "name": printable(made.name),
+        "bootstrap": {"interface": printable(boot.interface), "address": choice.shown(boot)}
+        if boot
+        else None,
+        "network": printable(made.network) or None,
+        "interfaces": [printable(i) for i in made.interfaces],
+        "oob": printable(made.oob) or None,
+        "used": [{"gpu": u.gpu, "device": printable(u.device)} for u in made.used],
+        "log_line": printable(made.log_line, 4000) or None,
+        "because": [printable(b) for b in _reasons(made)],
+        "confidence": made.confidence,
+    }
+
+
+def _reasons(made: Prediction) -> list[str]:
+    return [
+        *made.because,
+        *(f"not sure: {d}" for d in made.doubts),
+        *(f"not known: {m}" for m in made.missing),
+    ]
+
+
+def as_text(made: Prediction) -> str:
+    """One node for people."""
+    boot = made.bootstrap
+    rows = [
+        ("bootstrap", f"{boot.interface} {choice.shown(boot)}" if boot else "-"),
+        ("network", made.network or "-"),
+        ("devices", " ".join(made.interfaces) or "-"),
+        ("out of band", made.oob or "-"),
+        ("used", ", ".join(f"GPU {u.gpu}: {u.device}" for u in made.used) or "-"),
+        ("NCCL will say", made.log_line or "-"),
+        ("confidence", made.confidence),
+    ]
+    lines = [printable(made.name), *(f"  {name:<14} {printable(value, 4000)}" for name, value in rows)]
+    return "\n".join([*lines, *(f"  - {printable(reason)}" for reason in _reasons(made))])

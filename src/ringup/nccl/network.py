@@ -1,0 +1,347 @@
+"""
+The whole of NCCL's choice on one node: bootstrap, network, devices, and the line it will print.
+
+A pure function of facts, environment and version; what is not known is named, and the confidence told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ringup.facts import Node, RdmaPort
+from ringup.nccl import choice, gids, names, rdma, topology, traps
+from ringup.nccl.choice import Choice, Version
+from ringup.parse.topology import Matrix, Topology
+
+BUILT_IN = ("IB", "Socket")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a node, and how well."""
+
+    node: Node
+    """`node.unknown` holds "interfaces" and "rdma_ports" where these could not be read."""
+    version: Version = choice.ASSUMED
+    version_is_known: bool = True
+    interfaces_in_kernel_order: bool = True
+    devices_in_library_order: bool = True
+    topology: Topology = field(default_factory=Topology)
+    matrix: Matrix = field(default_factory=Matrix)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """NCCL's choice on one node."""
+
+    name: str
+    bootstrap: Choice | None
+    network: str
+    """"IB", "Socket", a plugin's name, or "" where NCCL fails (or it cannot be told)."""
+    interfaces: tuple[str, ...] = ()
+    oob: str = ""
+    used: tuple[topology.Use, ...] = ()
+    log_line: str = ""
+    because: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def confidence(self) -> Literal["high", "medium", "low"]:
+        """Low where a fact is missing, medium where a known fact allows another outcome."""
+        return "low" if self.missing else "medium" if self.doubts else "high"
+
+
+@dataclass
+class _Notes:
+    because: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def predict(known: Known, env: Mapping[str, str]) -> Prediction:
+    """What NCCL does on this node with `env` set beyond the node's own environment."""
+    node = _located(known)
+    known = dataclasses.replace(known, node=node)
+    environment = choice.effective(node, env)
+    notes = _Notes()
+    if not known.version_is_known:
+        shown = ".".join(map(str, known.version))
+        notes.doubts.append(f"NCCL's version is not known, {shown} is assumed (--nccl VERSION)")
+    found = _bootstrap(known, environment, notes)
+    traps_found = traps.all_traps(environment, node.interfaces, node.rdma_ports, known.version)
+    if found is None and "interfaces" not in node.unknown:
+        line = "Bootstrap : no socket interface found"
+        if environment.get("NCCL_COMM_ID"):
+            line = "NET/Socket : No usable listening interface found"
+        notes.because.append("no interface is left for the bootstrap: every communicator fails")
+        return _made(known, None, "", notes, traps_found, log_line=line)
+    if _only_dead_interfaces(known, environment):
+        value = environment["NCCL_SOCKET_IFNAME"]
+        notes.because.append(
+            f"NCCL_SOCKET_IFNAME={value} leaves only interfaces of ports that are DOWN, which seldom have an "
+            "address: every communicator fails"
+        )
+        return _made(known, None, "", notes, traps_found, log_line="Bootstrap : no socket interface found")
+    return _with_network(known, environment, found, notes, traps_found)
+
+
+def _located(known: Known) -> Node:
+    """The node with PCI addresses of its RDMA devices where only the dump knows them."""
+    where = {net.name: way[-1].bus_id for _, way in known.topology.devices() for net in way[-1].nets}
+    if not where:
+        return known.node
+    ports = [
+        p if p.bus_id else dataclasses.replace(p, bus_id=where.get(p.device, ""))
+        for p in known.node.rdma_ports
+    ]
+    return dataclasses.replace(known.node, rdma_ports=tuple(ports))
+
+
+def _bootstrap(known: Known, environment: Mapping[str, str], notes: _Notes) -> Choice | None:
+    node = known.node
+    if "interfaces" in node.unknown:
+        notes.missing.append(f"the interfaces and their addresses ({node.unknown['interfaces']})")
+        return None
+    if environment.get("NCCL_COMM_ID"):
+        found = tuple(choice.in_subnet_of(node.interfaces, environment["NCCL_COMM_ID"]))[:1]
+    else:
+        found = choice.interfaces(node.interfaces, environment, known.version, 1)
+    if not found:
+        return None
+    first = found[0]
+    notes.because.append(f"bootstrap on {first.interface} {choice.shown(first)}: {first.because}")
+    if first.address.lower().startswith("fe80:"):
+        notes.because.append(
+            f"{first.interface} has only a link-local address: peers connect only if it has the same index "
+            "on every node"
+        )
+    if not known.interfaces_in_kernel_order:
+        others = choice.interfaces(node.interfaces, environment, known.version, 2)
+        if len(others) > 1 or len(node.interfaces) > 2:
+            notes.doubts.append(
+                "ifconfig sorts interfaces by name, NCCL takes the kernel's order (`ip addr` shows it)"
+            )
+    return first
+
+
+def _only_dead_interfaces(known: Known, environment: Mapping[str, str]) -> bool:
+    """Addresses unknown, and every known interface the filter allows is one of a port that is DOWN."""
+    value = environment.get("NCCL_SOCKET_IFNAME", "")
+    if "interfaces" not in known.node.unknown or len(value) < 2 or value.startswith("^"):
+        return False
+    accepted = names.parse(value)
+    allowed = [p for p in known.node.rdma_ports if p.netdev and accepted.accepts(p.netdev)]
+    named = {item.name for item in accepted.items}
+    return bool(allowed) and named <= {p.netdev for p in allowed} and all(p.state == "DOWN" for p in allowed)
+
+
+def _with_network(
+    known: Known,
+    environment: Mapping[str, str],
+    found: Choice | None,
+    notes: _Notes,
+    traps_found: tuple[str, ...],
+) -> Prediction:
+    forced = environment.get("NCCL_NET", "")
+    plugin = environment.get("NCCL_NET_PLUGIN", "")
+    if plugin and plugin.lower() != "none":
+        notes.missing.append(f"whether the plugin NCCL_NET_PLUGIN={plugin} loads: if it does, it goes first")
+    if forced and forced.lower() not in ("ib", "socket"):
+        notes.missing.append(f"whether a plugin with a network called {forced} is there")
+        notes.because.append(
+            f"NCCL_NET={forced}: only a network of that name, from a plugin; else init fails"
+        )
+        return _made(known, found, forced, notes, traps_found)
+    if forced.lower() != "socket":
+        made = _verbs(known, environment, notes)
+        if made.taken:
+            return _over_verbs(known, environment, found, made, notes, traps_found)
+        if forced:
+            line = f"Error: network {forced} not found."
+            if known.version >= (2, 27, 0):
+                line = "Failed to initialize any NET plugin"
+            notes.because.append(f"NCCL_NET={forced} forbids falling back: init fails")
+            return _made(known, found, "", notes, traps_found, log_line=line)
+    else:
+        notes.because.append(f"NCCL_NET={forced}: RDMA devices are not looked at")
+    return _over_sockets(known, environment, found, notes, traps_found)
+
+
+def _verbs(known: Known, environment: Mapping[str, str], notes: _Notes) -> rdma.Ports:
+    """The RDMA ports NCCL would take; why none is said."""
+    node = known.node
+    if rdma.is_disabled(environment):
+        notes.because.append(
+            f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']}: RDMA devices are not looked at"
+        )
+        return rdma.Ports()
+    if "rdma_ports" in node.unknown:
+        notes.missing.append(f"the RDMA devices ({node.unknown['rdma_ports']}); taken as none")
+        return rdma.Ports()
+    made = rdma.ports(
+        node.rdma_ports, environment, known.version, in_library_order=known.devices_in_library_order
+    )
+    notes.because += made.because
+    notes.doubts += made.doubts
+    notes.missing += made.missing
+    if not made.taken and node.rdma_ports:
+        notes.because.append(
+            "no RDMA port is left: NCCL says `NET/IB : No device found.` and falls back to sockets"
+        )
+        if any(p.device.startswith(("efa", "rdmap")) for p in node.rdma_ports):
+            notes.missing.append("whether the OFI plugin is there, which drives EFA devices")
+    elif not made.taken:
+        notes.because.append("there is no RDMA device")
+    return made
+
+
+def _over_verbs(
+    known: Known,
+    environment: Mapping[str, str],
+    found: Choice | None,
+    made: rdma.Ports,
+    notes: _Notes,
+    traps_found: tuple[str, ...],
+) -> Prediction:
+    oob, oob_shown = "", "INTERFACE:ADDRESS"
+    if "interfaces" not in known.node.unknown:
+        first = choice.interfaces(known.node.interfaces, environment, known.version, 1)
+        if not first:
+            notes.because.append("NET/IB : No IP interface found.")
+            return _over_sockets(known, environment, found, notes, traps_found)
+        oob, oob_shown = first[0].interface, f"{first[0].interface}:{choice.shown(first[0])}"
+    layers = {p.link_layer for p in made.taken if p.link_layer}
+    if len(layers) > 1:
+        notes.because.append("RoCE and InfiniBand are both listed: NCCL prefers neither by its kind")
+    for port in made.taken:
+        chosen = gids.gid_index(port, environment, known.version)
+        if port.link_layer == "Ethernet":
+            notes.because.append(chosen.because)
+    devices = [
+        topology.Where(d.name, "/".join(n for p in d.ports for n in (p.device, p.bus_id)), d.speed_mbit_s)
+        for d in made.devices
+    ]
+    used = _used(known, environment, devices, notes)
+    return _made(
+        known,
+        found,
+        "IB",
+        notes,
+        traps_found,
+        interfaces=tuple(rdma.shown(p) for p in made.taken),
+        oob=oob,
+        used=used,
+        log_line=rdma.line(made, environment, known.version, oob_shown),
+    )
+
+
+def _over_sockets(
+    known: Known,
+    environment: Mapping[str, str],
+    found: Choice | None,
+    notes: _Notes,
+    traps_found: tuple[str, ...],
+) -> Prediction:
+    node = known.node
+    if "interfaces" in node.unknown:
+        return _made(known, found, "Socket", notes, traps_found)
+    chosen = choice.interfaces(node.interfaces, environment, known.version, choice.MAX_INTERFACES)
+    if not chosen:
+        notes.because.append("no interface is left for sockets: init fails")
+        return _made(known, found, "", notes, traps_found)
+    if len(chosen) > 1:
+        notes.because.append(f"all {len(chosen)} interfaces become devices that carry data")
+    by_netdev = {p.netdev: p for p in node.rdma_ports if p.netdev}
+    devices = []
+    for one in chosen:
+        port = by_netdev.get(one.interface, RdmaPort("", 0))
+        interface = node.interface(one.interface)
+        rate = (interface.speed_gbit_s if interface else None) or port.rate_gbit_s or 0.0
+        devices.append(
+            topology.Where(one.interface, f"{one.interface}/{port.device}/{port.bus_id}", rate * 1000)
+        )
+    used = _used(known, environment, devices, notes)
+    for use in used:
+        local = next(c for c in chosen if c.interface == use.device)
+        if local.address.lower().startswith("fe80:"):
+            notes.because.append(
+                f"data of GPU {use.gpu} goes over {use.device}, which has a link-local address only"
+            )
+    return _made(
+        known,
+        found,
+        "Socket",
+        notes,
+        traps_found,
+        interfaces=tuple(f"{c.interface}:{choice.shown(c)}" for c in chosen),
+        used=used,
+        log_line=choice.sockets_line(chosen),
+    )
+
+
+def _used(
+    known: Known, environment: Mapping[str, str], devices: list[topology.Where], notes: _Notes
+) -> tuple[topology.Use, ...]:
+    """Which device each GPU uses, where the tree (or the matrix) tells enough."""
+    with_rates = [_with_dump_speed(known.topology, d) for d in devices]
+    if known.topology.cpus:
+        found = topology.paths(known.topology, with_rates, known.version)
+    elif known.matrix.distance:
+        found = topology.matrix_paths(known.matrix, with_rates)
+        notes.doubts.append("nvidia-smi topo -m tells no PCI bandwidth: gen 4 x16 is assumed")
+    else:
+        if len(devices) > 1:
+            notes.because.append("which of them a GPU uses depends on the PCI tree (--topo FILE)")
+        return ()
+    lost = sorted({d.name for d in devices} - {n for options in found.values() for n in options})
+    if lost or not found:
+        what = ", ".join(lost) or "GPUs"
+        notes.doubts.append(
+            f"the topology given does not show {what}: which device a GPU uses cannot be told"
+        )
+        return ()
+    made = topology.choose(found, environment, known.version)
+    notes.doubts += made.doubts
+    notes.because += [f"GPU {u.gpu} uses {u.device}: {u.because}" for u in made.uses]
+    return made.uses
+
+
+def _with_dump_speed(tree: Topology, device: topology.Where) -> topology.Where:
+    """The speed NCCL itself measured, where the dump lists this very device."""
+    listed = {n.name: n.speed_mbit_s for _, way in tree.devices() for n in way[-1].nets}
+    listed.update({n.name: n.speed_mbit_s for cpu in tree.cpus for n in cpu.nets})
+    names_of = device.place.split("/")
+    known = [listed[name] for name in names_of[:1] if listed.get(name, 0) > 0]
+    if known and (not device.speed_mbit_s or "+" not in device.name):
+        return dataclasses.replace(device, speed_mbit_s=float(known[0]))
+    return device
+
+
+def _made(
+    known: Known,
+    found: Choice | None,
+    network: str,
+    notes: _Notes,
+    traps_found: tuple[str, ...],
+    *,
+    interfaces: tuple[str, ...] = (),
+    oob: str = "",
+    used: tuple[topology.Use, ...] = (),
+    log_line: str = "",
+) -> Prediction:
+    return Prediction(
+        known.node.name,
+        found,
+        network,
+        interfaces,
+        oob,
+        used,
+        log_line,
+        tuple(dict.fromkeys([*traps_found, *notes.because])),
+        tuple(dict.fromkeys(notes.doubts)),
+        tuple(dict.fromkeys(notes.missing)),
+    )

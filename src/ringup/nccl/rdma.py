@@ -1,0 +1,241 @@
+"""
+Which RDMA ports NCCL takes, in which order, and which it fuses.
+
+NCCL `ncclIbInit` / `ncclIbInitDevices` (src/transport/net_ib.cc, from 2.28 src/transport/net_ib/).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ringup.facts import RdmaPort
+from ringup.nccl import names
+from ringup.nccl.choice import Version
+
+MOST_DEVICES_FROM: Version = (2, 18, 5)
+"""From here on MAX_IB_DEVS is 32, before 16."""
+FUSES_IN_VERBS: tuple[Version, Version] = ((2, 20, 3), (2, 24, 0))
+"""The verbs transport itself fuses ports of one card, and its line says so; later the topology code does."""
+PCI_ORDER: Version = (2, 29, 7)
+"""From here on devices are sorted by PCI address."""
+_PLACELESS = re.compile(r"[0-9a-f]+:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One network device of NCCL's: a port, or several fused into one."""
+
+    ports: tuple[RdmaPort, ...]
+
+    @property
+    def name(self) -> str:
+        """`mlx5_1:1`, or `mlx5_0+mlx5_1` fused."""
+        return self.ports[0].name if len(self.ports) == 1 else "+".join(p.device for p in self.ports)
+
+    @property
+    def speed_mbit_s(self) -> float:
+        """Sum of its ports; NCCL computes it from the verbs' speed and width codes."""
+        return sum((p.rate_gbit_s or 0.0) * 1000 for p in self.ports)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """What NCCL makes of a node's ports."""
+
+    taken: tuple[RdmaPort, ...] = ()
+    """In the order of NCCL's line."""
+    devices: tuple[Device, ...] = ()
+    """The same, fused."""
+    because: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """Why the list may differ."""
+    missing: tuple[str, ...] = ()
+    """Facts that were not there."""
+
+
+def number(environment: Mapping[str, str], name: str, default: int) -> int:
+    """
+    A variable as NCCL's NCCL_PARAM reads it: strtoll with base 0, so text that is no number is 0.
+
+    >>> number({"A": "0x2"}, "A", 5), number({"A": "true"}, "A", 5), number({"A": ""}, "A", 5)
+    (2, 0, 5)
+    """
+    text = environment.get(name, "")
+    if not text:
+        return default
+    match = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|\d+)", text)
+    if not match:
+        return 0
+    digits = match[2][:20]
+    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits.startswith("0") else 10
+    kept = re.match("[0-7]*", digits)[0] if base == 8 else digits  # type: ignore[index]
+    value = int(kept or "0", base)
+    return -value if match[1] == "-" else value
+
+
+def is_disabled(environment: Mapping[str, str]) -> bool:
+    """Whether NCCL_IB_DISABLE turns the built-in RDMA transport off."""
+    return number(environment, "NCCL_IB_DISABLE", 0) != 0
+
+
+def hca_filter(environment: Mapping[str, str], version: Version) -> names.Filter:
+    """NCCL_IB_HCA as NCCL reads it."""
+    return names.parse(environment.get("NCCL_IB_HCA", ""), most_devices(version))
+
+
+def most_devices(version: Version) -> int:
+    """MAX_IB_DEVS, which bounds the devices and the names in NCCL_IB_HCA."""
+    return 32 if version >= MOST_DEVICES_FROM else 16
+
+
+def ports(
+    all_ports: Sequence[RdmaPort],
+    environment: Mapping[str, str],
+    version: Version,
+    *,
+    in_library_order: bool = True,
+) -> Ports:
+    """The ports NCCL takes of all a node has; `in_library_order` tells whether their order is libibverbs'."""
+    accepted = hca_filter(environment, version)
+    value = environment.get("NCCL_IB_HCA", "")
+    taken: list[RdmaPort] = []
+    because: list[str] = []
+    doubts: list[str] = []
+    missing: list[str] = []
+    for port in all_ports:
+        if port.state not in ("ACTIVE", ""):
+            because.append(f"{port.name} is {port.state}: NCCL takes ACTIVE ports only")
+        elif not port.can_open:
+            because.append(f"{port.name} cannot be opened: /dev/infiniband is missing or not ours to open")
+        elif port.link_layer not in ("InfiniBand", "Ethernet", ""):
+            because.append(f"{port.name} has link layer {port.link_layer}: only a plugin can use it")
+        elif not accepted.accepts(port.device, port.number):
+            because.append(f"{port.name} is left out by NCCL_IB_HCA={value}")
+        else:
+            taken.append(port)
+            if not port.state:
+                missing.append(f"the state of {port.name} (taken as ACTIVE; ibstatus shows it)")
+            if not port.link_layer:
+                missing.append(f"the link layer of {port.name} (ibstatus shows it)")
+    if len(taken) > most_devices(version):
+        because.append(f"only the first {most_devices(version)} devices count")
+        taken = taken[: most_devices(version)]
+    taken = _ordered(taken, environment, version, in_library_order, because, doubts)
+    fused = _fused(taken, environment, version, because, doubts)
+    return Ports(tuple(taken), fused, tuple(because), tuple(doubts), tuple(missing))
+
+
+def _ordered(
+    taken: list[RdmaPort],
+    environment: Mapping[str, str],
+    version: Version,
+    in_library_order: bool,
+    because: list[str],
+    doubts: list[str],
+) -> list[RdmaPort]:
+    if len({p.device for p in taken}) < 2:
+        return taken
+    if version >= PCI_ORDER and number(environment, "NCCL_IB_DEVICE_PCI_ORDER", 1):
+        if all(_PLACELESS.fullmatch(p.bus_id) for p in taken):
+            because.append("from 2.29.7 on devices stand in the order of their PCI addresses")
+            return sorted(taken, key=lambda p: (bus_number(p.bus_id), p.number))
+        doubts.append("from 2.29.7 on devices are sorted by PCI address, which is not known here")
+    elif not in_library_order and len({p.device for p in taken}) > 10:
+        doubts.append("the order of more than ten devices is libibverbs' own (ibv_devinfo -l shows it)")
+    return taken
+
+
+def bus_number(bus_id: str) -> int:
+    """
+    A PCI address as one number, which is what NCCL sorts by.
+
+    >>> bus_number("0000:2e:00.1") < bus_number("0000:a8:00.0")
+    True
+    """
+    return int(re.sub(r"[^0-9a-f]", "", bus_id.lower()) or "0", 16)
+
+
+def card(port: RdmaPort, environment: Mapping[str, str]) -> str:
+    """
+    What all ports of one card share, "" where that cannot be told.
+
+    The PCI address without the function digit (virtual functions merged unless NCCL_IB_MERGE_VFS=0),
+    else all but the last digit of the port's own GUID.
+    """
+    if _PLACELESS.fullmatch(port.bus_id):
+        head = port.bus_id[:-1]
+        return f"{head[:-3]}00." if number(environment, "NCCL_IB_MERGE_VFS", 1) else head
+    default = next((g.gid for g in port.gids if g.index == 0 and g.gid.startswith("fe80::")), "")
+    return f"guid {default[:-1]}" if len(default) > 12 else ""
+
+
+def _fused(
+    taken: list[RdmaPort],
+    environment: Mapping[str, str],
+    version: Version,
+    because: list[str],
+    doubts: list[str],
+) -> tuple[Device, ...]:
+    """Ports of one card and link layer as one device, as this version does it by default."""
+    first, last = FUSES_IN_VERBS
+    per_card = 0
+    if first <= version < last:
+        per_card = 2 if number(environment, "NCCL_IB_MERGE_NICS", 1) else 0
+    elif version >= last:
+        level = environment.get("NCCL_NET_MERGE_LEVEL", "") or "PORT"
+        per_card = 4 if level != "LOC" and number(environment, "NCCL_IB_MERGE_NICS", 1) else 0
+        if level not in ("LOC", "PORT") or environment.get("NCCL_NET_FORCE_MERGE"):
+            doubts.append(
+                "NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE fuse devices in ways not followed here"
+            )
+    made: list[Device] = []
+    for port in taken:
+        same = card(port, environment)
+        found = next(
+            (
+                n
+                for n, d in enumerate(made)
+                if _together(d, port, same, environment) and len(d.ports) < per_card
+            ),
+            None,
+        )
+        if not same or found is None:
+            made.append(Device((port,)))
+            continue
+        made[found] = Device((*made[found].ports, port))
+        because.append(f"{made[found].name} are ports of one card: NCCL fuses them into one device")
+        if not port.bus_id:
+            doubts.append(f"that {made[found].name} share a card is a guess from their GUIDs")
+    return tuple(made)
+
+
+def _together(device: Device, port: RdmaPort, same: str, environment: Mapping[str, str]) -> bool:
+    one = device.ports[0]
+    return card(one, environment) == same and one.guid == port.guid and one.link_layer == port.link_layer
+
+
+def shown(port: RdmaPort) -> str:
+    """As NCCL's line has it: `mlx5_1:1/IB`, `mlx5_0:1/RoCE`; `?` where the link layer is not known."""
+    return f"{port.name}/{ {'InfiniBand': 'IB', 'Ethernet': 'RoCE'}.get(port.link_layer, '?') }"
+
+
+def line(made: Ports, environment: Mapping[str, str], version: Version, oob: str) -> str:
+    """
+    The line NCCL prints for it; `oob` is INTERFACE:ADDRESS of the out-of-band connection.
+
+    [RO] needs libibverbs with the 1.8 interface, which is taken for granted.
+    """
+    place = {port: n for n, port in enumerate(made.taken)}
+    entries = []
+    for n, device in enumerate(made.devices if FUSES_IN_VERBS[0] <= version < FUSES_IN_VERBS[1] else ()):
+        inner = ", ".join(f"[{place[p]}] {shown(p)}" for p in device.ports)
+        entries.append(
+            f"[{n}]={{{inner}}}"
+            if len(device.ports) > 1
+            else f"[{place[device.ports[0]]}]{shown(device.ports[0])}"
+        )
+    listed = " ".join(entries or [f"[{n}]{shown(p)}" for n, p in enumerate(made.taken)])
+    relaxed = number(environment, "NCCL_IB_PCI_RELAXED_ORDERING", 2) in (1, 2)
+    return f"NET/IB : Using {listed} {'[RO]' if relaxed else ''}; OOB {oob}<0>"

@@ -1,0 +1,272 @@
+"""
+Which network device each GPU uses: bandwidth of the path first, then its length.
+
+NCCL src/graph/topo.cc (`ncclTopoGetLocalNet`, `ncclTopoFlattenBcmSwitches`) and paths.cc, 2.18 to 2.30.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ringup.nccl.choice import Version
+from ringup.parse.topology import Cpu, Matrix, Pci, Topology
+
+ORDER = ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")
+"""Kinds of path, close to far."""
+_LANE = {
+    "2.5": 15,
+    "5": 30,
+    "5.0": 30,
+    "8": 60,
+    "8.0": 60,
+    "16": 120,
+    "16.0": 120,
+    "32": 240,
+    "32.0": 240,
+    "64.0": 480,
+}
+"""GT/s -> units of 100 Mbit/s per lane, kvDictPciGen; anything else counts as 60."""
+SMALL_STEP: Version = (2, 30, 7)
+"""From here on a GPU's number is taken modulo the GPUs that share its devices."""
+INTEL_LATER: Version = (2, 26, 0)
+"""Sapphire and Emerald Rapids have figures of their own in later releases only."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """Between a GPU and a device."""
+
+    gbyte_s: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class Where:
+    """What the choice needs to know of one network device."""
+
+    name: str
+    place: str
+    """Names the tree may have for it, `/` between them: RDMA device, interface, PCI address."""
+    speed_mbit_s: float
+
+
+@dataclass(frozen=True)
+class Use:
+    """GPU `gpu` sends through `device`."""
+
+    gpu: int
+    device: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Used:
+    """The whole choice; `doubts` says what could make it another."""
+
+    uses: tuple[Use, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+def pci_gbyte_s(pci: Pci) -> float:
+    """
+    Bandwidth NCCL ascribes to a PCI link.
+
+    >>> pci_gbyte_s(Pci("0000:63:00.0", 0, "16.0 GT/s PCIe", 16))
+    24.0
+    """
+    match = re.match(r"[\d.]+", pci.link_gt_s)
+    return (pci.link_width or 16) * _LANE.get(match[0] if match else "", 60) / 80
+
+
+def cpu_gbyte_s(cpu: Cpu, version: Version) -> float:
+    """Bandwidth NCCL ascribes to the link between CPUs."""
+    if cpu.arch == "ppc64":
+        return 32.0
+    if cpu.arch == "arm64":
+        return 6.0
+    if cpu.vendor == "AuthenticAMD":
+        return 16.0
+    if cpu.vendor == "GenuineIntel" and cpu.family == 6:
+        steps = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0)) if version >= INTEL_LATER else ((0x55, 10.0),)
+        return next((rate for model, rate in steps if cpu.model >= model), 6.0)
+    return 6.0 if cpu.vendor else 5000.0
+
+
+def flattened(cpu: Cpu) -> Cpu:
+    """The tree with Broadcom PEX switches of two levels as one, as NCCL sees them."""
+    return dataclasses.replace(cpu, children=tuple(_flat(child) for child in cpu.children))
+
+
+def _generation(pci: Pci, level: int) -> int:
+    vendor, device, sub_vendor, sub_device = pci.ids
+    whole = vendor << 48 | device << 32 | sub_vendor << 16 | sub_device
+    if whole & ~0xFFF == 0x1000C0101000A000:
+        return 4
+    return 5 if whole & ~0xFFF == 0x1000C03010000000 | level * 0x1000 else 0
+
+
+def _flat(pci: Pci) -> Pci:
+    children = tuple(_flat(child) for child in pci.children)
+    generation = _generation(pci, 0)
+    if generation:
+        kept = [c for c in children if c.gpu is not None or c.nets or _generation(c, 1) != generation]
+        for child in children:
+            if child not in kept:
+                kept += child.children
+        children = tuple(kept)
+    return dataclasses.replace(pci, children=children)
+
+
+@dataclass(frozen=True)
+class _Spot:
+    """An element with its way up."""
+
+    cpu: int
+    way: tuple[Pci, ...]
+
+    @property
+    def to_cpu_gbyte_s(self) -> float:
+        return min((pci_gbyte_s(p) for p in self.way), default=5000.0)
+
+
+def _between(
+    gpu: _Spot, card: _Spot, cpus: Sequence[Cpu], version: Version, direct: bool, speed: float
+) -> Path:
+    """The path NCCL computes; `speed` in GB/s; without GPUDirect it goes by way of the GPU's CPU."""
+    shared = 0
+    for one, other in zip(gpu.way, card.way, strict=False):
+        if one.bus_id != other.bus_id or one.index != other.index:
+            break
+        shared += 1
+    if shared and direct:
+        own, rest = gpu.way[shared:], card.way[shared:]
+        rate = min([pci_gbyte_s(p) for p in (*own, *rest)] or [5000.0])
+        bridges = len(own) + len(rest) - 2
+        return Path(min(rate, speed), "PIX" if bridges <= 0 else "PXB")
+    rate = min(gpu.to_cpu_gbyte_s, card.to_cpu_gbyte_s, speed)
+    if gpu.cpu == card.cpu:
+        return Path(rate, "PHB")
+    return Path(min(rate, cpu_gbyte_s(cpus[gpu.cpu], version)), "SYS")
+
+
+def paths(topology: Topology, devices: Sequence[Where], version: Version) -> dict[int, dict[str, Path]]:
+    """GPU -> device's name -> path, devices in the tree's order; devices not in the tree are left out."""
+    flat = Topology(tuple(flattened(cpu) for cpu in topology.cpus))
+    gpus: dict[int, tuple[_Spot, bool]] = {}
+    cards: dict[str, tuple[_Spot, bool]] = {}
+    for cpu, way in flat.devices():
+        spot = _Spot(flat.cpus.index(cpu), way)
+        last = way[-1]
+        if last.gpu is not None:
+            gpus[last.gpu] = spot, last.gpu_gpudirect
+        cards[last.bus_id] = spot, any(n.gpudirect for n in last.nets)
+        for net in last.nets:
+            cards[net.name] = spot, net.gpudirect
+    for n, cpu in enumerate(flat.cpus):
+        cards.update({net.name: (_Spot(n, ()), False) for net in cpu.nets})
+    found: dict[int, dict[str, Path]] = {}
+    located = [(w, cards[p]) for w in devices for p in [_place(w, cards)] if p]
+    located.sort(key=lambda pair: pair[1][0].way[-1].index if pair[1][0].way else 0)
+    for gpu, (spot, gpu_direct) in sorted(gpus.items()):
+        found[gpu] = {
+            w.name: _between(
+                spot, where, flat.cpus, version, gpu_direct and direct, (w.speed_mbit_s or 10000.0) / 8000
+            )
+            for w, (where, direct) in located
+        }
+    return found
+
+
+def _place(device: Where, cards: Mapping[str, object]) -> str:
+    return next((name for name in device.place.split("/") if name and name in cards), "")
+
+
+def matrix_paths(matrix: Matrix, devices: Sequence[Where]) -> dict[int, dict[str, Path]]:
+    """The same from `nvidia-smi topo -m`, which tells distance and no bandwidth: PCI gen 4 x16 is assumed."""
+    kinds = {"NODE": "PHB", "X": "LOC"}
+    found: dict[int, dict[str, Path]] = {}
+    for (gpu, name), cell in sorted(matrix.distance.items()):
+        for device in devices:
+            if name in device.place.split("/"):
+                kind = kinds.get(cell, cell)
+                rate = min((device.speed_mbit_s or 10000.0) / 8000, 16.0 if kind == "SYS" else 24.0)
+                found.setdefault(gpu, {})[device.name] = Path(rate, kind)
+    return found
+
+
+def best(options: Mapping[str, Path]) -> list[str]:
+    """The devices with the largest bandwidth, among them the closest, in the tree's order."""
+    key = {name: (-path.gbyte_s, ORDER.index(path.kind)) for name, path in options.items()}
+    return [name for name in options if key[name] == min(key.values())]
+
+
+def mirrored(number: int, power: int) -> int:
+    """
+    The low bits of a number the other way round, within a power of two: NCCL's mirrorBits.
+
+    >>> [mirrored(n, 4) for n in range(4)]
+    [0, 2, 1, 3]
+    """
+    mirror, bit, high = 0, 1, power >> 1
+    while high:
+        mirror |= high if number & bit else 0
+        bit, high = bit << 1, high >> 1
+    return mirror
+
+
+def choose(found: Mapping[int, Mapping[str, Path]], environment: Mapping[str, str], version: Version) -> Used:
+    """What each GPU uses on all its channels, from its paths."""
+    uses: list[Use] = []
+    doubts: list[str] = []
+    for gpu, options in found.items():
+        near = best(options)
+        if not near:
+            continue
+        sharing = [g for g, o in found.items() if _closest_to(near[0], g, o, found)]
+        for name in _spread(gpu, near, sharing, environment, version):
+            uses.append(Use(gpu, name, _reason(name, options, near)))
+    if any(len(best(o)) > 1 for o in found.values()) and len(found) > 1:
+        doubts.append("several GPUs share equally good devices: the ring search may pair them otherwise")
+    if len(found) > 1 and any(o[n].kind in ("PHB", "SYS") for o in found.values() for n in best(o)):
+        doubts.append("a GPU without a device of its own may send by way of another over NVLink (PXN)")
+    return Used(tuple(uses), tuple(doubts))
+
+
+def _closest_to(
+    device: str, gpu: int, options: Mapping[str, Path], found: Mapping[int, Mapping[str, Path]]
+) -> bool:
+    """Whether `gpu` is among the GPUs best placed for `device`."""
+    reach = {str(g): o[device] for g, o in found.items() if device in o}
+    return device in options and str(gpu) in best(reach)
+
+
+def _spread(
+    gpu: int, near: list[str], sharing: list[int], environment: Mapping[str, str], version: Version
+) -> list[str]:
+    """The devices of all channels, first channel first."""
+    count = len(near)
+    start = gpu % max(1, len(sharing)) if version >= SMALL_STEP else gpu
+    if version < (2, 19):
+        start = sharing.index(gpu) if gpu in sharing else gpu
+    if count & (count - 1) == 0 and version >= (2, 19):
+        start = mirrored(start, count)
+    each = -(-count // max(1, len(sharing)))
+    policy = environment.get("NCCL_NETDEVS_POLICY", "") if version >= (2, 28, 3) else ""
+    if policy.upper() == "ALL":
+        each = count
+    elif match := re.fullmatch(r"MAX:(\d{1,6})", policy.upper()):
+        each = min(max(1, int(match[1])), count)
+    return list(dict.fromkeys(near[(start + channel) % count] for channel in range(each)))
+
+
+def _reason(name: str, options: Mapping[str, Path], near: list[str]) -> str:
+    shown = ", ".join(f"{n} {p.gbyte_s:g} GB/s {p.kind}" for n, p in options.items())
+    if len(options) == 1:
+        return f"the only one ({shown})"
+    if len(near) > 1:
+        return f"one of {len(near)} equally good ({shown})"
+    widest = [n for n, p in options.items() if p.gbyte_s == options[name].gbyte_s]
+    return f"{'most bandwidth' if len(widest) == 1 else 'closest of the fastest'} ({shown})"

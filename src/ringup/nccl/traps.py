@@ -1,0 +1,154 @@
+"""
+What a setting does that whoever wrote it did not mean: the traps of NCCL's filters and switches.
+
+Each sentence names the value and what NCCL makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ringup.facts import Interface, RdmaPort
+from ringup.nccl import names
+from ringup.nccl.choice import Version
+from ringup.nccl.rdma import is_disabled, most_devices, number
+
+MOST_INTERFACE_NAMES = 16
+
+
+def all_traps(
+    environment: Mapping[str, str],
+    interfaces: Sequence[Interface],
+    ports: Sequence[RdmaPort],
+    version: Version,
+) -> tuple[str, ...]:
+    """Everything worth saying about the settings, in the order NCCL would meet them."""
+    return (
+        *_socket_traps(environment, interfaces, ports),
+        *_hca_traps(environment, interfaces, ports, version),
+        *_switch_traps(environment, ports, version),
+    )
+
+
+def _spelling(name: str, value: str, limit: int) -> Iterator[str]:
+    """What is wrong with a filter whatever the node has."""
+    said = f"{name}={value}"
+    rest = value[1:] if value.startswith("^") else value
+    if value == "^":
+        yield f"{said} excludes everything"
+    if rest.startswith("=="):
+        exact = rest[2:].split(",")[0]
+        yield (
+            f"{said}: one = too many, it asks for a name that begins with = and nothing matches; "
+            f"inside quotes or YAML write {value.replace('==', '=', 1)} (documentation shows "
+            f"`export {name}=={exact}`, where the first = is the shell's)"
+        )
+    elif rest.startswith("=^"):
+        yield f"{said}: ^ must come before =, as it stands it asks for names that begin with ^"
+    if any(quote in value for quote in "\"'"):
+        yield f"{said}: quotes are part of the name, nothing matches; leave them out of the value itself"
+    if any(item != item.strip() for item in rest.lstrip("=").split(",")):
+        yield f"{said}: blanks are part of the name, what stands beside one never matches; write no blank"
+    items = [item for item in rest.lstrip("=").split(",") if item]
+    if len(items) > limit:
+        yield f"{said}: only the first {limit} names count, the rest is ignored"
+
+
+def _items(value: str, limit: int) -> tuple[names.Filter, list[str]]:
+    parsed = names.parse(value, limit)
+    return parsed, [item.name for item in parsed.items]
+
+
+def _takes(parsed: names.Filter, item: str, known: Sequence[str]) -> list[str]:
+    """Names an item of a filter stands for."""
+    return [name for name in known if (name == item if parsed.exact else name.startswith(item))]
+
+
+def _socket_traps(
+    environment: Mapping[str, str], interfaces: Sequence[Interface], ports: Sequence[RdmaPort]
+) -> Iterator[str]:
+    value = environment.get("NCCL_SOCKET_IFNAME", "")
+    family = environment.get("NCCL_SOCKET_FAMILY", "")
+    if family not in ("", "AF_INET", "AF_INET6"):
+        yield f"NCCL_SOCKET_FAMILY={family} is neither AF_INET nor AF_INET6 and so restricts nothing"
+    if not value:
+        return
+    said = f"NCCL_SOCKET_IFNAME={value}"
+    if len(value) == 1:
+        yield f"{said}: a value of one character is ignored"
+        return
+    yield from _spelling("NCCL_SOCKET_IFNAME", value, MOST_INTERFACE_NAMES)
+    if environment.get("NCCL_COMM_ID"):
+        yield f"{said} is not looked at for the bootstrap: NCCL_COMM_ID is set, its subnet counts"
+    parsed, items = _items(value, MOST_INTERFACE_NAMES)
+    if any(item.port != names.ANY for item in parsed.items):
+        yield f"{said}: what follows : is ignored for interfaces"
+    known = [i.name for i in interfaces]
+    devices = {p.device for p in ports}
+    for item in items:
+        if item in devices and item not in known:
+            netdev = next((p.netdev for p in ports if p.device == item and p.netdev), "")
+            instead = f", its interface is {netdev}" if netdev else ""
+            yield f"{said}: {item} is an RDMA device, not an interface{instead}"
+        elif known and not _takes(parsed, item, known):
+            yield f"{said}: no interface {'is called' if parsed.exact else 'begins with'} {item}"
+        elif not parsed.exact and item in known and len(_takes(parsed, item, known)) > 1:
+            also = ", ".join(name for name in _takes(parsed, item, known) if name != item)
+            what = "excludes" if parsed.negate else "takes"
+            yield f"{said}: without = it {what} every name that begins with {item}, also {also}"
+    if parsed.negate and parsed.accepts("lo"):
+        yield f"{said}: a filter of one's own does not exclude lo or docker, add them: {value},docker,lo"
+
+
+def _hca_traps(
+    environment: Mapping[str, str],
+    interfaces: Sequence[Interface],
+    ports: Sequence[RdmaPort],
+    version: Version,
+) -> Iterator[str]:
+    value = environment.get("NCCL_IB_HCA", "")
+    if not value:
+        return
+    said = f"NCCL_IB_HCA={value}"
+    if is_disabled(environment):
+        yield f"{said} changes nothing: NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']}"
+        return
+    limit = most_devices(version)
+    yield from _spelling("NCCL_IB_HCA", value, limit)
+    parsed, items = _items(value, limit)
+    known = list(dict.fromkeys(p.device for p in ports))
+    netdevs = {p.netdev: p for p in ports if p.netdev}
+    others = {i.name for i in interfaces}
+    for item, ported in zip(items, parsed.items, strict=True):
+        taken = _takes(parsed, item, known)
+        if not taken and item in netdevs:
+            yield f"{said}: {item} is an interface, RDMA devices are wanted: it is {netdevs[item].device}'s"
+        elif not taken and item in others:
+            yield f"{said}: {item} is an interface with no RDMA device known, no device matches"
+        elif known and not taken:
+            yield f"{said}: no device {'is called' if parsed.exact else 'begins with'} {item}"
+        elif not parsed.exact and item in known and len(taken) > 1:
+            also = ", ".join(name for name in taken if name != item)
+            what = "excludes" if parsed.negate else "takes"
+            yield f"{said}: without = it {what} every name that begins with {item}, also {also}"
+        numbers = {p.number for p in ports if p.device in taken}
+        if ported.port != names.ANY and taken and ported.port not in numbers:
+            yield f"{said}: {item} has no port {ported.port}"
+
+
+def _switch_traps(
+    environment: Mapping[str, str], ports: Sequence[RdmaPort], version: Version
+) -> Iterator[str]:
+    for name in ("NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX"):
+        value = environment.get(name, "")
+        if value and not value.strip().lstrip("+-")[:1].isdigit():
+            yield f"{name}={value} is no number and counts as 0"
+    if environment.get("NCCL_IB_GID_INDEX") and not is_disabled(environment):
+        index = number(environment, "NCCL_IB_GID_INDEX", 0)
+        active = [p for p in ports if p.state == "ACTIVE"]
+        if active and all(p.link_layer == "InfiniBand" for p in active):
+            yield f"NCCL_IB_GID_INDEX={index} changes nothing: it is for RoCE, the ports are InfiniBand"
+    if environment.get("NCCL_OOB_NET_IFNAME") and not number(environment, "NCCL_OOB_NET_ENABLE", 0):
+        yield "NCCL_OOB_NET_IFNAME changes nothing without NCCL_OOB_NET_ENABLE=1 (2.23.4 and later)"
+    elif number(environment, "NCCL_OOB_NET_ENABLE", 0) and version < (2, 23, 4):
+        yield "NCCL_OOB_NET_ENABLE is not known to NCCL before 2.23.4"

@@ -1,0 +1,320 @@
+"""`ringup predict`: NCCL's choice from pasted output; the sixteen real runs where their logs are at hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringup import bundle, cli
+from ringup.commands import predict as command
+from ringup.errors import UsageError
+from tests import clusters as c
+
+RECORDED = Path(__file__).parent / "recorded" / "predict"
+REAL = Path(__file__).parent.parent.parent / "shared" / "corpus" / "real16"
+
+
+def predicted(
+    capsys: pytest.CaptureFixture[str], *words: str, nccl: str = "2.20.5", **env: str
+) -> dict[str, Any]:
+    """The first node of `ringup predict --json` with these words; names of files are of recorded ones."""
+    given = [str(RECORDED / w) if (RECORDED / w).is_file() else w for w in words]
+    options = [f"--env={k}={v}" for k, v in env.items()]
+    assert cli.dispatch(["predict", "--nccl", nccl, "--json", *given, *options]) == 0
+    node: dict[str, Any] = json.loads(capsys.readouterr().out)["nodes"][0]
+    return node
+
+
+HDR = ("--output", "hdr-node.txt", "--output", "hdr-addresses.txt", "--topo", "hdr-topology.xml")
+
+
+def because(node: dict[str, Any], words: str) -> bool:
+    return any(words in reason for reason in node["because"])
+
+
+# What the author of the sixteen runs found, sentence by sentence, on a made-up node of the same build.
+
+
+@pytest.mark.parametrize("value", ["ib0", "ib1", "ens13np0", "ens17np0", "ens21f0"])
+def test_an_interface_name_as_hca_leaves_no_device_and_falls_back_to_sockets(
+    capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    node = predicted(capsys, *HDR, NCCL_IB_DISABLE="0", NCCL_IB_HCA=value)
+    assert node["network"] == "Socket"
+    assert node["used"] == [{"gpu": 0, "device": "ib0"}]
+    assert node["log_line"] == (
+        "NET/Socket : Using [0]ib1:10.20.20.11<0> [1]ib0:fe80::1270:fd03:11:aa01%ib0<0>"
+    )
+    assert because(node, f"{value} is an interface") and because(node, "No device found")
+
+
+@pytest.mark.parametrize(("value", "kind"), [("mlx5_0", "RoCE"), ("mlx5_1", "IB"), ("mlx5_3", "IB")])
+def test_a_device_name_as_hca_is_followed(capsys: pytest.CaptureFixture[str], value: str, kind: str) -> None:
+    node = predicted(capsys, *HDR, NCCL_IB_DISABLE="0", NCCL_IB_HCA=value)
+    assert (node["network"], node["interfaces"]) == ("IB", [f"{value}:1/{kind}"])
+    assert node["used"] == [{"gpu": 0, "device": f"{value}:1"}]
+    assert node["log_line"] == f"NET/IB : Using [0]{value}:1/{kind} [RO]; OOB ib1:10.20.20.11<0>"
+
+
+def test_a_device_that_is_down_falls_back_to_sockets(capsys: pytest.CaptureFixture[str]) -> None:
+    node = predicted(capsys, *HDR, NCCL_IB_DISABLE="0", NCCL_IB_HCA="mlx5_2")
+    assert node["network"] == "Socket" and because(node, "mlx5_2:1 is DOWN")
+
+
+def test_left_alone_nccl_lists_every_active_port_and_uses_the_fastest_path(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = predicted(capsys, *HDR, NCCL_IB_DISABLE="0")
+    assert node["interfaces"] == ["mlx5_0:1/RoCE", "mlx5_1:1/IB", "mlx5_3:1/IB"]
+    # The RoCE card is closer, the third card is as fast but behind the other CPU.
+    assert node["used"] == [{"gpu": 0, "device": "mlx5_1:1"}]
+    assert node["bootstrap"] == {"interface": "ib1", "address": "10.20.20.11"} and node["oob"] == "ib1"
+    assert node["confidence"] == "high"
+
+
+@pytest.mark.parametrize("value", ["ib0", "ib1", "ens13np0", "ens21f0"])
+def test_with_rdma_disabled_the_interface_named_is_used(
+    capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    node = predicted(capsys, *HDR, NCCL_IB_DISABLE="1", NCCL_SOCKET_IFNAME=value)
+    assert node["network"] == "Socket" and node["bootstrap"]["interface"] == value
+    assert [i.split(":")[0] for i in node["interfaces"]] == [value]
+
+
+def test_with_rdma_disabled_an_interface_without_address_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = predicted(capsys, *HDR, NCCL_IB_DISABLE="1", NCCL_SOCKET_IFNAME="ens17np0")
+    assert (node["bootstrap"], node["network"]) == (None, None)
+    assert node["log_line"] == "Bootstrap : no socket interface found"
+
+
+def test_with_rdma_disabled_and_nothing_named_both_ib_interfaces_are_found_and_the_near_one_used(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = predicted(capsys, *HDR, NCCL_IB_DISABLE="1")
+    assert [i.split(":")[0] for i in node["interfaces"]] == ["ib1", "ib0"]
+    assert node["used"] == [{"gpu": 0, "device": "ib0"}]
+    assert because(node, "link-local")
+
+
+# The examples of the debugging guide.
+
+
+@pytest.mark.parametrize(
+    ("value", "taken"),
+    [
+        ("eth", ["eth0", "eth1"]),
+        ("=eth0", ["eth0"]),
+        ("=eth0,eth1", ["eth0", "eth1"]),
+        ("^docker", ["eth0", "eth1", "lo"]),
+        ("^=docker0", ["eth0", "eth1", "lo"]),
+    ],
+)
+def test_a_filter_takes_the_interfaces_the_guide_says(
+    capsys: pytest.CaptureFixture[str], value: str, taken: list[str]
+) -> None:
+    node = predicted(capsys, "--output", "desktop.txt", NCCL_IB_DISABLE="1", NCCL_SOCKET_IFNAME=value)
+    assert [i.split(":")[0] for i in node["interfaces"]] == taken
+
+
+def test_on_a_desktop_docker0_and_lo_are_left_out_and_ifconfigs_order_is_doubted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = predicted(capsys, "--output", "desktop.txt", NCCL_IB_DISABLE="1")
+    assert node["log_line"] == "NET/Socket : Using [0]eth0:10.0.0.23<0> [1]eth1:10.0.1.23<0>"
+    assert node["confidence"] == "medium" and because(node, "ifconfig sorts")
+
+
+ALL_EIGHT = [f"mlx5_{n}:1/IB" for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("value", "taken"),
+    [
+        ("", [*ALL_EIGHT, "mlx5_bond_0:1/RoCE"]),
+        ("mlx5", [*ALL_EIGHT, "mlx5_bond_0:1/RoCE"]),
+        ("=mlx5_0:1,mlx5_1:1", ALL_EIGHT[:2]),
+        ("^=mlx5_1,mlx5_4", [d for d in [*ALL_EIGHT, "mlx5_bond_0:1/RoCE"] if d[5] not in "14"]),
+        ("^mlx5_bond_0:1", ALL_EIGHT),
+        ("=mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7", ALL_EIGHT),
+    ],
+)
+def test_a_device_filter_takes_the_devices_the_guide_says(
+    capsys: pytest.CaptureFixture[str], value: str, taken: list[str]
+) -> None:
+    node = predicted(capsys, "--output", "eight-hcas.txt", NCCL_IB_HCA=value)
+    assert node["interfaces"] == taken
+    assert node["log_line"].endswith("[RO]; OOB ibp25s0:10.0.12.82<0>")
+
+
+def test_a_list_of_devices_alone_says_what_is_not_known(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "grep.txt"
+    path.write_text("".join(f"CA 'mlx5_{n}'\n" for n in range(8)))
+    node = predicted(capsys, "--output", str(path))
+    assert len(node["interfaces"]) == 8 and node["confidence"] == "low"
+    assert because(node, "the state of mlx5_3:1") and because(node, "link layer of mlx5_3:1")
+
+
+def test_the_matrix_of_nvidia_smi_gives_each_gpu_its_own_card(capsys: pytest.CaptureFixture[str]) -> None:
+    node = predicted(
+        capsys, "--output", "eight-hcas.txt", "--output", "eight-gpus-topo-m.txt", NCCL_IB_HCA="^mlx5_bond_0"
+    )
+    assert node["used"] == [{"gpu": n, "device": f"mlx5_{n}:1"} for n in range(8)]
+    assert node["confidence"] == "medium"
+
+
+def test_roce_says_which_gid_is_taken_and_a_vlan_listed_first_wins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = predicted(capsys, "--output", "roce.txt", nccl="2.27.7")
+    assert because(node, "GID index 3 of mlx5_0:1: ::ffff:10.50.50.5")
+    assert because(node, "GID index 3 of mlx5_1:1: ::ffff:10.200.200.6")
+    assert because(
+        predicted(capsys, "--output", "roce.txt"), "GID index 0 of mlx5_0:1: the default before 2.21"
+    )
+
+
+# The command.
+
+
+def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    node = predicted(capsys, *HDR)
+    given = [str(RECORDED / w) if (RECORDED / w).is_file() else w for w in HDR]
+    assert cli.dispatch(["predict", "--nccl", "2.20.5", *given]) == 0
+    text = capsys.readouterr().out
+    for value in (node["log_line"], node["confidence"], *node["because"], *node["interfaces"]):
+        assert value in text
+
+
+def test_nodes_are_kept_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    words = []
+    for pair in ("a=hdr-node.txt", "b=eight-hcas.txt", "a=hdr-addresses.txt"):
+        name, _, file = pair.partition("=")
+        words += ["--output", f"{name}={RECORDED / file}"]
+    assert cli.dispatch(["predict", "--json", *words]) == 0
+    nodes = json.loads(capsys.readouterr().out)["nodes"]
+    assert [n["name"] for n in nodes] == ["a", "b"]
+    assert nodes[0]["bootstrap"]["interface"] == "ib1" and nodes[1]["bootstrap"]["interface"] == "ibp25s0"
+
+
+def test_a_saved_collection_is_predicted_and_pasted_output_counts_more(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    saved = tmp_path / "cluster.json"
+    bundle.save(c.two_networks_cluster() if hasattr(c, "two_networks_cluster") else c.healthy(), saved)
+    assert cli.dispatch(["predict", "--json", "--from", str(saved)]) == 0
+    before = json.loads(capsys.readouterr().out)["nodes"]
+    assert all(n["network"] == "Socket" for n in before)
+    name = before[0]["name"]
+    words = ["--output", f"{name}={RECORDED / 'hdr-node.txt'}", "--from", str(saved)]
+    assert cli.dispatch(["predict", "--json", *words]) == 0
+    after = json.loads(capsys.readouterr().out)["nodes"]
+    assert after[0]["network"] == "IB" and after[0]["bootstrap"] == before[0]["bootstrap"]
+
+
+def test_a_collection_of_before_rdma_facts_leaves_them_unknown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    saved = tmp_path / "old.json"
+    bundle.save(c.healthy(), saved)
+    whole = json.loads(saved.read_text())
+    for node in whole["cluster"]["nodes"]:
+        del node["rdma_ports"]
+    saved.write_text(json.dumps(whole))
+    assert cli.dispatch(["predict", "--json", "--from", str(saved)]) == 0
+    node = json.loads(capsys.readouterr().out)["nodes"][0]
+    assert node["confidence"] == "low" and because(node, "an earlier version did not collect it")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--nccl", "newest", "--output", "hdr-node.txt"],
+        ["--output", "no-such-file.txt"],
+        ["--output", "hdr-node.txt", "--topo", "hdr-node.txt"],
+        ["--output", "a=hdr-node.txt", "--output", "b=hdr-node.txt", "--output", "hdr-addresses.txt"],
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(words: list[str]) -> None:
+    given = [w.replace("hdr", str(RECORDED / "hdr")) if ".txt" in w else w for w in words]
+    with pytest.raises(UsageError):
+        cli.dispatch(["predict", *given])
+
+
+def test_a_path_that_holds_an_equals_sign_is_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "a=b.txt"
+    path.write_text("")
+    assert command._split(str(path)) == ("", str(path))
+
+
+@pytest.mark.slow
+def test_standard_input_can_be_the_paste() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ringup", "predict", "--nccl", "2.20.5", "--json", "--output", "-"],
+        input=(RECORDED / "hdr-node.txt").read_text(),
+        capture_output=True,
+        text=True,
+    )
+    assert json.loads(done.stdout)["nodes"][0]["network"] == "IB", done.stderr
+
+
+def test_control_characters_in_pasted_names_are_shown_not_sent(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "paste.txt"
+    path.write_text("2: eth\x1b[31m0    inet 10.0.0.5/24 scope global eth0\n")
+    assert cli.dispatch(["predict", "--output", str(path), "--env", "NCCL_IB_DISABLE=1"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+# The sixteen real runs.
+
+ADDRESSES = """\
+lo               UNKNOWN        127.0.0.1/8 ::1/128
+ens21f0          UP             10.1.1.25/24
+ens13np0         UP             10.10.10.110/24
+ens17np0         DOWN
+ib0              UP             fe80::966d:ae03:fc:e52c/64
+ib1              UP             20.20.20.25/24
+"""
+"""Of the node whose output each log begins with; ib0 has no IPv4 address."""
+RUNS = json.loads((REAL / "truth.json").read_text())["runs"] if REAL.is_dir() else []
+
+
+@pytest.mark.skipif(not RUNS, reason="the sixteen real logs are not beside this checkout")
+@pytest.mark.parametrize("run", RUNS, ids=lambda r: r["file"])
+def test_a_real_run_is_predicted_as_it_was_logged(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, run: dict[str, Any]
+) -> None:
+    truth = run["nodes"][0]
+    log = REAL / run["file"]
+    text_alone = predicted(capsys, "--output", f"pgpu25={log}", **run["environment"])
+    listed = [i for i in truth["interfaces"] or [] if "/" in i]
+    assert (text_alone["network"], text_alone["interfaces"]) == (truth["network"], listed)
+    assert text_alone["confidence"] == "low"
+
+    addresses = tmp_path / "addresses.txt"
+    addresses.write_text(ADDRESSES)
+    both = ["--output", f"pgpu25={log}", "--output", f"pgpu25={addresses}"]
+    known = predicted(capsys, *both, **run["environment"])
+    wanted = {name: truth[name] for name in ("bootstrap", "network", "oob")}
+    assert {name: known[name] for name in wanted} == wanted
+    assert known["interfaces"] == (truth["interfaces"] or [])
+    assert known["log_line"] in log.read_text()
+
+    own_dump = REAL / (run["file"].removeprefix("slurm.").removesuffix(".txt") + ".topo.xml")
+    for dump in (own_dump, REAL / "0.not-set.topo.xml"):
+        if not dump.exists() or truth["used"] is None:
+            continue
+        if dump != own_dump and truth["used"]["name"] in ("ens21f0",):
+            continue  # that card is in no other dump
+        used = predicted(capsys, *both, "--topo", str(dump), **run["environment"])["used"]
+        assert [u["device"].split(":")[0] for u in used] == [truth["used"]["name"]], dump
