@@ -20,7 +20,8 @@ import _socket as socket
 SOCKET = "guard.sock"
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 20
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+END_WITHIN_S = 2.0
 TERM_ONCE_S = 30.0
 """torchrun and the guard may both ask for the end; a rank that saves its state then hears it once."""
 
@@ -79,6 +80,8 @@ def start(pipes):
     import ctypes
 
     prctl = ctypes.CDLL(None).prctl
+    # What leaves the rank falls to us and not past us, so that it can be ended when the guard is gone.
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     me = os.getpid()
     pid = os.fork()
     if pid:
@@ -114,13 +117,13 @@ def watch(guard, pid, wake):
                 except OSError:
                     gone = True
                 if gone:  # nobody looks after this node any more
-                    end_group(pid)
+                    end_descendants(pid)
                     poll.unregister(fd)
                 continue
             for number in os.read(wake, 64):
                 if number == signal.SIGCHLD:
-                    ended, status = os.waitpid(pid, os.WNOHANG)
-                    if ended:
+                    status = reap(pid)
+                    if status is not None:
                         return status
                 elif number != signal.SIGTERM or not term_sent or time.monotonic() - term_sent > TERM_ONCE_S:
                     if number == signal.SIGTERM:
@@ -135,6 +138,56 @@ def end_group(pid):
             kill(target, signal.SIGKILL)
         except OSError:
             pass
+
+
+def reap(pid):
+    """Collect ended children, adopted ones too; the wait status of `pid` once it is among them, else None."""
+    while True:
+        try:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+        except OSError:
+            return None
+        if ended == pid:
+            return status
+        if not ended:
+            return None
+
+
+def end_descendants(pid):
+    """SIGKILL to the rank and all that comes from it, in whatever session and with whatever environment."""
+    end_group(pid)
+    until = time.monotonic() + END_WITHIN_S
+    while True:
+        found = descendants()
+        if not found or time.monotonic() > until:
+            return
+        for victim in found:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except OSError:
+                pass
+        select.select([], [], [], 0.005)  # time.sleep() fails under libfaketime
+
+
+def descendants():
+    """Living processes below us."""
+    children = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as file:
+                    # The name in parentheses may hold anything, a parenthesis too.
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append((int(name), fields[0]))
+    found, todo = [], [os.getpid()]
+    while todo:
+        for child, state in children.get(todo.pop(), ()):
+            todo.append(child)
+            if state not in (b"Z", b"X"):
+                found.append(child)
+    return found
 
 
 def end_alike(status):
