@@ -50,14 +50,14 @@ class Terminal:
         self._pump = Pump("terminal", TERMINAL_BYTES) if write else None
         self._missed = 0
 
-    def line(self, text: str) -> None:
-        """Show a line, safe already."""
-        if self._pump is None:
+    def lines(self, lines: list[str]) -> None:
+        """Show lines, safe already."""
+        if self._pump is None or not lines:
             return
         if self._missed and self._put(f"[{self._missed} lines not shown here; the files have them]\n"):
             self._missed = 0
-        if self._missed or not self._put(text + "\n"):
-            self._missed += 1
+        if self._missed or not self._put("\n".join(lines) + "\n"):
+            self._missed += len(lines)
 
     def _put(self, text: str) -> bool:
         assert self._pump
@@ -98,11 +98,10 @@ class Output:
         key = (node.node, rank, stream)
         partial = self._partials.setdefault(key, _Partial())
         *lines, rest = (partial.data + data).split(b"\n")
-        for line in lines:
-            self._show(key, line)
         if len(rest) > LONGEST_PARTIAL_BYTES:
-            self._show(key, rest)
+            lines.append(rest)
             rest = b""
+        self._show(key, lines)
         if lines or not partial.data:
             partial.since_s = time.monotonic()
         partial.data = rest
@@ -110,20 +109,20 @@ class Output:
     def on_lost_output(self, node: NodePlan, size_bytes: int) -> None:
         """Say that output was dropped on its way."""
         words = f"{show_bytes(size_bytes)} of output dropped: it came faster than it could be taken"
-        self.terminal.line(f"{printable(node.node)}| [{words}]")
+        self.terminal.lines([f"{printable(node.node)}| [{words}]"])
         self.problem = self.problem or f"{node.node}: {words}"
 
     def on_time(self, now_s: float) -> None:
         """Show lines that have waited long for their end."""
         for key, partial in self._partials.items():
             if partial.data and now_s - partial.since_s > PARTIAL_SHOWN_AFTER_S:
-                self._show(key, partial.data)
+                self._show(key, [partial.data])
                 partial.data, partial.since_s = b"", now_s
 
-    def _show(self, key: tuple[str, int, int], line: bytes) -> None:
-        text = clean(line.decode("utf-8", "replace"))
+    def _show(self, key: tuple[str, int, int], lines: list[bytes]) -> None:
         rank = f":{key[1]}" if key[1] >= 0 else ""
-        self.terminal.line(f"{printable(key[0], 60)}{rank}| {text}")
+        prefix = f"{printable(key[0], 60)}{rank}| "
+        self.terminal.lines([prefix + clean(line.decode("utf-8", "replace")) for line in lines])
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -168,7 +167,7 @@ class Output:
         """Show what is left of unfinished lines."""
         for key, partial in self._partials.items():
             if partial.data:
-                self._show(key, partial.data)
+                self._show(key, [partial.data])
                 partial.data = b""
 
     def close(self, timeout_s: float = 10.0) -> None:

@@ -36,10 +36,10 @@ def clean(text: str, longest: int = LONGEST_LINE) -> str:
     >>> clean("\\x1b[31mred\\x1b[0m\\x07  50%\\r 100%"), clean("a\\tb\\x00")
     (' 100%', 'a\\tb')
     """
-    text = text.rstrip("\r\n")
-    text = text.rpartition("\r")[2]
-    text = _ESCAPES.sub("", text)
-    text = "".join(c for c in text if c.isprintable() or c == "\t")
+    if not text.isprintable():
+        text = text.rstrip("\r\n").rpartition("\r")[2]
+        text = _ESCAPES.sub("", text)
+        text = "".join(c for c in text if c.isprintable() or c == "\t")
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text) - longest} more characters)"
 
 
