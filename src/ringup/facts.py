@@ -364,7 +364,7 @@ class Link:
     mbyte_s: float | None = None
     """Rate of the large message as the kernel saw it delivered, a hint only."""
     segments: int = 0
-    """TCP segments `src` sent, repeated ones included, as its kernel counted; 0 where nothing came through."""
+    """TCP segments `src` sent, repeated ones included, by its kernel; 0 where nothing came through."""
     retransmitted: int = 0
     """Those it had to send again, lost connection requests included: packets or their answers were lost."""
 
