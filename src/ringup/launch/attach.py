@@ -135,7 +135,11 @@ def follow(
     with Interrupts() as interrupts:
         story = Story(detached.plan, log_dir, list(detached.findings), is_consequence, detached=True)
         output = Output(log_dir, write)
-        follower = Follower(detached, output, on_event)
+
+        def tell(event: Event) -> None:
+            output.terminal.later(lambda: on_event(event))
+
+        follower = Follower(detached, output, tell)
         channel = reach.start(
             follower.head.node,
             payload("attach"),
@@ -150,7 +154,7 @@ def follow(
         if left:
             channel.close_stdin()
             return story.result(follower.nodes, output, [], running=interrupts.exit_code)
-        on_event(Event("looking", "a last look on every node"))
+        tell(Event("looking", "a last look on every node"))
         cleanup = last_look(
             reach,
             detached.plan,

@@ -21,6 +21,7 @@ from ringup.launch.blame import End
 from ringup.launch.show import clean
 from ringup.plan import NodePlan
 from ringup.reach import Channel
+from ringup.reach.boot import UNHEARD
 
 LONGEST_MESSAGE_BYTES = 8 << 20
 ERRORS_KEPT_BYTES = 16 << 10
@@ -120,7 +121,7 @@ class NodeRun:
     state: str = "starting"
     """starting, ready, running, over (the job is gone there), closed (and so is its guard)."""
     lost: bool = False
-    """It ended without the guard having said that the job is over."""
+    """Its connection ended, without the guard having said that the job is over or because nobody spoke on it."""
     ranks: dict[int, RankEnd] = field(default_factory=dict)
     """By the rank's pid on the node."""
     ends: list[End] = field(default_factory=list)
@@ -177,6 +178,7 @@ class NodeRun:
             return
         if self.state != "over":
             self.give_up(error.words if error else self._said() or f"the guard ended with {code}")
+        self.lost = self.lost or code == UNHEARD
         self.state = "closed"
         self.notify(self, "over")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -47,20 +48,28 @@ class Terminal:
 
     def __init__(self, write: Callable[[str], object] | None) -> None:
         self._write = write
-        self._pump = Pump("terminal", TERMINAL_BYTES) if write else None
+        self._pump = Pump("terminal", TERMINAL_BYTES)
         self._missed = 0
 
     def lines(self, lines: list[str]) -> None:
         """Show lines, safe already."""
-        if self._pump is None or not lines:
+        if self._write is None or not lines:
             return
         if self._missed and self._put(f"[{self._missed} lines not shown here; the files have them]\n"):
             self._missed = 0
         if self._missed or not self._put("\n".join(lines) + "\n"):
             self._missed += len(lines)
 
+    def later(self, action: Callable[[], object]) -> None:
+        """Show something else in its turn; the user's terminal may be stuck, we must not be."""
+
+        def guarded() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                action()
+
+        self._pump.put(guarded, 100)
+
     def _put(self, text: str) -> bool:
-        assert self._pump
         return self._pump.put(lambda: self._out(text), len(text))
 
     def _out(self, text: str) -> None:
@@ -73,8 +82,7 @@ class Terminal:
 
     def close(self) -> None:
         """Show what is waiting, if somebody reads."""
-        if self._pump is not None:
-            self._pump.close(2.0)
+        self._pump.close(2.0)
 
 
 class Output:

@@ -218,6 +218,10 @@ def run(
                 )
             )
         output = Output(log_dir, write)
+
+        def tell(event: Event) -> None:
+            output.terminal.later(lambda: on_event(event))
+
         backend = Ssh(
             reach,
             output,
@@ -225,7 +229,7 @@ def run(
             grace_s=grace_s,
             start_limit_s=start_limit_s,
             detach=detach,
-            on_event=on_event,
+            on_event=tell,
         )
         backend.start(plan, backend.render(plan))
         handled = 0
@@ -236,14 +240,14 @@ def run(
                 backend.stop(f"interrupted by {name}", grace_s=grace_s if handled == 1 else 0.0)
             if interrupts.refused_stop:
                 interrupts.refused_stop = False
-                on_event(Event("note", "not stopped: without beats from here the nodes would end the run"))
+                tell(Event("note", "not stopped: without beats from here the nodes would end the run"))
             story.note_progress(backend.nodes, output)
         if backend.is_detached:
             if interrupts.count:
                 words = f"too late to end it from here: `ringup attach {plan.run_id}`, then Ctrl-C"
-                on_event(Event("note", words))
+                tell(Event("note", words))
             return story.result(backend.nodes, output, [], running=0)
-        on_event(Event("looking", "a last look on every node"))
+        tell(Event("looking", "a last look on every node"))
         hurried = interrupts.count > 1
         cleanup = last_look(
             reach,
