@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -66,6 +68,19 @@ def test_a_rank_on_socket_stands_out(tmp_path: Path) -> None:
     truth = generate(Plan(socket_rank=0, seed=3), tmp_path)
     assert truth.transports["gpu-node1"] == {"P2P/CUMEM": 6, "NET/Socket/0": 2}
     assert truth.transports["gpu-node2"] == {"P2P/CUMEM": 6, "NET/IB/0/GDRDMA": 2}
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_on_small_logs(tmp_path: Path) -> None:
+    script = Path(__file__).parent.parent / "bench" / "logs.py"
+    words = ["--size=2M", "--ranks=16", "--rounds=1", "--only=counts-stdlib,sequences-numpy,tails", "--json"]
+    done = subprocess.run(
+        [sys.executable, str(script), *words, f"--dir={tmp_path}"], capture_output=True, text=True, check=True
+    )
+    report = json.loads(done.stdout)
+    assert [r["name"] for r in report["results"]] == ["counts-stdlib", "sequences-numpy", "tails"]
+    assert "'9', 'medium'" in report["results"][2]["output"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_size_is_reached(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from bench.nccl_logs import VERSIONS, Plan, Truth, generate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ringup.logs import counts
+from ringup.logs import counting, counts
 
 ENGINES = ("stdlib", "numpy")
 
@@ -21,6 +21,7 @@ def blocks(data: bytes, size: int = counts.BLOCK_BYTES) -> Iterator[bytes]:
         yield data[at : at + size]
 
 
+@pytest.mark.slow
 def test_a_line_without_an_end_is_counted_in_bounded_memory() -> None:
     for engine in ENGINES:
         part = counts.scan((b"x" * 65536 for _ in range(100)), engine=engine)
@@ -130,7 +131,7 @@ def test_counts_without_sequences_are_the_same(tmp_path: Path, plan: Plan, engin
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("layout", ["merged", "per-rank"])
-@pytest.mark.parametrize("hang", [True, False])
+@pytest.mark.parametrize("hang", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fault", ["missing", "count", "datatype", "root", "kind"])
 def test_the_rank_that_calls_something_else_is_found(
     tmp_path: Path, fault: str, hang: bool, layout: str, engine: str
@@ -160,6 +161,104 @@ def test_the_rank_that_calls_something_else_is_found(
     for party in (*found[0].odd, found[0].usual):
         line = files[party.file].split(b"\n")[party.line - 1].decode()
         assert line == party.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_slices_in_processes_give_the_truth_and_the_place(tmp_path: Path, processes: int) -> None:
+    plan = Plan(fault="count", fault_rank=5, hang=False, iterations=40, layers=12, warnings=4, seed=5)
+    truth = generate(plan, tmp_path)
+    path = str(tmp_path / "job.log")
+    parts, folded = counting.run([path], processes=processes, fold=Numbers, slice_bytes=200_000)
+    run = counts.join(parts)
+    truth.last_lines = {path: truth.last_lines["job.log"]}
+    check(run, truth)
+    assert truth.mismatch is not None
+    found = counting.differences(run)
+    assert [(m.index, [p.rank for p in m.odd]) for m in found] == [(truth.mismatch["index"], ["5"])]
+    lines = (tmp_path / "job.log").read_bytes().split(b"\n")
+    assert len(folded[path]) == (1 if processes == 1 else 8)
+    for piece in folded[path]:
+        for number, offset, raw in piece.result:
+            before = lines[: piece.lines_before + number - 1]
+            assert lines[len(before)] == raw
+            assert sum(map(len, before)) + len(before) == piece.bytes_before + offset
+
+
+class Numbers:
+    """A fold that keeps what it saw."""
+
+    def __init__(self) -> None:
+        self._seen: counts.Batch = []
+
+    def feed(self, batch: counts.Batch) -> None:
+        self._seen += batch
+
+    def result(self) -> counts.Batch:
+        return self._seen
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_other_line_is_handed_on_once(tmp_path: Path, engine: str) -> None:
+    generate(Plan(warnings=3, seed=4), tmp_path)
+    data = (tmp_path / "job.log").read_bytes()
+    seen: counts.Batch = []
+    counts.scan(blocks(data, 5000), seen.extend, engine=engine)
+    wanted = [(i + 1, raw) for i, raw in enumerate(data.split(b"\n")) if raw and b": opCount " not in raw]
+    assert [(number, raw) for number, _, raw in seen] == wanted
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_pointer_used_again_is_another_communicator(engine: str) -> None:
+    text = ""
+    for id_ in ("0x1", "0x2"):
+        for r in (0, 1):
+            comm = f"comm 0x55{r} rank {r} nranks 2 cudaDev 0 commId {id_}"
+            text += f"n{r}:{r}:{r} [0] NCCL INFO {comm} - Init START\n"
+        for r in (0, 1):
+            text += call(f"n{r}:{r}:{r} [0] ", "AllReduce", "8", f"0x55{r}", FAR, FAR).decode() + "\n"
+    run = counts.join({"a": counts.scan([text.encode()], engine=engine)})
+    assert {c.id: [m.position for m in c.members] for c in run.by_communicator.values()} == {
+        "0x1": [1, 1],
+        "0x2": [1, 1],
+    }
+    assert run.behind == ()
+
+
+def test_without_init_lines_only_the_world_is_lined_up() -> None:
+    text = b""
+    for r in (0, 1):
+        for _ in range(3 - r):
+            text += call(f"n{r}:{r}:{r} [0] ", "AllReduce", "8", f"0x55{r}", FAR, FAR) + b"\n"
+    run = counts.join({"a": counts.scan([text])})
+    assert [(b.rank, b.communicator, b.index) for b in run.behind] == [("n1:1", "world of 2 ranks", 2)]
+    lost = counts.join({"a": counts.scan([text.replace(b"nranks=2", b"nranks=4")])})
+    assert lost.behind == ()
+    assert "no Init line" in lost.not_judged[0]
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.one_of(st.binary(max_size=3000), st.deferred(lambda: mutated())))
+def test_no_bytes_are_an_error(data: bytes) -> None:
+    for engine in ENGINES:
+        part = counts.scan(blocks(data, 700), engine=engine)
+        run = counts.join({"a": part, "b": counts.merge([part])})
+        assert part.bytes == len(data)
+        assert sum(run.collectives.values()) == sum(
+            n for kinds in run.by_rank.values() for n in kinds.values()
+        )
+        for mismatch in run.mismatches:
+            counts.explain(mismatch, reader({"a": data, "b": data}))
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    data = bytearray(draw(streams()))
+    for _ in range(draw(st.integers(0, 8)) if data else 0):
+        at = draw(st.integers(0, len(data) - 1))
+        data[at] = draw(st.integers(0, 255))
+    return bytes(data)
 
 
 def summary(part: counts.Part) -> Any:
@@ -228,6 +327,7 @@ def streams(draw: st.DrawFn) -> bytes:
     return b"".join(out)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(streams(), st.sampled_from([1, 7, 64, 500, 1 << 20]))
 def test_both_engines_say_the_same(data: bytes, size: int) -> None:
@@ -237,6 +337,7 @@ def test_both_engines_say_the_same(data: bytes, size: int) -> None:
     assert lines["stdlib"] == lines["numpy"]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(streams(), st.integers(2, 5), st.sampled_from(ENGINES))
 def test_slices_put_together_are_the_whole(data: bytes, slices: int, engine: str) -> None:

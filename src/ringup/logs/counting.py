@@ -19,7 +19,10 @@ from ringup.logs.counts.grammar import PREFIX
 from ringup.logs.counts.ledger import Batch
 
 SLICE_BYTES = 64 << 20
-"""A file is cut when each process gets at least this much."""
+"""Smallest slice of a file: less is not worth the way to another process."""
+
+SLICES = 4
+"""Slices a process, so that one on a busy core does not keep the others waiting."""
 
 PRIMER_BYTES = 1 << 20
 """Read first of a file that is cut: who writes to it, to tell a host's name from the end of a torn line."""
@@ -77,6 +80,7 @@ def run(
     iteration: re.Pattern[bytes] | bool | None = None,
     sequences: bool = True,
     engine: str = "auto",
+    slice_bytes: int = SLICE_BYTES,
 ) -> tuple[dict[str, counts.Part], dict[str, list[Folded]]]:
     """
     Count files: a part of each, and what the folds of its slices made of the other lines.
@@ -85,7 +89,7 @@ def run(
     cannot be read.
     """
     plan = _Task("", 0, 0, fold, iteration, sequences, engine)
-    tasks = [t for path in paths for t in _tasks(path, processes, plan)]
+    tasks = [t for path in paths for t in _tasks(path, processes, slice_bytes, plan)]
     parts: dict[str, list[counts.Part]] = {}
     folded: dict[str, list[Folded]] = {}
     for task, (part, result) in zip(tasks, _map(tasks, processes), strict=True):
@@ -95,9 +99,9 @@ def run(
     return {path: counts.merge(p) if len(p) > 1 else p[0] for path, p in parts.items()}, folded
 
 
-def _tasks(path: str, processes: int, plan: _Task) -> Iterator[_Task]:
+def _tasks(path: str, processes: int, slice_bytes: int, plan: _Task) -> Iterator[_Task]:
     size = Path(path).stat().st_size
-    pieces = max(1, min(processes, size // SLICE_BYTES))
+    pieces = max(1, min(SLICES * processes, size // slice_bytes)) if processes > 1 else 1
     known: tuple[tuple[str, str], ...] = ()
     if pieces > 1:
         head = b"".join(read_range(path, 0, PRIMER_BYTES))
