@@ -102,9 +102,17 @@ def _collected(args: argparse.Namespace) -> Cluster:
     from ringup import reach
     from ringup.commands import check
 
-    job = common.job_from(args)
+    job, progress = common.job_from(args), check.Progress(args.quiet)
     with reach.open(hosts, ssh_config=args.ssh_config) as door:
-        cluster = check.collect(door, job, args, check.Progress(args.quiet))
+        if args.save:
+            cluster = check.collect(door, job, args, progress)
+        else:
+            # What is saved must serve `check` too; a prediction needs no pair.
+            from ringup.probes import Facts, facts_deadline_s
+
+            deadline_s = facts_deadline_s(len(hosts), job, args.timeout)
+            cluster = Cluster(Facts(door, job, deadline_s, progress).ask(), job=job)
+            progress.done()
     check.save(cluster, args)
     return cluster
 

@@ -28,7 +28,7 @@ _DEVICES_ROW = re.compile(rf"^\s+({_NAME})\s+([0-9a-f]{{16}})\s*$")
 _PAIR = re.compile(r"^\s+([A-Za-z_][\w ]*?):\s+(\S.*?)\s*$")
 _GID = re.compile(r"^\s+GID\[\s*(\d+)\]:\s+([0-9a-fA-F:.]+)(?:,\s*(.*?))?\s*$")
 _NETDEV = re.compile(
-    rf"(?:^|\s)(?:({_BUS}) )?({_NAME}) (?:\(.*\) )?port (\d{{1,3}}) (?:\((\w+)\) *)?==> (\S+) \((\w+)\)\s*$"
+    rf"(?:^|\s)(?:({_BUS}) )?({_NAME}) (?:\(.* )?port (\d{{1,3}}) (?:\((\w+)\) *)?==> (\S+) \((\w+)\)\s*$"
 )
 _LINK = re.compile(
     rf"(?:^|\s)(?:\d+/\d+: )?(?:link )?({_NAME})/(\d{{1,3}}):? (.*?)\bstate (\S+) physical_state (\S+)"
