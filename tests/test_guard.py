@@ -201,6 +201,23 @@ def children_of(node: GuardedNode) -> list[int]:
 
 
 @pytest.mark.slow
+def test_what_a_good_job_leaves_may_end_by_itself(tmp_path: Path) -> None:
+    upload = "(trap 'echo told > told' TERM; sleep 0.5; echo uploaded > upload) & exit 0"
+    with GuardedNode(tmp_path, ["sh", "-c", upload]) as node:
+        node.go().wait_end()
+        assert (tmp_path / "upload").exists() and not (tmp_path / "told").exists()
+        assert node.get("ended")["stayed"] == []
+
+
+@pytest.mark.slow
+def test_what_a_good_job_leaves_for_ever_is_ended_and_said(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, ["sh", "-c", "setsid sleep 300 & exit 0"]) as node:
+        node.go().wait_end()
+        assert [words for _, words in node.get("ended")["stayed"]] == ["sleep 300"]
+        assert node.get("ended")["left"] == []
+
+
+@pytest.mark.slow
 def test_rank_that_saves_its_state_hears_sigterm_once(tmp_path: Path) -> None:
     source = """
 import signal, time
@@ -270,7 +287,7 @@ def test_killing_both_halves_at_once_ends_the_rank(tmp_path: Path) -> None:
         rank = node.wait("rank")
         os.kill(ready["pid"], signal.SIGKILL)
         os.kill(ready["guard"], signal.SIGKILL)
-        wait_for(lambda: not alive(rank["pid"]), "the rank is gone")
+        wait_for(lambda: not alive(rank["pid"]) and not tagged(node.run_id), "all is gone")
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ class NodeRun:
     state: str = "starting"
     """starting, ready, running, over (the job is gone there), closed (and so is its guard)."""
     lost: bool = False
-    """Its connection ended, without the guard having said that the job is over or because nobody spoke on it."""
+    """Its connection ended without the guard having said that the job is over, or unheard."""
     ranks: dict[int, RankEnd] = field(default_factory=dict)
     """By the rank's pid on the node."""
     ends: list[End] = field(default_factory=list)
@@ -216,6 +216,10 @@ class NodeRun:
 
     def _on_ready(self, message: Message) -> None:
         self.guard_pid = integer(message, "pid")
+        if message.get("reaper") is False:
+            self.notes.append(
+                f"{self.name}: no subreaper there: what leaves the job's tree is found by its tag alone"
+            )
         if self.state == "starting":
             self.state = "ready"
             self.notify(self, "ready")
@@ -308,6 +312,12 @@ class NodeRun:
 
     def _on_ended(self, message: Message) -> None:
         self.left = processes(message, "left")
+        stayed = processes(message, "stayed")
+        if stayed:
+            words = "; ".join(stayed[:5])
+            self.notes.append(
+                f"{self.name}: ended {len(stayed)} left running by a job that ended well: {words}"
+            )
         self._over()
 
     def _over(self) -> None:

@@ -14,7 +14,9 @@ LAUNCHER = -1
 UNKILLABLE_S = 6.0
 """How long after the first SIGKILL a process may take to go; past it it is reported as left."""
 LEFT_BEHIND_S = 1.0
-"""Grace for what still runs when its launcher has ended."""
+"""Grace for what still runs when its launcher has failed."""
+UNASKED_S = 3.0
+"""After a launcher that ended well, what still runs may end by itself: uploads, writers of checkpoints."""
 
 # What --setup changes must reach the job, so it runs in the shell that then becomes the job; as
 # the probes do, in bash where there is one.  Its text is not an argument: it may hold a secret.
@@ -39,7 +41,8 @@ class Job:
         self.told = set()
         self.tell_rest_at = self.kill_at = float("inf")
         self.first_kill_at = 0.0
-        self.killed = 0
+        self.stayed = {}
+        """pid -> command of what had to be ended though the job's launcher had ended well."""
 
     # -- start ---------------------------------------------------------------------------------
 
@@ -138,8 +141,12 @@ class Job:
             "type": "launcher-exit", "code": code, "at": time.monotonic(), "told_at": self.told_at,
             "tail": self.tail.text(),
         })  # fmt: skip
-        if not self.end_reason:
+        if not self.end_reason and code != 0:
             self.end("its launcher has ended", LEFT_BEHIND_S)
+        elif not self.end_reason:
+            now = time.monotonic()
+            self.end_reason = "its launcher has ended"
+            self.tell_rest_at, self.kill_at = now + UNASKED_S, now + UNASKED_S + LEFT_BEHIND_S
 
     # -- end -----------------------------------------------------------------------------------
 
@@ -147,7 +154,7 @@ class Job:
         """SIGTERM now, SIGKILL after `grace_s`; a later call can only make it sooner."""
         now = time.monotonic()
         self.kill_at = min(self.kill_at, now + grace_s)
-        if self.end_reason or self.over:
+        if self.told_at or self.over:
             return
         self.end_reason, self.told_at = reason, now
         self.up().send({"type": "ending", "reason": reason, "at": now})
@@ -172,7 +179,8 @@ class Job:
             self._finish({})
         elif now >= self.kill_at:
             self.first_kill_at = self.first_kill_at or now
-            self.killed += sum(tree.send(pid, started, signal.SIGKILL) for pid, started in left.items())
+            for pid, started in left.items():
+                tree.send(pid, started, signal.SIGKILL)
             self.reap()
             if now - self.first_kill_at > UNKILLABLE_S:
                 self._finish(left)
@@ -190,6 +198,8 @@ class Job:
         self.tell_rest_at = float("inf")
         ranks = {r.pid for r in self.ranks.all} if self.ranks else set()
         table = tree.table()
+        if not self.told_at:
+            self.stayed = {pid: tree.command(pid) for pid in left}
         for pid, started in left.items():
             above, seen = pid, 0
             while above in table and above not in ranks and seen < 100:
@@ -203,5 +213,6 @@ class Job:
         for output in list(self.outputs):
             self._read(output)
         commands = [[pid, tree.command(pid)] for pid in left]
-        self.up().send({"type": "ended", "left": commands, "killed": self.killed, "at": time.monotonic()})
+        stayed = [[pid, words] for pid, words in self.stayed.items()]
+        self.up().send({"type": "ended", "left": commands, "stayed": stayed, "at": time.monotonic()})
         self.over = True
