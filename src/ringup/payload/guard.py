@@ -68,7 +68,13 @@ class Guard:
             self.loop.turn(self._pause_s() if writing else min(self._pause_s(), self.up.wait_s()), writing)
             self._on_time(time.monotonic())
         self.spool.close()
+        if not self.left and not self.stdio.ended and self._is_unheard(time.monotonic()):
+            os.write(self.pulse, b"?")
         return 0
+
+    def _is_unheard(self, now):
+        """Whether it is to end: everything is to be gone by the end of the lease, so at 7/10 of it."""
+        return now - self.heard > 0.7 * self.lease_s
 
     def _pause_s(self):
         if self.job.end_reason and not self.job.over:
@@ -162,8 +168,7 @@ class Guard:
         if self.up is self.head:
             self.heard = now
             self.head.on_time(now)
-        # Everything is to be gone by the end of the lease, so it ends when 7/10 of it have passed.
-        if now - self.heard > 0.7 * self.lease_s:
+        if self._is_unheard(now):
             self.job.end(
                 "no word from the launcher for %.0f s" % (now - self.heard),
                 min(self.grace_s, 0.2 * self.lease_s),

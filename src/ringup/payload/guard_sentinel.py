@@ -18,6 +18,8 @@ LONGEST_ORDER_BYTES = 64 << 20
 ORDER_WITHIN_S = 60.0
 SENTINEL_PATIENCE_S = 10.0
 """How much longer than the lease a guard that does not move (stopped, stuck on a dead disk) is left alone."""
+UNHEARD = 75
+"""Exit code that ends the shell we were started by, too (boot.UNHEARD)."""
 STDIO = (0, 1, 2)
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -110,7 +112,7 @@ class Sentinel:
 
     def __init__(self, order, guard, pulse):
         self.order, self.guard, self.pulse = order, guard, pulse
-        self.clean = self.detached = False
+        self.clean = self.detached = self.unheard = False
 
     def watch(self):
         """Until the guard has ended: its wait status."""
@@ -123,6 +125,7 @@ class Sentinel:
                 data = os.read(self.pulse, 4096)
                 heard = time.monotonic()
                 self.clean = self.clean or b"!" in data
+                self.unheard = self.unheard or b"?" in data
                 if b"d" in data and not self.detached:
                     self.detached = True
                     leave_session()
@@ -153,6 +156,8 @@ class Sentinel:
                 "killed": list(killed.items()), "left": list(left.items()),
             })  # fmt: skip
         remove_run_dir(self.order["run_dir"])
+        if self.unheard:
+            return UNHEARD
         return 0 if self.clean else 1
 
 

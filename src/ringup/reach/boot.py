@@ -19,6 +19,9 @@ import shlex
 from collections.abc import Iterator
 
 MARK = b"\x01"
+UNHEARD = 75
+"""A program's exit code that says: nobody speaks on this connection any more.  The loop ends with it, for
+where a cable was cut sshd notices nothing for up to two hours."""
 
 # A PATH that start-up files broke must not lose the request.
 # ru_* because an exported variable of the user named "n" would otherwise reach the scripts changed.
@@ -33,7 +36,8 @@ _LOOP = (
     'printf "\\001$ru_T begin $ru_i\\n"; '
     'case "$ru_k" in ask) (eval "$ru_s") </dev/null ;; *) (eval "$ru_s") ;; esac; '
     "ru_r=$?; "
-    'printf "\\001$ru_T end $ru_i $ru_r\\n"; printf "\\001$ru_T end $ru_i $ru_r\\n" >&2 ;; '
+    'printf "\\001$ru_T end $ru_i $ru_r\\n"; printf "\\001$ru_T end $ru_i $ru_r\\n" >&2; '
+    'case "$ru_k$ru_r" in run{unheard}) exit ;; esac ;; '
     "esac; done"
 )
 
@@ -60,7 +64,7 @@ def new_token() -> str:
 
 def loop_script(token: str) -> str:
     """The waiting loop, for `sh -c`."""
-    return _LOOP.format(token=token)
+    return _LOOP.format(token=token, unheard=UNHEARD)
 
 
 def login_command(token: str) -> str:
