@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.guards import wait_for
 from tests.lab import Lab
+from tests.lab.machine import Process
 
 JOBS = Path(__file__).parent
 CHECKED_AND_ENDED_S = 180
@@ -130,7 +131,10 @@ class Launched:
         return [
             f"{p.pid} {' '.join(p.command)[-120:]}"
             for p in self.lab.processes(host)
-            if p.state not in "ZX" and p.pid not in self.before[host] and not self._is_ours(p.pid)
+            if p.state not in "ZX"
+            and p.pid not in self.before[host]
+            and not self._is_ours(p.pid)
+            and not _is_sshd(p)
         ]
 
     def _is_ours(self, pid: int) -> bool:
@@ -180,5 +184,10 @@ class Launched:
 
 
 def _processes(lab: Lab, host: str) -> dict[int, str]:
-    """What runs on a host, connections to it apart (the lab's own ssh comes and goes)."""
-    return {p.pid: " ".join(p.command) for p in lab.processes(host) if "sshd" not in p.command[:1]}
+    """What runs on a host, connections to it apart."""
+    return {p.pid: " ".join(p.command) for p in lab.processes(host) if not _is_sshd(p)}
+
+
+def _is_sshd(process: Process) -> bool:
+    """An end of a connection: the system's, which learns in minutes that a cable was cut."""
+    return process.command[:1] == ("sshd",) or " ".join(process.command).startswith("sshd: ")
