@@ -177,6 +177,15 @@ SAID: list[tuple[str, str]] = [
     ("nccl-error-without-detail", "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.1\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error."),
     ("nccl-error-without-detail", "RuntimeError: NCCL error in: /pytorch/torch/lib/c10d/ProcessGroupNCCL.cpp:784, unhandled cuda error, NCCL version 2.7.8"),
     ("init-never-finished", "n0:5:5 [0] NCCL INFO Bootstrap : Using eno1:10.9.1.4<0>\nn0:5:5 [0] NCCL INFO Using network Socket\nn0:5:5 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0x77 - Init START"),
+    # --- met while reading how others got stuck
+    ("topology-detection-failed", "a1:430:2237 [0] include/topo.h:27 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:02/../../0000:02:00.0\na1:430:2237 [0] NCCL INFO init.cu:864 -> 2"),
+    ("store-unreachable", "W api.py:180] rdzv_endpoint : hub7:29400\ntorch.distributed.DistNetworkError: Connection reset by peer\ntorch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. See inner exception for details."),
+    ("virtual-interface-chosen", "[w7][[3897,1],2][btl_tcp_endpoint.c:796:mca_btl_tcp_endpoint_complete_connect] connect() to 172.17.0.1 failed: Connection refused (111)"),
+    ("rank-crashed", "[train-worker-0:02119] *** Process received signal ***\n[train-worker-0:02119] Signal: Bus error (7)\n[train-worker-0:02119] Signal code: Non-existant physical address (2)"),
+    ("uneven-batches-between-ranks", "RuntimeError: Rank 3 exhausted all 41 inputs, but other ranks still have inputs"),
+    ("hostfile-missing", "ValueError: Hostfile contains a bad entry: w2 lots=8, unable to proceed with launching"),
+    ("device-ordinal-not-visible", "AssertionError: insufficient CUDA devices for DDP command"),
+    ("nvls-setup-failed", "g1:49:50 [1] transport/nvls.cc:223 NCCL WARN Cuda failure 999 'unknown error\ng1:49:50 [1] NCCL INFO init.cc:872 -> 1"),
 ]  # fmt: skip
 
 HEALTHY: list[str] = [

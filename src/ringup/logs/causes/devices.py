@@ -31,6 +31,8 @@ def shm_too_small(story: Story) -> Iterator[Cause]:
         )
     elif rows and not went_on(story):
         yield seen(rows, f"/dev/shm has only {rows[0]['size']} (Docker's default is 64 MiB)", "medium")
+    elif bus := [e for e in story.all("crash-word") if re.search(r"Bus error|SIGBUS", e.text)]:
+        yield seen(bus, "a bus error is often a page of /dev/shm that could not be had", "low")
 
 
 def _row_bytes(event: Event) -> int:
@@ -149,12 +151,16 @@ def nvls_setup_failed(story: Story) -> Iterator[Cause]:
     said = [
         e
         for e in story.all("cuda-failure")
-        if "nvls" in e["where"].lower()
-        and not re.search(r"initialization error|out of memory|not yet initialized", e["text"])
+        if "nvls" in e["where"].lower() and not re.search(r"out of memory|not yet initialized", e["text"])
     ]
     bind = story.all("nvls-failed")
     if said or bind:
-        yield seen([*said, *bind], "NVLink SHARP (multicast) cannot be set up on this host")
+        vague = not bind and all("initialization error" in e["text"] for e in said)
+        yield seen(
+            [*said, *bind],
+            "NVLink SHARP (multicast) cannot be set up on this host",
+            "low" if vague else "high",
+        )
 
 
 @cause("gpus-hidden-between-ranks")

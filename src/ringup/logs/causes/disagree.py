@@ -231,7 +231,10 @@ def uneven_batches(story: Story) -> Iterator[Cause]:
     done = [e for e in story.all("epoch-done") if e.rank is not None]
     stuck = {e.rank for e in waits if e.rank is not None}
     finished = [e for e in done if e.rank not in stuck]
-    if words and waits:
+    ran_out = [e for e in words if re.search(r"exhausted all|still have inputs", e.text)]
+    if ran_out:
+        yield seen(ran_out, "a rank has no input left while others still have some", "high")
+    elif words and waits:
         yield seen(
             [*words, *waits[:3]],
             "the data is said to be of unequal length, and ranks wait for one that left the loop",

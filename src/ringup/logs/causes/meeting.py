@@ -70,6 +70,7 @@ def store_unreachable(story: Story) -> Iterator[Cause]:
     events = _store_failures(story)
     jax = story.all("jax-register") if story.has("deadline", "jax-register") else []
     if not events and not jax:
+        yield from _no_store_made(story)
         return
     reasons = {_UNREACHABLE.get(e["errno"], "") for e in events} - {""}
     peer = next((f"{e['host']}:{e['port']}" for e in events if e["host"]), "")
@@ -82,6 +83,19 @@ def store_unreachable(story: Story) -> Iterator[Cause]:
         f"0's host tells why",
         "low" if only_refused else "medium",
     )
+
+
+def _no_store_made(story: Story) -> Iterator[Cause]:
+    """The agents' own store could not be opened, and nothing says it was ever there."""
+    broken = story.all("rdzv-connection")
+    if broken and not story.has(
+        "eaddrinuse", "name-unknown", "num-nodes-waiting", "keepalive-failed", "rdzv-closed"
+    ):
+        cut = story.all("reset-by-peer", "pipe-broken")
+        text = "the agents' store could not be opened"
+        if cut:
+            text += ": something accepts connections at its address and ends them at once"
+        yield seen([*broken, *cut], text, "medium" if cut else "low")
 
 
 @cause("rendezvous-host-not-recognised")
@@ -183,7 +197,7 @@ def peers_never_joined(story: Story) -> Iterator[Cause]:
     waits = [
         e
         for e in story.all("store-wait")
-        if re.search(r"barrier|init|worker|//|torchelastic|rank_?\d", e.text)
+        if re.search(r"barrier|init|worker|//|torchelastic|rank_?\d", e["key"] or e.text)
         and "store-get" not in story.tags_at(e)
     ]
     if not (short or clients or others or waits):

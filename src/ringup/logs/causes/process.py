@@ -165,7 +165,9 @@ def rank_crashed(story: Story) -> Iterator[Cause]:
         e
         for e in story.all("crash-word")
         if not _EITHER_WAY.search(e.text)
-        and not re.search(r"DataLoader|worker|shared memory|abort", e.text, re.I)
+        and not re.search(
+            r"(?i)DataLoader|\bworkers? (?:\(pid|process|is)|in worker\b|shared memory|\babort", e.text
+        )
     ]
     words += [e for e in story.all("loader-killed") if e["signal"].lower() in ("segmentation", "sigsegv")]
     if fatal or words:

@@ -17,6 +17,8 @@ _DEVICE_NAME = re.compile(
     r"|rxe|rdma|hns|ionic|mana|xscale|hca)"
 )
 
+_RDMA_PLUGIN = re.compile(r"(?i)IBext|RDMA|\bOFI\b|-ofi\b|Libfabric|\befa\b|sharp")
+
 
 def _on_sockets(story: Story) -> Iterator[tuple[HostStory, Event]]:
     """Hosts whose data goes over TCP although NCCL looked for RDMA, and the line that says it found none."""
@@ -33,16 +35,8 @@ def _intent(story: Story, host: HostStory) -> list[Event]:
     found = [host.env[n] for n in ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_NET_GDR_LEVEL") if n in host.env]
     if host.value("NCCL_IB_DISABLE") == "0":
         found.append(host.env["NCCL_IB_DISABLE"])
-    found += [
-        e
-        for e in host.events.get("plugin-loaded", [])
-        if re.search(r"IBext|RDMA|OFI|Libfabric|efa|sharp", e.text, re.I)
-    ]
-    found += [
-        e
-        for e in story.all("plugin-loaded")
-        if e.host == host.name and re.search(r"IBext|RDMA|OFI|efa|sharp", e.text, re.I)
-    ]
+    found += [e for e in host.events.get("plugin-loaded", []) if _RDMA_PLUGIN.search(e.text)]
+    found += [e for e in story.all("plugin-loaded") if e.host == host.name and _RDMA_PLUGIN.search(e.text)]
     found += [e for e in host.events.get("net-using", []) if re.search(r"\]ib[\w]*:", e.text)]
     found += list(story.all("ibstatus-device", "ibdev2netdev", "rdma-link"))[:2]
     there = story.all("offered-interface")

@@ -22,6 +22,11 @@ FAULTS = (
         r"[Cc]onnect to " + ADDRESS + r" (?:failed ?:|returned|failed with error) ?(?:\d+ ?\()?" + ERRNO,
         "connect to ",
     ),
+    say(
+        "nccl-connect",
+        r"btl_tcp\S*.{0,40}connect\(\) to (?P<address>[0-9a-fA-F.:]+) failed: " + ERRNO,
+        "btl_tcp",
+    ),
     say("nccl-connect", r"Call to connect (?:failed|timeout|returned) ?:? ?" + ERRNO, "call to connect"),
     say("nccl-connect", r"connect returned " + ERRNO + r", (?:retrying|exceeded)", "connect returned"),
     say(
@@ -183,7 +188,7 @@ FAULTS = (
         "topology-broken",
         r"Attribute \S+ of node \S+ not found|XML (?:Import|Export) Channel ?: \w+ \S+ not found|XML (?:Topology|Graph) has wrong version"
         r"|XML Parse(?: error)? ?: |XML Mismatch ?:|Could not open XML (?:graph|topology) file|Could not find (?:any )?(?:local path from gpu|GPU (?:close|with rank)|NET with id|net id|gpu rank|CPU|local GPU|id |node of type|intermediate GPU)"
-        r"|could not find CPU close to GPU|Failed to find reverse path|No path computed to go|Add NVLink error|Add PCI Link error|could not find CPU numa"
+        r"|WARN Could not find real path of|could not find CPU close to GPU|Failed to find reverse path|No path computed to go|Add NVLink error|Add PCI Link error|could not find CPU numa"
         r"|too many (?:XML|Topo|nodes)|XML parser is limited|tried to create too many nodes|no transport found|Error : ring \d+ does not|getXmlFromCpu|ncclTopo\w+ ?:? (?:could not|parent is NULL|system node)|Could not find rev(?:erse)? link",
         "attribute ",
         "xml ",
@@ -208,7 +213,7 @@ FAULTS = (
     ),
     say(
         "cuda-failure",
-        r"(?:(?P<where>[\w/.-]+\.(?:cc|cu|h|c|cpp)):\d+ (?:\([^)]*\) )?(?:NCCL )?(?:WARN )?)?(?:Cuda|HIP|CUDA) failure (?:[\w./]+:\d+:? )?(?:(?P<code>\d+) )?'(?P<text>[^']+)'",
+        r"(?:(?P<where>[\w/.-]+\.(?:cc|cu|h|c|cpp)):\d+ (?:\([^)]*\) )?(?:NCCL )?(?:WARN )?)?(?:Cuda|HIP|CUDA) failure (?:[\w./]+:\d+:? )?(?:(?P<code>\d+) )?'(?P<text>[^']+)(?:'|$)",
         "failure ",
     ),
     say(

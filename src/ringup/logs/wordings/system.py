@@ -98,7 +98,7 @@ SHELL = (
     say("hostfile-missing", r"Unable to find hostfile", "unable to find hostfile"),
     say(
         "hostfile-needed",
-        r"no extra nodes available|Num nodes is ?> ?1 but|Hostfile .{0,80}(?:does not exist|not found|is empty)|hostfile .{0,40}not (?:found|exist)",
+        r"no extra nodes available|Hostfile contains (?:a bad|multiple) entr|[Hh]ostfile is (?:empty|not formatted)|Num nodes is ?> ?1 but|Hostfile .{0,80}(?:does not exist|not found|is empty)|hostfile .{0,40}not (?:found|exist)",
         "extra nodes available",
         "num nodes is",
         "hostfile",
@@ -108,8 +108,9 @@ SHELL = (
 CUDA = (
     say(
         "bad-ordinal",
-        r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice|hipErrorInvalidDevice|CUDA error 101|Invalid device \d+ \(totalnDev=\d+\)|rank \d+ exceeds ndev|Attempting to deserialize object on CUDA device \d+ but torch\.cuda\.device_count\(\) is|You requested gpus?: ?\[.*?But your machine only has|Invalid device id|device_?id.{0,30}out of range|requested .{0,30}GPUs? .{0,30}only \d+ (?:are |is )?(?:available|visible)|nproc_per_node.{0,60}(?:exceeds|greater than|larger than|more than).{0,40}(?:gpu|device)|invalid device (?:number|id)|Using \d+ GPUs? .{0,20}only \d+",
+        r"invalid device ordinal|invalid device \d+(?:,\d+)* requested|insufficient CUDA devices|CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice|hipErrorInvalidDevice|CUDA error 101|Invalid device \d+ \(totalnDev=\d+\)|rank \d+ exceeds ndev|Attempting to deserialize object on CUDA device \d+ but torch\.cuda\.device_count\(\) is|You requested gpus?: ?\[.*?But your machine only has|Invalid device id|device_?id.{0,30}out of range|requested .{0,30}GPUs? .{0,30}only \d+ (?:are |is )?(?:available|visible)|nproc_per_node.{0,60}(?:exceeds|greater than|larger than|more than).{0,40}(?:gpu|device)|invalid device (?:number|id)|Using \d+ GPUs? .{0,20}only \d+",
         "invalid device",
+        "insufficient cuda",
         "cuda_error_invalid_device",
         "errorinvaliddevice",
         "error 101",

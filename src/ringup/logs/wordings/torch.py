@@ -106,12 +106,14 @@ TRAINING = (
     ),
     say(
         "uneven-word",
-        r"uneven (?:inputs|batches|number)|unequal (?:lengths?|number)|IterableDataset|different number of (?:batches|samples|iterations|steps)|Join context|len\((?:train_)?(?:data)?loader\)",
+        r"uneven (?:inputs|batches|number)|unequal (?:lengths?|number)|IterableDataset|different number of (?:batches|samples|iterations|steps)|Join context|exhausted all \d+ inputs, but|other ranks still have inputs|len\((?:train_)?(?:data)?loader\)",
         "uneven",
         "unequal",
         "iterabledataset",
         "different number of",
         "join context",
+        "exhausted all",
+        "still have inputs",
         "loader)",
     ),
     say(
