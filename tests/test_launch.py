@@ -22,7 +22,7 @@ from ringup.launch.render import render
 from ringup.plan import EnvVar, NodePlan, Plan
 from tests.guards import alive, tagged, wait_for
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux"), pytest.mark.slow]
 
 LAUNCHER = """
 import os, select, subprocess, sys
@@ -293,7 +293,6 @@ def launcher(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
     return start
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -307,7 +306,6 @@ def test_signal_ends_the_run_cleanly(launcher: Any, tmp_path: Path, number: int,
     assert json.loads((tmp_path / "logs" / "run.json").read_text())["outcome"] == "interrupted"
 
 
-@pytest.mark.slow
 def test_second_ctrl_c_does_not_wait_for_the_grace(launcher: Any, tmp_path: Path) -> None:
     process = launcher(LONG_GRACE)
     process.send_signal(signal.SIGINT)
@@ -320,7 +318,6 @@ def test_second_ctrl_c_does_not_wait_for_the_grace(launcher: Any, tmp_path: Path
     assert not tagged((tmp_path / "run_id").read_text())
 
 
-@pytest.mark.slow
 def test_hangup_is_ignored_under_nohup(launcher: Any, tmp_path: Path) -> None:
     process = launcher(prefix=("nohup",))
     process.send_signal(signal.SIGHUP)
@@ -329,7 +326,6 @@ def test_hangup_is_ignored_under_nohup(launcher: Any, tmp_path: Path) -> None:
     assert process.returncode == 143
 
 
-@pytest.mark.slow
 def test_killed_launcher_leaves_nothing(launcher: Any, tmp_path: Path) -> None:
     process = launcher()
     process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from importlib import resources
 
 GUARD_PARTS = (
@@ -31,11 +32,16 @@ def payload(name: str) -> str:
     return (resources.files("ringup") / "payload" / f"{name}.py").read_text("utf-8")
 
 
+def joined(parts: Iterable[str], main: str) -> str:
+    """One source of several files of `payload/`; `main` runs, and finds the others as modules."""
+    before = "".join(f"_part({name!r}, {payload(name)!r})\n" for name in parts)
+    return f"{_JOIN}{before}exec(compile({payload(main)!r}, {main + '.py'!r}, 'exec'), globals())\n"
+
+
 @functools.cache
 def guard_program() -> str:
     """The guard; its order comes on stdin."""
-    parts = "".join(f"_part({name!r}, {payload(name)!r})\n" for name in GUARD_PARTS)
-    return f"{_JOIN}{parts}exec(compile({payload('guard')!r}, 'guard.py', 'exec'), globals())\n"
+    return joined(GUARD_PARTS, "guard")
 
 
 def last_look_program() -> str:

@@ -68,7 +68,7 @@ class Ssh:
         self.stop_reason = ""
         self.started_s = time.monotonic()
         self.world_size = 0
-        self._gone = False
+        self._ready = self._joined = 0
         self._next_beat_s = 0.0
         self._give_up_s = float("inf")
         self._drained = (0, 0.0)
@@ -134,8 +134,9 @@ class Ssh:
         return now - self._drained[1] > DRAIN_S
 
     def _on_change(self, node: NodeRun, what: str) -> None:
-        if what == "ready" and not self._gone and all(n.state == "ready" for n in self.nodes):
-            self._gone = True
+        self._ready += what == "ready"
+        self._joined += what == "joined"
+        if what == "ready" and self._ready == len(self.nodes) and not self.stop_reason:
             self.on_event(Event("ready", f"a guard on each of {len(self.nodes)} nodes"))
             if self.hand_over:
                 self.hand_over.begin()
@@ -143,10 +144,10 @@ class Ssh:
             for other in self.nodes:
                 other.tell(type="go")
         elif self.hand_over and what in ("hosting", "joined-head", "detached"):
-            self.hand_over.heard(node, what)
+            if what == "detached" or not self.stop_reason:
+                self.hand_over.heard(node, what)
         elif what == "joined":
-            joined = sum(len(n.ranks) for n in self.nodes)
-            self.on_event(Event("joined", f"{joined} of {self.world_size} ranks started", node.name))
+            self.on_event(Event("joined", f"{self._joined} of {self.world_size} ranks started", node.name))
         elif what == "failed" and not self.stop_reason:
             self.on_event(Event("failed", short(node.ends[-1]), node.name))
             self.stop("the first failure", grace_s=self.grace_s)

@@ -16,6 +16,8 @@ from ringup.plan import Plan
 from ringup.rules import Finding
 from ringup.units import printable
 
+PROGRESS_S = 1.0
+
 
 def short(end: End) -> str:
     """An end in one line."""
@@ -48,6 +50,7 @@ class Story:
         self.started_s = time.monotonic()
         self.ended_s = 0.0
         """On the clock `started_s` is on; 0 means now, on ours."""
+        self._next_s = 0.0
         self._known: tuple[int, int] = (-1, -1)
         try:
             log_dir.mkdir(parents=True, exist_ok=True)
@@ -79,7 +82,10 @@ class Story:
         )
 
     def note_progress(self, nodes: Sequence[NodeRun], output: Output) -> None:
-        """Write run.json again when ranks have started or ended."""
+        """Write run.json again when ranks have started or ended, once a second at most."""
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + PROGRESS_S
         ranks = _ranks(nodes)
         known = (len(ranks), sum(r.code is not None for r in ranks))
         if known != self._known:
