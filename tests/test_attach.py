@@ -58,9 +58,8 @@ class Detached:
         label = f"ringup-guard:{self.plan.run_id}".encode()
         found = []
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                words = (entry / "cmdline").read_bytes().split(b"\0") if (entry / "cmdline").exists() else []
-                if label in words:
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and label in (entry / "cmdline").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
         return sorted(found)
 
