@@ -19,6 +19,7 @@ COMMANDS = {
     "check": "look at every node and prove every pair before anything is started",
     "run": "check, decide, launch, watch, clean up",
     "attach": "go back to a run started with --detach",
+    "clean": "list what earlier runs left on the nodes, and end what is proven",
     "predict": "which interfaces and devices NCCL will choose, and why",
     "logs": "name the root cause from NCCL, torch and launcher output",
     "explain": "what a problem means and how to fix it",

@@ -282,18 +282,20 @@ def ignores_hangup(table, pid):
     return False
 
 
-def fate(table, pid, jobs):
-    """
-    "orphan: ..." when nobody is above the job any more, else "running: ..." with who is.
-
-    Walks from a process of the job over its launchers and the shells around them.
-    """
+def topmost(table, pid, jobs):
+    """From a process of a job up over its launchers and the shells around them."""
     top = pid
     for above in table.ancestors(pid)[1:]:
         if above in jobs or (above != 1 and table.commands[above] in SHELLS):
             top = above
         else:
             break
+    return top
+
+
+def fate(table, pid, jobs):
+    """ "orphan: ..." when nobody is above the job any more, else "running: ..." with who is."""
+    top = topmost(table, pid, jobs)
     parent = table.parents[top]
     name = table.commands.get(parent, "")
     if parent not in (0, 1) and name != "systemd":
@@ -309,8 +311,8 @@ def fate(table, pid, jobs):
     return "orphan: its parent is gone" + (", hang-up ignored (nohup)" if ignores_hangup(table, top) else "")
 
 
-def leftovers(table):
-    """Ranks and launchers of ours, each with evidence; those whose launcher lives are said to be running."""
+def jobs_of(table):
+    """Ranks and launchers of our user, running or not: pid -> what says so."""
     own = dict(os.environ)
     us = set(table.ancestors(os.getpid()))
     jobs = {}
@@ -323,6 +325,12 @@ def leftovers(table):
             evidence = "%s command line" % named if named else ""
         if evidence:
             jobs[pid] = evidence
+    return jobs
+
+
+def leftovers(table):
+    """Ranks and launchers of ours, each with evidence; those whose launcher lives are said to be running."""
+    jobs = jobs_of(table)
     found = [table.facts(pid, "%s; %s" % (fate(table, pid, jobs), jobs[pid])) for pid in sorted(jobs)]
     # Orphans first, should there be more than are told.
     return sorted(found, key=lambda p: not p["evidence"].startswith("orphan"))[:MOST_LEFTOVERS]

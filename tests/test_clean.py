@@ -1,0 +1,340 @@
+"""What earlier runs left is found, only what is proven is ended, and nothing else is touched."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ringup
+from ringup import clean
+from ringup.commands import clean as command
+from ringup.facts import Unreached
+
+TORCHRUN = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "10.0.0.7",
+    "MASTER_PORT": "29400",
+    "TORCHELASTIC_RUN_ID": "none",
+}
+BY_HAND = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+SLEEPS = "import time; time.sleep(600)"
+LISTENS = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(600)"
+
+# Stands where init does: what is started by a shell that ends falls to it.  Its first line is the
+# pid of the job; it goes when its stdin ends, and the job with it.
+FOSTER = """
+import ctypes, json, subprocess, sys
+libc = ctypes.CDLL(None)
+libc.prctl(36, 1, 0, 0, 0)
+libc.prctl(15, sys.argv[1].encode(), 0, 0, 0)
+subprocess.run(["sh", "-c", *sys.argv[3:]], env=json.loads(sys.argv[2]), check=True)
+sys.stdin.read()
+"""
+DETACHED = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
+Start = Callable[..., int]
+
+
+@pytest.fixture
+def payload(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """payload/clean.py as a module, as it is on a node."""
+    monkeypatch.syspath_prepend(str(Path(ringup.__file__).parent / "payload"))
+    yield importlib.import_module("clean")
+    for name in ("clean", "facts_processes", "guard_tree"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a job whose parent has gone (or, `above` other than "systemd", lives); gives its pid."""
+    fosters: list[tuple[subprocess.Popen[str], int]] = []
+
+    def started(
+        code: str = SLEEPS,
+        env: dict[str, str] | None = None,
+        *,
+        above: str = "systemd",
+        how: str = DETACHED,
+        words: tuple[str, ...] = (),
+        become: str = "",
+    ) -> int:
+        variables = json.dumps({"PATH": os.environ["PATH"], **(TORCHRUN if env is None else env)})
+        job = words or (sys.executable, "-c", code)
+        foster = subprocess.Popen(
+            [sys.executable, "-c", FOSTER, above, variables, how, "sh", *job],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert foster.stdout is not None
+        pid = int(foster.stdout.readline())
+        fosters.append((foster, pid))
+        # Until it has become what it is to be, it is a copy of the shell.
+        wanted = os.fsencode(become or job[0])
+        while not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(wanted):
+            assert foster.poll() is None
+        return pid
+
+    yield started
+    for foster, pid in fosters:
+        for one in (pid, *descendants(pid)):
+            if parent_of(one) is not None:
+                os.kill(one, signal.SIGKILL)
+        foster.communicate()
+
+
+def parent_of(pid: int) -> int | None:
+    """A living process's parent; None for one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, their children, ..."""
+    try:
+        below = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return below + [deeper for child in below for deeper in descendants(child)]
+
+
+def found(entries: list[dict[str, Any]], pid: int) -> dict[str, Any] | None:
+    return next((entry for entry in entries if entry["pid"] == pid), None)
+
+
+def left(payload: Any, pid: int) -> dict[str, Any]:
+    """The entry of a job that must be left over."""
+    look = payload.Look()
+    entry = found(look.left, pid)
+    if entry is None and "service " in str(found(look.running, pid)):
+        pytest.skip("this test runs inside a systemd service, and so does the job")
+    assert entry is not None, look.running
+    return entry
+
+
+def test_a_rank_whose_agent_is_gone_is_listed_with_its_port(payload: Any, start: Start) -> None:
+    pid = start(LISTENS)
+    while not (entry := left(payload, pid))["ports"]:
+        assert parent_of(pid)
+    assert entry["evidence"].startswith("orphan: its parent is gone")
+    assert "rank 0 of 4, MASTER_ADDR=10.0.0.7" in entry["evidence"]
+    assert (entry["doubt"], entry["processes"]) == ("", 1)
+
+
+def test_a_job_with_a_living_parent_is_never_offered(payload: Any, start: Start) -> None:
+    pid = start(env=TORCHRUN, above="sshd-session")
+    look = payload.Look()
+    assert found(look.left, pid) is None
+    assert any("running: under sshd-session" in entry["evidence"] for entry in look.running)
+
+
+@pytest.mark.slow
+def test_a_run_whose_guard_lives_is_no_leftover(payload: Any, start: Start) -> None:
+    tag = {"RINGUP_RUN": "test-guarded"}
+    pid = start(env=tag)
+    assert left(payload, pid)["run"] == "test-guarded"
+    start(env={}, words=(sys.executable, "-c", SLEEPS, "ringup-guard:test-guarded"))
+    look = payload.Look()
+    assert found(look.left, pid) is None
+    assert found(look.running, pid)["evidence"].startswith("running: the guard of its run lives")  # type: ignore[index]
+
+
+@pytest.mark.slow
+def test_another_runs_guard_keeps_nobody_alive(payload: Any, start: Start) -> None:
+    pid = start(env={"RINGUP_RUN": "test-lost"})
+    start(env={}, words=(sys.executable, "-c", SLEEPS, "ringup-guard:test-lost-2"))
+    assert left(payload, pid)["doubt"] == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "doubt"),
+    [
+        ({"how": "trap '' HUP; " + DETACHED}, "nohup"),
+        ({"env": BY_HAND, "words": ("sleep", "600")}, "no Python program"),
+        ({"env": BY_HAND, "how": DETACHED.replace(">/dev/null", ">{file}")}, "goes to a file"),
+        ({"words": (sys.executable, "-c", SLEEPS, "jupyter-lab")}, "lives on by design"),
+        ({"env": BY_HAND}, ""),
+        ({"env": {"RINGUP_RUN": "test-x"}, "how": "trap '' HUP; " + DETACHED}, ""),
+    ],
+)
+def test_what_may_be_wanted_is_listed_but_not_proven(
+    payload: Any, start: Start, tmp_path: Path, options: dict[str, Any], doubt: str
+) -> None:
+    if "how" in options:
+        options = {**options, "how": options["how"].replace("{file}", str(tmp_path / "log"))}
+    said = left(payload, start(**options))["doubt"]
+    assert doubt in said and bool(doubt) == bool(said)
+
+
+@pytest.mark.slow
+def test_a_daemon_that_a_living_job_has_started_belongs_to_it(payload: Any, start: Start) -> None:
+    older = start()
+    start(above="sshd-session")
+    younger = start()
+    look = payload.Look()
+    if not found(look.left, older):
+        left(payload, older)
+    assert found(look.left, younger) is None
+    assert "began after it" in found(look.running, younger)["evidence"]  # type: ignore[index]
+
+
+@pytest.mark.slow
+def test_ending_takes_children_and_leaves_strangers(payload: Any, start: Start) -> None:
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPS!r}])"
+    victim, stranger = start(code), start(env={"RINGUP_RUN": "test-other"})
+    while not descendants(victim):
+        assert parent_of(victim)
+    (child,) = descendants(victim)
+    look = payload.Look()
+    assert set(look.victims(victim)) == {victim, child}
+    assert payload.end(look.victims(victim), 5.0) == (False, {})
+    assert parent_of(victim) is None and parent_of(child) is None and parent_of(stranger)
+
+
+@pytest.mark.slow
+def test_who_ignores_term_is_killed_after_the_grace(payload: Any, start: Start) -> None:
+    pid = start(how="trap '' TERM; " + DETACHED)
+    assert payload.end(payload.Look().victims(pid), 0.1) == (True, {})
+    assert parent_of(pid) is None
+
+
+def test_a_pid_used_anew_is_left_alone(payload: Any, start: Start) -> None:
+    pid = start()
+    ((_, started),) = payload.Look().victims(pid).items()
+    assert payload.end({pid: started - 1}, 0.1) == (False, {})
+    assert parent_of(pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("other", "goes"), [("", True), ("sleep 600 & ", False)])
+def test_a_shell_above_the_job_goes_unless_it_has_other_work(
+    payload: Any, start: Start, other: str, goes: bool
+) -> None:
+    inner = f'exec 3>&1 </dev/null >/dev/null 2>&1; {other}"$@" & echo $$ >&3; exec 3>&-; wait'
+    variables = [f"{name}={value}" for name, value in TORCHRUN.items()]
+    job = ("env", *variables, sys.executable, "-c", SLEEPS)
+    shell = start(env={}, how=f"sh -c '{inner}' sh \"$@\" &", words=job, become="sh")
+    while not any(found(entries, shell) for entries in (payload.Look().left, payload.Look().running)):
+        assert parent_of(shell)
+    entry = left(payload, shell)
+    assert entry["command"].startswith("sh -c") and entry["doubt"] == ""
+    assert (shell in payload.Look().victims(shell)) is goes
+    assert entry["processes"] == 1 + goes
+
+
+def test_only_unused_old_files_of_shared_memory_go(payload: Any, tmp_path: Path) -> None:
+    def names(entries: list[dict[str, Any]]) -> list[str]:
+        return [Path(entry["path"]).name for entry in entries]
+
+    def listed(first_namespace: bool = True) -> Any:
+        return payload.shared_files(str(tmp_path), first_namespace)
+
+    free = ["nccl-free", "nccl-new", "torch_free"]
+    for name in (*free, "nccl-open", "nccl-mapped", "psm_other", f"torch_{os.getpid()}_1"):
+        (tmp_path / name).write_bytes(b"x" * 4096)
+        (tmp_path / name).chmod(0o600)
+    kept = os.open(tmp_path / "nccl-open", os.O_RDONLY)
+    fd = os.open(tmp_path / "nccl-mapped", os.O_RDWR)
+    mapped = mmap.mmap(fd, 4096)
+    os.close(fd)
+    assert names([entry for entry, _ in listed()]) == free
+    assert all(entry["doubt"] for entry, _ in listed()), "younger than a minute"
+    payload.FRESH_S = -1.0
+    assert all("container" in entry["doubt"] for entry, _ in listed(False))
+    files = listed()
+    (tmp_path / "nccl-fresh").write_bytes(b"another file by now")
+    (tmp_path / "nccl-fresh").rename(tmp_path / "nccl-new")
+    gone = names(payload.remove(files))
+    mapped.close()
+    os.close(kept)
+    if any(entry["doubt"] for entry, _ in files):
+        assert gone == [], "some process here cannot be looked at"
+    else:
+        assert gone == ["nccl-free", "torch_free"]
+    assert {"nccl-open", "nccl-mapped", "nccl-new", "psm_other"} <= {p.name for p in tmp_path.iterdir()}
+
+
+def hearing(data: bytes, **options: Any) -> clean.NodeLeftovers:
+    heard = clean._Hearing("n1", bytearray(data), done=True, **options)
+    return clean._judged(heard)
+
+
+EMPTY = {"left": [], "ended": [], "running": [], "files": [], "removed": [], "unseen": []}
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"left": 3}', b"\xff", json.dumps(EMPTY).encode()[:-3]]
+)
+def test_an_answer_that_is_none_is_no_clean_node(data: bytes) -> None:
+    node = hearing(data)
+    assert node.error and not node.is_clean
+    assert list(command.node_lines(node, False)) == [f"n1: could not be looked at: {node.error}"]
+
+
+def test_a_lost_connection_is_said_in_its_words() -> None:
+    heard = clean._Hearing("n1")
+    heard.on_exit("n1", None, Unreached(kind="ssh-connect-timeout", words="timed \x1b[31mout"))
+    assert clean._judged(heard).error == "timed out"
+
+
+def test_what_a_node_says_cannot_reach_the_terminal_raw() -> None:
+    one = {"pid": 1, "age_s": 1e300, "command": "a\x1b]0;x\x07b", "evidence": "orphan\x1b[2J: gone"}
+    node = hearing(json.dumps({**EMPTY, "left": [one]}).encode())
+    text = "\n".join(command.node_lines(node, True))
+    assert "\x1b" not in text and "\x07" not in text and not node.is_clean
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_a_stale_run_is_listed_then_ended_and_its_neighbours_live(lab: Any) -> None:
+    cluster = lab(hosts=2)
+    rank = [sys.executable, "-c", SLEEPS]
+    living = cluster.popen("node0", ["sh", "-c", '"$@"; :', "sh", *rank], env=TORCHRUN)
+    detached = ["sh", "-c", DETACHED, "sh", *rank]
+    meant = int(
+        cluster.run("node0", ["sh", "-c", "trap '' HUP; " + DETACHED, "sh", *rank], env=BY_HAND).stdout
+    )
+    plain = int(cluster.run("node0", detached).stdout)
+    lost = {"RINGUP_RUN": "20260101-000000-abcd", "RINGUP_NODE": "1"}
+    tagged = int(cluster.run("node1", detached, env=lost).stdout)
+    with cluster.broken("stale-run", host="node0", port=29500):
+        asked = ["ringup", "clean", "-H", "node0,node1", "--json"]
+        listed = cluster.run("node0", asked)
+        assert listed.returncode == 1, listed.stderr
+        first, second = json.loads(listed.stdout)["nodes"]
+        assert {tuple(one["ports"]): bool(one["doubt"]) for one in first["left"]} == {
+            (29500,): False,
+            (): True,
+        }
+        assert [one["pid"] for one in second["left"]] == [tagged]
+        assert cluster.listening("node0", 29500)
+
+        killed = cluster.run("node0", [*asked, "--kill"])
+        assert killed.returncode == 1, "the one with nohup is left"
+        first, second = json.loads(killed.stdout)["nodes"]
+        assert [one["ports"] for one in first["ended"]] == [[29500]]
+        assert [one["pid"] for one in first["left"]] == [meant]
+        assert [one["pid"] for one in second["ended"]] == [tagged] and not second["left"]
+        assert not cluster.listening("node0", 29500)
+        alive = {process.host_pid for process in cluster.processes("node0")}
+        assert {meant, plain} <= alive and living.poll() is None
+
+        cluster.sh("node0", f"kill {meant}")
+        again = cluster.run("node0", ["ringup", "clean", "-H", "node0,node1", "--kill"])
+        assert again.returncode == 0, again.stdout
+        assert "node0: nothing left" in again.stdout and living.poll() is None
+        living.kill()
