@@ -19,6 +19,8 @@ import ringup
 from ringup import clean
 from ringup.commands import clean as command
 from ringup.facts import Unreached
+from tests.guards import wait_for
+from tests.jobs.launched import Launched
 
 TORCHRUN = {
     "RANK": "0",
@@ -338,3 +340,47 @@ def test_a_stale_run_is_listed_then_ended_and_its_neighbours_live(lab: Any) -> N
         assert again.returncode == 0, again.stdout
         assert "node0: nothing left" in again.stdout and living.poll() is None
         living.kill()
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.torch
+def test_what_a_killed_ssh_loop_leaves_is_ended_beside_the_same_script_alive(lab: Any) -> None:
+    cluster = lab(hosts=2)
+
+    def ranks(port: int) -> list[int]:
+        wanted = f"MASTER_PORT={port}"
+        return [p.pid for p in cluster.processes("node1", wanted) if p.state not in "ZX"]
+
+    def launched(port: int) -> subprocess.Popen[bytes]:
+        line = f"{sys.executable} -m torch.distributed.run --nproc-per-node 2 --master-port {port}"
+        script = Path(__file__).parent / "jobs" / "stays.py"
+        command = f"{line} {script} plain /var/tmp"
+        client: subprocess.Popen[bytes] = cluster.popen("node0", ["ssh", "node1", command])
+        wait_for(lambda: len(ranks(port)) >= 2, "two ranks", 60)
+        return client
+
+    lost, living = launched(29510), launched(29520)
+    lost.kill()
+    wait_for(lambda: cluster.run("node0", ["ringup", "clean", "-H", "node1"]).returncode == 1, "orphans", 30)
+    done = cluster.run("node0", ["ringup", "clean", "-H", "node1", "--kill", "--json"])
+    assert done.returncode == 0, done.stdout
+    (node,) = json.loads(done.stdout)["nodes"]
+    (ended,) = node["ended"]
+    assert ended["processes"] >= 3 and 29510 in ended["ports"]
+    assert "torchrun command line" in ended["evidence"]
+    assert not ranks(29510) and len(ranks(29520)) >= 2 and living.poll() is None
+    living.kill()
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_detached_run_is_no_leftover(lab: Any) -> None:
+    with Launched(lab(hosts=2), "stays.py", "plain", "{folder}", options=["--detach"]) as run:
+        assert run.wait() == 0, run.said()
+        before = run.of_the_job("node0"), run.of_the_job("node1")
+        done = run.lab.run("node0", ["ringup", "clean", "-H", "node0,node1", "--kill"])
+        assert done.returncode == 0 and "ended" not in done.stdout, done.stdout
+        assert done.stdout.count("the guard of its run lives") >= 2
+        assert all(before) and (run.of_the_job("node0"), run.of_the_job("node1")) == before
