@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "check, decide, launch, watch, clean up",
     "attach": "go back to a run started with --detach",
     "clean": "list what earlier runs left on the nodes, and end what is proven",
+    "env": "the environment variables that change something here, each with its reason",
     "predict": "which interfaces and devices NCCL will choose, and why",
     "logs": "name the root cause from NCCL, torch and launcher output",
     "explain": "what a problem means and how to fix it",
