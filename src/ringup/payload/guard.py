@@ -155,7 +155,9 @@ class Guard:
 
     def _sentinel_gone(self):
         self.loop.forget(self.life)
-        self._end("the other half of the guard was killed", self.grace_s)
+        words = "the outer half of this node's guard was killed"
+        self.up.send({"type": "problem", "words": words, "at": time.monotonic()})
+        self._end(words, self.grace_s)
 
     def _on_time(self, now):
         if now - self.pulsed >= 1:
@@ -189,7 +191,7 @@ class Guard:
         if not self.job.over:
             return False
         now = time.monotonic()
-        deaf = self.up.ended or self.up.gone or now - self.heard > self.lease_s
+        deaf = self.up.ended or self.up.gone or self._is_unheard(now)
         if self.up is self.second and self.up.is_drained() and not deaf:
             # The head closes the connection when it has read everything.
             if not self.finished_at:
