@@ -36,7 +36,7 @@ def start(lab: Any) -> Iterator[Start]:
                 stranger = cluster.popen(host, ["bash", "-c", STRANGER], env=env, stdout=subprocess.PIPE)
                 stranger.stdout.readline()
         runs.append(Launched(cluster, "stays.py", mode, "{folder}", **options))
-        return runs[-1].wait_for_output("| up ", 2)
+        return runs[-1] if "--detach" in options.get("options", ()) else runs[-1].wait_for_output("| up ", 2)
 
     yield started
     for run in runs:
@@ -111,19 +111,65 @@ def test_link_cut_without_a_word(start: Start, cut: str) -> None:
     assert f"first failure: {cut}: nothing heard for" in run.stderr, run.said()
 
 
+def kill_guard(run: Launched, node: str, half: str) -> None:
+    """SIGKILL to the outer half of a node's guard, the inner one, or both."""
+    label = f"ringup-guard:{run.run_id}"
+    halves = {p.pid: p for p in run.lab.processes(node) if label in p.command}
+    inner = next(p for p in halves.values() if p.ppid in halves)
+    for pid in {"sentinel": [inner.ppid], "guard": [inner.pid], "both": [inner.ppid, inner.pid]}[half]:
+        os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("half", ["sentinel", "guard", "both"])
 @pytest.mark.parametrize("node", ["node0", "node1"])
 def test_killed_guard(start: Start, node: str, half: str) -> None:
     run = start()
-    label = f"ringup-guard:{run.run_id}"
-    halves = {p.pid: p for p in run.lab.processes(node) if label in p.command}
-    inner = next(p for p in halves.values() if p.ppid in halves)
-    victims = {"sentinel": [inner.ppid], "guard": [inner.pid], "both": [inner.ppid, inner.pid]}[half]
-
-    def kill() -> None:
-        for pid in victims:
-            os.kill(pid, signal.SIGKILL)
-
-    gone(run, kill)
+    gone(run, lambda: kill_guard(run, node, half))
     ended(run, 4, "launcher-error")
     assert f"first failure: {node}: " in run.stderr, run.said()
+
+
+@pytest.fixture
+def detached(start: Start) -> Launched:
+    """A run handed over from a laptop, its ranks up and nobody attached; every connection is reset."""
+    run = start(hosts=["node0", "node1", "laptop"], on="laptop", options=["--detach"])
+    assert run.wait() == 0, run.said()
+    assert run.record["outcome"] == "running", run.said()
+    run.lab.fault("ssh-reset")
+    run.attach().wait_for_output("| up ", 2)
+    run.process.kill()
+    run.process.wait()
+    return run
+
+
+def lives(run: Launched) -> bool:
+    """Every rank with its three children, and the guard of each node."""
+    return all(len(run.of_the_job(node)) >= 5 for node in ("node0", "node1"))
+
+
+def test_detached_run_goes_on_without_ringup_and_ends_by_ctrl_c(detached: Launched) -> None:
+    detached.attach().wait_for_output("| up ", 2)
+    detached.lab.fault("ssh-reset")
+    detached.wait()
+    assert lives(detached), detached.said()
+    detached.attach().wait_for_output("| up ", 2)
+    gone(detached, lambda: detached.process.send_signal(signal.SIGINT))
+    ended(detached, 130, "interrupted")
+
+
+@pytest.mark.parametrize("half", ["sentinel", "guard", "both"])
+@pytest.mark.parametrize("node", ["node0", "node1"])
+def test_killed_guard_of_a_detached_run(detached: Launched, node: str, half: str) -> None:
+    assert lives(detached)
+    gone(detached, lambda: kill_guard(detached, node, half))
+    detached.wait_nothing_left(GONE_WITHIN_S)
+    detached.attach()
+    assert detached.wait() == 4, detached.said()
+    assert f"first failure: {node}: " in detached.stderr, detached.said()
+
+
+@pytest.mark.parametrize("cut", ["node0", "node1"])
+def test_link_cut_under_a_detached_run(detached: Launched, cut: str) -> None:
+    assert lives(detached)
+    gone(detached, lambda: detached.lab.fault("link-cut", host=cut), CUT_GONE_WITHIN_S)
+    detached.wait_nothing_left(GONE_WITHIN_S)

@@ -57,8 +57,20 @@ class Launched:
         command = words(
             script, *arguments, hosts=hosts, nproc=nproc, options=[*options, "--log-dir", str(self.log_dir)]
         )
+        self.env = env
+        self.start(command)
+
+    def start(self, command: Sequence[str]) -> None:
+        """Start it where the run was started from; what it says replaces what was said before."""
         with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = lab.popen(on, command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
+            self.process = self.lab.popen(
+                self.on, command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.env
+            )
+
+    def attach(self) -> Launched:
+        """`ringup attach` to it."""
+        self.start([sys.executable, "-m", "ringup", "attach", self.run_id])
+        return self
 
     def __enter__(self) -> Launched:
         return self
