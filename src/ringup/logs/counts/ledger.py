@@ -28,6 +28,9 @@ from ringup.logs.counts.grammar import (
 from ringup.logs.counts.model import (
     MASK,
     MAX_CELLS,
+    MAX_COLUMNS,
+    MAX_DEVICES,
+    MAX_KINDS,
     MAX_PROCESSES,
     MAX_SEQUENCES,
     MAX_TRANSPORTS,
@@ -80,6 +83,7 @@ class Ledger:
         for host, pid in known:
             self._whole_host(host, pid)
         self._columns: dict[Column, int] = {}
+        self._kinds: set[str] = set()
         self._names: dict[bytes, str] = {}
         self._generation: dict[tuple[str, str, str], int] = {}
         self._comm_counts: dict[tuple[str, str], int] = {}
@@ -107,12 +111,27 @@ class Ledger:
         """The number of the column a collective line's head belongs to."""
         process = self.process(self.name(match["host"]), self.name(match["pid"]), prefix)
         device = self.name(match["dev"])
-        process.devices.add(device)
-        return self.number_of(Column(process.host, process.pid, device, self.name(match["kind"])))
+        if len(process.devices) < MAX_DEVICES:
+            process.devices.add(device)
+        elif device not in process.devices:
+            device = ""
+        return self.number_of(Column(process.host, process.pid, device, self._kind(match["kind"])))
+
+    def _kind(self, raw: bytes) -> str:
+        """The kind's name; NCCL has some fifteen, a log may claim any number."""
+        kind = self.name(raw)
+        if kind not in self._kinds:
+            if len(self._kinds) >= MAX_KINDS:
+                return "other"
+            self._kinds.add(kind)
+        return kind
 
     def number_of(self, column: Column) -> int:
         """A column's number, a new one where it was not seen before."""
         number = self._columns.get(column)
+        if number is None and len(self._columns) >= MAX_COLUMNS:
+            column = Column("", "", "", "other")
+            number = self._columns.get(column)
         if number is None:
             number = self._columns[column] = len(self.part.columns)
             self.part.columns.append(column)
@@ -355,7 +374,8 @@ class Ledger:
             parent = (of, now, split, self.name(match["color"]))
         order = self.comm_count(process.host, process.pid)
         self.count_comm(process.host, process.pid, order + 1)
-        process.devices.add(self.name(match["dev"]))
+        if len(process.devices) < MAX_DEVICES:
+            process.devices.add(self.name(match["dev"]))
         return Comm(
             pointer=self.name(match["pointer"]),
             rank=int(match["rank"][:9]),

@@ -26,8 +26,11 @@ MAX_TRANSPORTS = 10_000
 MAX_CELLS = 3_000_000
 """Cells of the rows of iterations, 4 bytes each; the iterations after that share one row."""
 
-MAX_PROCESSES = 20_000
-MAX_SEQUENCES = 60_000
+MAX_PROCESSES = 10_000
+MAX_DEVICES = 64
+MAX_KINDS = 64
+MAX_COLUMNS = 100_000
+MAX_SEQUENCES = 30_000
 
 ProcessKey = tuple[str, str]
 """Host and process id; of several threads, whichever writes."""
