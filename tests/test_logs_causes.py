@@ -9,7 +9,7 @@ import pytest
 from ringup.logs import causes
 from ringup.logs.blame import PLACE
 from ringup.logs.read import Diagnosis, read_logs
-from tests.logs_said import HEALTHY, SAID
+from tests.logs_said import HEALTHY, NOISE, SAID
 
 
 def diagnose(tmp_path: Path, text: str) -> Diagnosis:
@@ -31,6 +31,30 @@ def test_lines_that_mean_nothing_are_no_error(tmp_path: Path, text: str) -> None
     diagnosis = diagnose(tmp_path, text)
     assert [c.rule for c in diagnosis.causes if c.severity == "error"] == []
     assert diagnosis.healthy
+
+
+SETUP = (
+    "n1:11:11 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    "n1:11:30 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\n"
+)
+INIT = "".join(
+    f"n{rank + 1}:11:30 [0] NCCL INFO ncclCommInitRank comm 0x{rank + 1} rank {rank} nranks 2 cudaDev 0 "
+    f"nvmlDev 0 busId 1000 commId 0x77 - Init {state}\n"
+    for state in ("START", "COMPLETE")
+    for rank in (0, 1)
+)
+TRAINED = {
+    "steps": "".join(f"step {n} loss 2.{n}\n" for n in range(2, 9)),
+    "records": "".join(f"{{'loss': 2.{n}, 'grad_norm': 1.{n}, 'epoch': 0.0{n}}}\n" for n in range(2, 9)),
+}
+
+
+@pytest.mark.parametrize("trained", TRAINED)
+@pytest.mark.parametrize("line", NOISE, ids=range(len(NOISE)))
+def test_a_job_that_went_on_after_a_line_did_not_fail_of_it(tmp_path: Path, line: str, trained: str) -> None:
+    for text in (SETUP + line + "\n" + INIT, SETUP + INIT + line + "\n"):
+        diagnosis = diagnose(tmp_path, text + TRAINED[trained])
+        assert [c.rule for c in diagnosis.causes if c.severity == "error"] == []
 
 
 def all_causes() -> list[str]:

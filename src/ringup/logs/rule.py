@@ -40,10 +40,18 @@ class Cause:
 
 Finder = Callable[["Story"], Iterator[Cause]]
 CAUSES: dict[str, tuple[Problem, Finder]] = {}
+_PASSING: set[str] = set()
 
 
-def cause(name: str | Problem, *, severity: Severity = "error") -> Callable[[Finder], Finder]:
-    """Register a cause; its docstring is the problem's text, unless the problem is given."""
+def cause(
+    name: str | Problem, *, severity: Severity = "error", passing: bool = False
+) -> Callable[[Finder], Finder]:
+    """
+    Register a cause; its docstring is the problem's text, unless the problem is given.
+
+    A passing one keeps a job from starting or ends it: where training went on after its
+    evidence, it was something else (a retry, an optional import, another program's port).
+    """
 
     def decorate(function: Finder) -> Finder:
         problem = (
@@ -53,6 +61,8 @@ def cause(name: str | Problem, *, severity: Severity = "error") -> Callable[[Fin
         if problem.name in CAUSES:
             raise ValueError(f"two causes named {problem.name}")
         CAUSES[problem.name] = (problem, function)
+        if passing:
+            _PASSING.add(problem.name)
         return function
 
     return decorate
@@ -92,6 +102,8 @@ def find(story: Story) -> list[Cause]:
     found: list[Cause] = []
     for problem, function in CAUSES.values():
         for item in function(story):
+            if problem.name in _PASSING and item.evidence and all(map(story.overcome, item.evidence)):
+                continue
             ceiling = SEVERITIES.index(problem.severity)
             wanted = SEVERITIES.index(item.severity or problem.severity)
             found.append(

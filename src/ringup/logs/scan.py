@@ -28,6 +28,7 @@ KEPT = {
     "frame": 0,
     "command": 40,
     "step": 2,
+    "loss": 2,
     "progress": 3,
     "busy-word": 4,
     "unwind": 12,

@@ -96,6 +96,20 @@ def is_link_local(address: str) -> bool:
     return address.lower().startswith("fe80:")
 
 
+_ENDS = (
+    "exit",
+    "exit-signal",
+    "child-failed",
+    "nccl-remote",
+    "closed-by-peer",
+    "gloo-closed",
+    "gloo-reset",
+    "recv-vector",
+    "work",
+)
+"""After one of these, what went before was not overcome."""
+
+
 class Story:
     """All files of one run."""
 
@@ -184,6 +198,18 @@ class Story:
     def init_complete(self) -> bool:
         """Whether some communicator's ranks all completed, or a later stage was reached."""
         return any(c.completed for c in self.communicators) or self.has("init-timings")
+
+    def overcome(self, event: Event) -> bool:
+        """Whether training went on for two steps after a line, and nothing broke later in its file."""
+        later = {
+            e.line
+            for e in self.all("step", "loss", "epoch-done", "nccl-tests-row")
+            if e.file == event.file and e.line > event.line and e.label == event.label
+        }
+        if len(later) < 2:
+            return False
+        broke = [e for e in self.all(*_ENDS) if e.file == event.file and e.line > event.line]
+        return all(e.tag == "exit" and e["code"] == "0" for e in broke)
 
     # Building it.
 

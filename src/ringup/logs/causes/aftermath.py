@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ringup.logs.causes.process import CONSEQUENCE_TAGS
-from ringup.logs.causes.signs import failure, hang, is_unwinding, went_on
+from ringup.logs.causes.signs import failure, hang, is_unwinding, made_do, of_the_web, went_on
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
@@ -33,7 +33,7 @@ _WEAK = {
 }
 
 
-@cause("peer-died-first")
+@cause("peer-died-first", passing=True)
 def peer_died_first(story: Story) -> Iterator[Cause]:
     """
     This log holds only the consequence of another process ending.
@@ -46,11 +46,16 @@ def peer_died_first(story: Story) -> Iterator[Cause]:
     In logs: `Connection closed by remote peer`, `Connection reset by peer`, `num_nodes_waiting` tracebacks.
     """
     zero = [e for e in story.all("ddp-same-model") if e["theirs"] == "0"]
-    said = [e for e in story.all(*(CONSEQUENCE_TAGS - _WEAK)) if not _on_shutdown(e)]
+    said = [
+        e
+        for e in story.all(*(CONSEQUENCE_TAGS - _WEAK))
+        if not _on_shutdown(e) and not (e.tag == "reset-by-peer" and story.overcome(e))
+    ]
     said = [
         e for e in said if e.tag != "store-get" or re.search(r"(?i)reset|closed|broken|refused", e["reason"])
     ]
-    weak = story.all("keepalive-failed", "pipe-broken")
+    said = [e for e in said if not (made_do(e) or of_the_web(e))]
+    weak = [e for e in story.all("keepalive-failed", "pipe-broken") if not made_do(e)]
     proxied = [e for e in said if e.tag != "proxy-failed"]
     if not (zero or said or weak):
         return
@@ -77,7 +82,7 @@ def _on_shutdown(event: Event) -> bool:
     ) or (event.tag == "recv-vector" and "TCPStore" in event.text and "[W" in event.text)
 
 
-@cause("nccl-error-without-detail")
+@cause("nccl-error-without-detail", passing=True)
 def nccl_error_without_detail(story: Story) -> Iterator[Cause]:
     """
     NCCL or CUDA failed and no line says why.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import failure, went_on
+from ringup.logs.causes.signs import failure, made_do, went_on
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
@@ -42,14 +42,14 @@ def _row_bytes(event: Event) -> int:
         return 1 << 60
 
 
-@cause(problems.OPEN_FILES_TOO_LOW)
+@cause(problems.OPEN_FILES_TOO_LOW, passing=True)
 def open_files_too_low(story: Story) -> Iterator[Cause]:
     said = story.all("too-many-files")
     if said:
         yield seen(said, "a process ran out of file descriptors")
 
 
-@cause("gpu-out-of-memory")
+@cause("gpu-out-of-memory", passing=True)
 def gpu_out_of_memory(story: Story) -> Iterator[Cause]:
     """
     A rank (or NCCL on it) got no GPU memory.
@@ -61,6 +61,7 @@ def gpu_out_of_memory(story: Story) -> Iterator[Cause]:
     In logs: `CUDA out of memory. Tried to allocate`, `Cuda failure 'out of memory'`.
     """
     said = [e for e in story.all("gpu-oom") if not re.search(r"ray\.exceptions|java\.lang", e.text)]
+    said = [e for e in said if not made_do(e)]
     nccl = story.all("nccl-calloc") + [
         e for e in story.all("cuda-failure") if "out of memory" in e["text"].lower()
     ]
@@ -99,7 +100,7 @@ def gpu_missing(story: Story) -> Iterator[Cause]:
         )
 
 
-@cause(problems.XID_IN_KERNEL_LOG)
+@cause(problems.XID_IN_KERNEL_LOG, passing=True)
 def xid_in_kernel_log(story: Story) -> Iterator[Cause]:
     said = story.all("xid", "sxid")
     if not said:

@@ -241,7 +241,7 @@ def loopback_interface_chosen(story: Story) -> Iterator[Cause]:
         yield seen(dialled, f"a peer is dialled at {dialled[0]['address']}", "medium")
 
 
-@cause(problems.PEER_UNREACHABLE_ON_INTERFACE)
+@cause(problems.PEER_UNREACHABLE_ON_INTERFACE, passing=True)
 def peer_unreachable_on_interface(story: Story) -> Iterator[Cause]:
     dialled = [e for e in story.all("nccl-connect", "gloo-connect") if _is_real_peer(e)]
     apart = _strangers(story)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import failure, went_on
+from ringup.logs.causes.signs import failure, made_do, of_the_web, went_on
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
@@ -15,7 +15,7 @@ from ringup.logs.story import Story
 _LAUNCHERS = re.compile(
     r"(?:^|/)(?:torchrun|python[\d.]*|deepspeed|accelerate|colossalai|mpirun|mpiexec|orted|prted"
     r"|pdsh|srun|conda|module|"
-    r"horovodrun|llamafactory-cli|nvidia-smi|ray|uv|pip)$"
+    r"horovodrun|llamafactory-cli|ray)$"
 )
 _OWN_MODULES = re.compile(
     r"^(?:torch|deepspeed|accelerate|colossalai|transformers|horovod|mpi4py|jax|vllm|llamafactory"
@@ -63,7 +63,7 @@ def slurm_tasks_mismatch(story: Story) -> Iterator[Cause]:
     yield seen(rows, text, "medium" if by_slurm or failure(story) else "low")
 
 
-@cause("launcher-argument-misread")
+@cause("launcher-argument-misread", passing=True)
 def launcher_argument_misread(story: Story) -> Iterator[Cause]:
     """
     An option's value was taken for something else (the script, an address).
@@ -97,7 +97,7 @@ def launcher_argument_misread(story: Story) -> Iterator[Cause]:
         yield seen(shell, f"{shell[0]['host']!r} was taken for the address of the head", "low")
 
 
-@cause("local-rank-argument-rejected")
+@cause("local-rank-argument-rejected", passing=True)
 def local_rank_argument_rejected(story: Story) -> Iterator[Cause]:
     """
     `torch.distributed.launch` passes `--local-rank=N`, the script knows only another spelling or none.
@@ -113,7 +113,7 @@ def local_rank_argument_rejected(story: Story) -> Iterator[Cause]:
         yield seen(said, "the script refuses the local-rank argument its launcher passes")
 
 
-@cause("hostfile-missing")
+@cause("hostfile-missing", passing=True)
 def hostfile_missing(story: Story) -> Iterator[Cause]:
     """
     DeepSpeed found no host file, so it can only use this machine.
@@ -137,7 +137,7 @@ def hostfile_missing(story: Story) -> Iterator[Cause]:
         yield seen(warned, f"{nodes} nodes are wanted and no host file names them", "medium")
 
 
-@cause("device-ordinal-not-visible")
+@cause("device-ordinal-not-visible", passing=True)
 def device_ordinal_not_visible(story: Story) -> Iterator[Cause]:
     """
     A rank asked for a GPU number its process does not see.
@@ -181,9 +181,10 @@ def same_gpu_twice(story: Story) -> Iterator[Cause]:
     yield seen(said, text + (f" (bus id {device})" if device else ""), "high", ranks=ranks)
 
 
-@cause(problems.SSH_NOT_PASSWORDLESS)
+@cause(problems.SSH_NOT_PASSWORDLESS, passing=True)
 def ssh_not_passwordless(story: Story) -> Iterator[Cause]:
-    denied, code = story.all("ssh-denied"), story.all("ssh-255")
+    denied = [e for e in story.all("ssh-denied") if not of_the_web(e)]
+    code = story.all("ssh-255")
     connect = story.all("ssh-connect")
     if not (denied or code or connect):
         return
@@ -198,7 +199,7 @@ def ssh_not_passwordless(story: Story) -> Iterator[Cause]:
     yield seen([*denied, *code], "a node refuses the launcher's ssh login", "high" if denied else "medium")
 
 
-@cause("environment-breaks-remote-shell")
+@cause("environment-breaks-remote-shell", passing=True)
 def environment_breaks_remote_shell(story: Story) -> Iterator[Cause]:
     """
     The launcher pastes the whole environment into a shell line, and a value breaks it.
@@ -222,10 +223,10 @@ def environment_breaks_remote_shell(story: Story) -> Iterator[Cause]:
         )
 
 
-@cause(problems.PYTHON_OR_LAUNCHER_MISSING)
+@cause(problems.PYTHON_OR_LAUNCHER_MISSING, passing=True)
 def python_or_launcher_missing(story: Story) -> Iterator[Cause]:
     missing = [e for e in story.all("command-missing") if _concerns_the_job(e)]
-    modules = [e for e in story.all("module-missing") if _OWN_MODULES.match(e["module"])]
+    modules = [e for e in story.all("module-missing") if _OWN_MODULES.match(e["module"]) and not made_do(e)]
     if not missing and not modules:
         return
     first = (missing or modules)[0]

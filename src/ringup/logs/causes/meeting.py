@@ -7,13 +7,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import failure, nodes_wanted, went_on
+from ringup.logs.causes.signs import failure, nodes_wanted, of_the_web, went_on
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, Confidence, cause, seen
 from ringup.logs.story import Story, is_loopback
 from ringup.rules import Fix
 
 _PORT = re.compile(r"(?:port[`'\":= ]*|\]:|(?<=\d):|\[::\]:)(\d{2,5})\b")
+_OF_THE_STORE = re.compile(
+    r"(?i)c10d|socket\.cpp|server socket|errno: 98|code: -98|RuntimeError|EADDRINUSE|port"
+)
 _UNREACHABLE = {"101": "network unreachable", "110": "timed out", "111": "refused", "113": "no route"}
 
 
@@ -26,9 +29,9 @@ def port_in(event: Event) -> str:
     return found
 
 
-@cause(problems.PORT_IN_USE)
+@cause(problems.PORT_IN_USE, passing=True)
 def port_in_use(story: Story) -> Iterator[Cause]:
-    busy = story.all("eaddrinuse")
+    busy = [e for e in story.all("eaddrinuse") if not re.search(r"(?i)tensorboard|jupyter|grafana", e.text)]
     events = busy or [e for e in story.all("listen-failed") if not re.search(r"errno: (?!98)\d", e.text)]
     if not events:
         return
@@ -38,7 +41,7 @@ def port_in_use(story: Story) -> Iterator[Cause]:
         events,
         f"{which} is already taken where the store or launcher wants to listen; "
         "time-outs on other ranks are its consequence",
-        "high" if busy else "medium",
+        "high" if any(_OF_THE_STORE.search(e.text) for e in busy) else "medium",
         fix=Fix(
             f"see who holds {which}, end it if it is a leftover of ours (`ringup clean`), else "
             f"choose another port",
@@ -55,7 +58,7 @@ def _store_failures(story: Story) -> list[Event]:
     return sorted([*given_up, *refused], key=lambda e: (e.file, e.line))
 
 
-@cause("store-unreachable")
+@cause("store-unreachable", passing=True)
 def store_unreachable(story: Story) -> Iterator[Cause]:
     """
     A rank found nobody at the store's or coordinator's address.
@@ -98,7 +101,7 @@ def _no_store_made(story: Story) -> Iterator[Cause]:
         yield seen([*broken, *cut], text, "medium" if cut else "low")
 
 
-@cause("rendezvous-host-not-recognised")
+@cause("rendezvous-host-not-recognised", passing=True)
 def rendezvous_host_not_recognised(story: Story) -> Iterator[Cause]:
     """
     With the c10d backend no agent takes the endpoint for its own address, so nobody opens the store.
@@ -132,22 +135,27 @@ def rendezvous_host_not_recognised(story: Story) -> Iterator[Cause]:
     )
 
 
-@cause(problems.HOSTNAME_UNRESOLVABLE_FROM_PEER)
+@cause(problems.HOSTNAME_UNRESOLVABLE_FROM_PEER, passing=True)
 def hostname_unresolvable(story: Story) -> Iterator[Cause]:
-    names = [e for e in story.all("name-unknown") if not _is_shell_text(story, e)]
+    names = [e for e in story.all("name-unknown") if not _is_shell_text(story, e) and not of_the_web(e)]
     if not names:
         return
     host = next((e["host"] for e in story.all("name-tried") if e["host"]), "")
     only_warned = all("[W" in e.text or "IPv6" in e.text for e in names)
     if only_warned and went_on(story):
         return
-    sure = len(names) > 2 or story.has("client-timeout", "exception", "ssh-255") or not only_warned
+    both = not all("IPv6" in e.text for e in names) or len(names) > 2
+    confidence: Confidence = "high" if not only_warned else "medium"
+    if only_warned and story.has("client-timeout", "exception", "ssh-255"):
+        confidence = "high" if both else "medium"
+    elif only_warned and len(names) > 2:
+        confidence = "high"
     who = names[0].host or names[0].label
     yield seen(
         names,
         f"the name {host or 'of a peer'} is not "
         f"known{f' on {who}' if who else ' on the node that complains'}",
-        "high" if sure else "medium",
+        confidence,
     )
 
 
@@ -178,7 +186,7 @@ def hostname_resolves_to_loopback(story: Story) -> Iterator[Cause]:
         yield seen(listed, f"the hosts file maps {listed[0]['names']} to {listed[0]['address']}", "medium")
 
 
-@cause("peers-never-joined")
+@cause("peers-never-joined", passing=True)
 def peers_never_joined(story: Story) -> Iterator[Cause]:
     """
     Fewer ranks or nodes came than the world size; the others waited until the limit.
@@ -337,9 +345,14 @@ def node_rank_duplicate(story: Story) -> Iterator[Cause]:
     for node, events in owners.items():
         commands = [e for e in events.values() if story.tags_at(e) & {"command"}]
         apart = len({k for k, e in events.items() if e.label or e.host}) > 1
-        if (len(commands) > 1 or apart) and nodes > 1 and failure(story) is not None:
+        files = [e for e in events.values() if "machine_rank:" in e.text]
+        if (len(commands) > 1 or apart or len(files) > 1) and nodes > 1 and failure(story) is not None:
+            sure = len(owners) == 1 and story.has("clients-joined", "store-barrier", "rdzv-timeout")
             yield seen(
-                events.values(), f"{len(events)} nodes were started with node rank {node}", "medium", ranks=()
+                events.values(),
+                f"{len(events)} nodes were started with node rank {node}",
+                "high" if sure else "medium",
+                ranks=(),
             )
             return
     for event in story.all("command"):

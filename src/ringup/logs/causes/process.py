@@ -105,7 +105,7 @@ def _cancelled_before(story: Story, event: Event) -> bool:
     )
 
 
-@cause(problems.OOM_KILLER_RAN)
+@cause(problems.OOM_KILLER_RAN, passing=True)
 def oom_killer_ran(story: Story) -> Iterator[Cause]:
     said = [e for e in story.all("oom-kill") if not re.search(r"CUDA out of memory|torch\.", e.text)]
     said = [e for e in said if not _EITHER_WAY.search(e.text)]
@@ -113,7 +113,7 @@ def oom_killer_ran(story: Story) -> Iterator[Cause]:
         yield seen(said, "a process was killed for host memory, and the log says so")
 
 
-@cause("rank-killed")
+@cause("rank-killed", passing=True)
 def rank_killed(story: Story) -> Iterator[Cause]:
     """
     A rank got SIGKILL from outside; the log does not say by whom.
@@ -134,7 +134,8 @@ def rank_killed(story: Story) -> Iterator[Cause]:
         e
         for e in words
         if not re.search(
-            r"(?i)kill(?:ed|ing)? (?:by|all|old|existing|subprocess|process)|Killing|forcefully|Sending",
+            r"(?i)kill(?:ed|ing)? (?:by|all|old|existing|subprocess|process)|Killing|sigkill_handler"
+            r"|forcefully|Sending",
             e.text,
         )
     ]
@@ -149,7 +150,7 @@ def rank_killed(story: Story) -> Iterator[Cause]:
         )
 
 
-@cause("rank-crashed")
+@cause("rank-crashed", passing=True)
 def rank_crashed(story: Story) -> Iterator[Cause]:
     """
     A rank died of its own fatal signal.
@@ -192,7 +193,7 @@ def rank_crashed(story: Story) -> Iterator[Cause]:
         )
 
 
-@cause("rank-raised-exception")
+@cause("rank-raised-exception", passing=True)
 def rank_raised_exception(story: Story) -> Iterator[Cause]:
     """
     One rank ended with an exception no other name covers.
@@ -203,7 +204,7 @@ def rank_raised_exception(story: Story) -> Iterator[Cause]:
 
     In logs: a traceback on one rank, peers that print closed or reset connections.
     """
-    own = [e for e in story.all("exception") if _is_own(story, e)]
+    own = [e for e in story.all("exception") if _is_own(story, e) and not story.overcome(e)]
     if not own:
         return
     traced = [e for e in own if e["traceback"]]
@@ -260,6 +261,7 @@ _NOT_EXPLAINING = frozenset(
         "world-size",
         "busy-word",
         "step",
+        "loss",
         "progress",
         "env-set",
         "unwind",
@@ -297,7 +299,7 @@ def _is_own(story: Story, event: Event) -> bool:
     return not (said - _NOT_EXPLAINING)
 
 
-@cause("terminal-closed")
+@cause("terminal-closed", passing=True)
 def terminal_closed(story: Story) -> Iterator[Cause]:
     """
     The launcher got SIGHUP: its terminal or ssh session ended.

@@ -86,7 +86,8 @@ def hang(story: Story) -> Event | None:
 
 def went_on(story: Story) -> bool:
     """Whether ranks completed their communicators or trained: what came before was no failure."""
-    return story.init_complete or story.has("nccl-tests-row") or story.repeats.get("step", 0) > 1
+    steps = max(story.repeats.get(tag, 0) for tag in ("step", "loss"))
+    return story.init_complete or story.has("nccl-tests-row") or steps > 1
 
 
 def busy(story: Story) -> list[Event]:
@@ -98,3 +99,23 @@ def nodes_wanted(story: Story) -> int:
     """The most nodes any command or launcher configuration asks for, 0 where none says."""
     names = ("nodes", "nodes2", "nodes3", "nodes4", "nodes5")
     return max((e.number(n) for e in story.all("min-nodes") for n in names), default=0)
+
+
+_WEB = re.compile(
+    r"(?i)https?:|HTTPS?Connection|urllib3|requests\.exceptions|aiohttp|hugging|hf_hub|wandb|modelscope|mlflow"
+    r"|clearml|comet|\bpip\b|conda|registry|github|NameResolutionError|MaxRetryError|\b40[13]\b"
+)
+_MADE_DO = re.compile(
+    r"(?i)\bretry|skipping|skipped|falling back|fall back|attempting to recover|recovering|optional"
+    r"|not installed|ignor(?:ed|ing)|could not import|write error: Broken pipe"
+)
+
+
+def of_the_web(event: Event) -> bool:
+    """Whether a line is about a web service (a hub, a tracker, an index), not about the job's own nodes."""
+    return bool(_WEB.search(event.text))
+
+
+def made_do(event: Event) -> bool:
+    """Whether the line itself says that the program goes on without."""
+    return bool(_MADE_DO.search(event.text))

@@ -134,6 +134,8 @@ def environment_differs(story: Story) -> Iterator[Cause]:
         yield seen(
             [*truncated, *apart], f"hosts have different settings: {names}", "high" if truncated else "low"
         )
+    elif truncated := story.all("data-truncated"):
+        yield seen(truncated, "two ranks plan different message sizes: compare their settings", "low")
 
 
 def _settings_apart(story: Story) -> list[Event]:

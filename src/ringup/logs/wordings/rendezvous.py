@@ -23,7 +23,7 @@ LAUNCH = (
     say("entrypoint", r"^\s*entrypoint\s+: (?P<entrypoint>.*?)\s*$", "entrypoint  "),
     say(
         "min-nodes",
-        r"min_nodes\s+: (?P<nodes>\d+)|--nnodes[= ](?P<nodes2>\d+)|--num[-_]nodes[= ](?P<nodes3>\d+)|--num_machines[= ](?P<nodes4>\d+)|\bNNODES=(?P<nodes5>\d+)",
+        r"min_nodes\s+: (?P<nodes>\d+)|--nnodes[= ](?P<nodes2>\d+)|--num[-_]nodes[= ](?P<nodes3>\d+)|(?:--num_machines[= ]|\bnum_machines: )(?P<nodes4>\d+)|\bNNODES=(?P<nodes5>\d+)",
         "min_nodes",
         "--nnodes",
         "num_nodes",

@@ -124,6 +124,7 @@ TRAINING = (
         "epoch",
         "batch",
     ),
+    say("loss", r"\b\w*loss[\"']?(?: ?[:=] ?| )-?\d+\.\d", "loss"),
     say(
         "ddp-same-model",
         r"DDP expects same model across all ranks.*?has (?P<mine>\d+) params, while rank (?P<rank>\d+) has inconsistent (?P<theirs>\d+) params",
