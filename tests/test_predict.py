@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ringup import bundle, cli
 from ringup.commands import predict as command
 from ringup.errors import UsageError
+from ringup.facts import Node
+from ringup.nccl import network, variables
+from ringup.parse.pasted import parse_pasted
 from tests import clusters as c
 
 RECORDED = Path(__file__).parent / "recorded" / "predict"
@@ -209,7 +214,7 @@ def test_a_saved_collection_is_predicted_and_pasted_output_counts_more(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     saved = tmp_path / "cluster.json"
-    bundle.save(c.two_networks_cluster() if hasattr(c, "two_networks_cluster") else c.healthy(), saved)
+    bundle.save(c.healthy(), saved)
     assert cli.dispatch(["predict", "--json", "--from", str(saved)]) == 0
     before = json.loads(capsys.readouterr().out)["nodes"]
     assert all(n["network"] == "Socket" for n in before)
@@ -273,6 +278,25 @@ def test_control_characters_in_pasted_names_are_shown_not_sent(
     path.write_text("2: eth\x1b[31m0    inet 10.0.0.5/24 scope global eth0\n")
     assert cli.dispatch(["predict", "--output", str(path), "--env", "NCCL_IB_DISABLE=1"]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+LINES = [line for path in sorted(RECORDED.glob("*.txt")) for line in path.read_text().splitlines()]
+VALUES = st.text("^=:,. abeth0123456789xmlx5_ib\x1b'\"/-", max_size=30)
+
+
+@given(
+    st.lists(st.sampled_from([*LINES, "2: eth0    inet nonsense/99 scope global eth0"]), max_size=80),
+    st.dictionaries(st.sampled_from(sorted(variables.NAMES)), VALUES, max_size=6),
+    st.sampled_from([(2, 18, 3), (2, 20, 5), (2, 27, 7), (2, 30, 7)]),
+)
+def test_no_paste_and_no_setting_breaks_a_prediction(
+    lines: list[str], env: dict[str, str], version: tuple[int, ...]
+) -> None:
+    made = command._known(
+        Node("n", unknown=dict(command.NOT_PASTED)), parse_pasted("\n".join(lines)), None, version
+    )
+    predicted = network.predict(made, env)
+    assert json.dumps(command.as_json(predicted)) and "\x1b" not in command.as_text(predicted)
 
 
 # The sixteen real runs.

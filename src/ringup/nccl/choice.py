@@ -176,5 +176,5 @@ def sockets_line(chosen: Sequence[Choice]) -> str:
 
 def shown(chosen: Choice) -> str:
     """The address as NCCL prints it: a link-local one with its interface as scope."""
-    link_local = ipaddress.ip_address(chosen.address).is_link_local and ":" in chosen.address
+    link_local = chosen.address.lower().startswith(("fe8", "fe9", "fea", "feb"))
     return f"{chosen.address}%{chosen.interface}" if link_local else chosen.address

@@ -76,7 +76,13 @@ def parse_ip_text(text: str) -> tuple[Interface, ...]:
             inside = inside and line[:1].isspace() and bool(line.strip())
         if inside:
             kept.append(line)
-    return parse_ip_links("\n".join(kept)) if kept else ()
+    return tuple(_believed(i) for i in parse_ip_links("\n".join(kept))) if kept else ()
+
+
+def _believed(interface: Interface) -> Interface:
+    """Without what stands in an address's place and is none."""
+    made = tuple(a for a in interface.addresses if _address(a.address, str(a.prefix_length)))
+    return replace(interface, addresses=made)
 
 
 def parse_ip_brief(text: str) -> tuple[Interface, ...]:
