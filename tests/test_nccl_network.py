@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ringup.facts import Node, RdmaPort
-from ringup.nccl import network, topology, traps
+from ringup.nccl import across, network, topology, traps
 from ringup.nccl.network import Known, Prediction
 from ringup.nccl.topology import Path as Way
 from ringup.nccl.topology import Where, choose
@@ -100,6 +100,44 @@ def test_what_the_nodes_shell_has_counts_below_what_is_asked() -> None:
     shell = replace(node(IB), environment={"NCCL_IB_DISABLE": "1"})
     assert network.predict(Known(shell, MIDDLE), {}).network == "Socket"
     assert network.predict(Known(shell, MIDDLE), {"NCCL_IB_DISABLE": "0"}).network == "IB"
+
+
+# Several nodes.
+
+
+def of_both(*nodes: Node, **env: str) -> list[str]:
+    """What the first node's prediction says because of the second."""
+    alone = [network.predict(Known(n, MIDDLE), env) for n in nodes]
+    made = across.together(nodes, alone)
+    return [b for b in made[0].because if b not in alone[0].because]
+
+
+def second(*ports: RdmaPort, address: str = "10.0.0.2/24") -> Node:
+    return replace(node(*ports), name="n2", interfaces=c.numbered(c.interface("eth0", address)))
+
+
+def test_nodes_that_choose_alike_are_not_commented() -> None:
+    assert of_both(node(IB), second(IB)) == [] and of_both(node(), second()) == []
+
+
+def test_a_node_that_falls_back_alone_is_named() -> None:
+    assert "n2 chooses Socket, this node IB" in of_both(node(IB), second(replace(IB, state="DOWN")))[0]
+
+
+def test_devices_that_would_meet_others_of_another_kind_are_named() -> None:
+    bond = replace(IB, device="mlx5_bond_0", link_layer="Ethernet")
+    assert "n2 lists mlx5_0:1/IB" in of_both(node(bond, IB), second(IB))[0]
+
+
+def test_bootstraps_in_two_subnets_are_named() -> None:
+    assert "two subnets" in of_both(node(), second(address="10.9.0.2/24"))[0]
+
+
+def test_a_link_local_bootstrap_needs_the_same_number_on_every_node() -> None:
+    first = replace(node(), interfaces=c.numbered(c.interface("ib0", "fe80::1/64")))
+    other = c.numbered(c.interface("eth0"), c.interface("ib0", "fe80::2/64"))
+    found = of_both(first, replace(first, name="n2", interfaces=other))
+    assert "ib0 is interface 2 here and 3 on n2" in found[0]
 
 
 # Traps.

@@ -17,7 +17,7 @@ from ringup import __version__
 from ringup.commands import common
 from ringup.errors import UsageError
 from ringup.facts import Cluster, Node
-from ringup.nccl import choice, network
+from ringup.nccl import across, choice, network
 from ringup.nccl.network import Known, Prediction
 from ringup.parse.pasted import MOST_CHARACTERS, Pasted, parse_pasted, together
 from ringup.parse.topology import Matrix, Topology, parse_topology
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     nodes += tuple(Node(n, unknown=dict(NOT_PASTED)) for n in pasted if n not in {x.name for x in nodes})
     dumps = _dumps(args.topo, [node.name for node in nodes])
     knowns = [_known(node, pasted.get(node.name), dumps.get(node.name), version) for node in nodes]
-    predictions = [network.predict(known, env) for known in knowns]
+    predictions = across.together([k.node for k in knowns], [network.predict(k, env) for k in knowns])
     if args.json:
         made = {"ringup": __version__, "schema": 1, "nodes": [as_json(p) for p in predictions]}
         print(json.dumps(made))
