@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.lab import Lab, missing
+
+
+def pytest_configure() -> None:
+    """
+    Signals as a terminal has them, whatever started the tests.
+
+    Under nohup, or in the background of a script, SIGHUP or SIGINT are ignored, and every job the
+    tests start would inherit that.
+    """
+    for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
