@@ -80,6 +80,7 @@ def test_left_alone_nccl_lists_every_active_port_and_uses_the_fastest_path(
     assert node["used"] == [{"gpu": 0, "device": "mlx5_1:1"}]
     assert node["bootstrap"] == {"interface": "ib1", "address": "10.20.20.11"} and node["oob"] == "ib1"
     assert node["confidence"] == "high"
+    assert because(node, "better: NCCL_IB_HCA='=mlx5_1,mlx5_3', which leaves out mlx5_0:1/RoCE (100 Gbit/s)")
 
 
 @pytest.mark.parametrize("value", ["ib0", "ib1", "ens13np0", "ens21f0"])

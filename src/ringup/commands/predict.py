@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from ringup import __version__
 from ringup.commands import common
 from ringup.errors import UsageError
 from ringup.facts import Cluster, Node
-from ringup.nccl import across, choice, network
+from ringup.nccl import across, choice, network, rdma
 from ringup.nccl.network import Known, Prediction
 from ringup.parse.pasted import MOST_CHARACTERS, Pasted, parse_pasted, together
 from ringup.parse.topology import Matrix, Topology, parse_topology
+from ringup.plan import least
 from ringup.units import printable
 
 UNNAMED = "node"
@@ -70,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     dumps = _dumps(args.topo, [node.name for node in nodes])
     knowns = [_known(node, pasted.get(node.name), dumps.get(node.name), version) for node in nodes]
     predictions = across.together([k.node for k in knowns], [network.predict(k, env) for k in knowns])
+    predictions = tuple(_with_better(k, env, p) for k, p in zip(knowns, predictions, strict=True))
     if args.json:
         made = {"ringup": __version__, "schema": 1, "nodes": [as_json(p) for p in predictions]}
         print(json.dumps(made))
@@ -196,6 +199,24 @@ def _known(
         topology or Topology(),
         pasted.matrix if pasted else Matrix(),
     )
+
+
+def _with_better(known: Known, env: Mapping[str, str], made: Prediction) -> Prediction:
+    """The prediction with what would serve the job better, where a list of devices would."""
+    environment = choice.effective(known.node, env)
+    if made.network != "IB" or environment.get("NCCL_IB_HCA"):
+        return made
+    taken = rdma.ports(known.node.rdma_ports, environment, known.version).taken
+    chosen = least.wanted(taken)
+    left = [p for p in taken if p not in chosen]
+    if not left or not chosen:
+        return made
+    out = ", ".join(f"{rdma.shown(p)} ({p.rate_gbit_s:g} Gbit/s)" for p in left)
+    value = least.hca_value(chosen, known.node.rdma_ports)
+    better = (
+        f"better: NCCL_IB_HCA='{value}', which leaves out {out}, of another network than {chosen[0].name}"
+    )
+    return dataclasses.replace(made, because=(*made.because, better))
 
 
 def as_json(made: Prediction) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def _of_bootstrap(node: Node, one: Prediction) -> ipaddress.IPv4Interface | None
 
 
 def _scope(node: Node, one: Prediction, others: Others) -> list[str]:
-    """A link-local address travels with this node's number of the interface; the peer takes it for its own."""
+    """A link-local address travels with this node's number of the interface, which peers take for theirs."""
     if not one.bootstrap or not one.bootstrap.address.lower().startswith("fe80:"):
         return []
     own = node.interface(one.bootstrap.interface)

@@ -175,9 +175,9 @@ def _verbs(known: Known, environment: Mapping[str, str], notes: _Notes) -> rdma.
     """The RDMA ports NCCL would take; why none is said."""
     node = known.node
     if rdma.is_disabled(environment):
-        notes.because.append(
-            f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']}: RDMA devices are not looked at"
-        )
+        said = " (it says `Failed to initialize NET plugin IB`)" if known.version >= (2, 27, 0) else ""
+        value = environment["NCCL_IB_DISABLE"]
+        notes.because.append(f"NCCL_IB_DISABLE={value}: RDMA devices are not looked at{said}")
         return rdma.Ports()
     if "rdma_ports" in node.unknown:
         notes.missing.append(f"the RDMA devices ({node.unknown['rdma_ports']}); taken as none")
