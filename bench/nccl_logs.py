@@ -54,6 +54,8 @@ class Plan:
     torn: float = 0.0
     """Share of lines that another rank's line is written into."""
     carriage_returns: bool = False
+    stamps: str = "none"
+    """A time before each line: "none", "nccl" (fixed width), "kubectl" (trailing zeros left out)."""
     warnings: int = 0
     seed: int = 0
 
@@ -296,6 +298,17 @@ class Writer:
             return "job.log"
         return f"nccl.{rank.host}.{rank.pid}.log"
 
+    def _stamp(self, label: str) -> str:
+        """The label with the time of a line behind it."""
+        fraction = self.rng.randrange(10**9)
+        clock = f"06:{self.truth.lines // 60 % 60:02d}:{self.truth.lines % 60:02d}"
+        if self.plan.stamps == "nccl":
+            return f"{label}[2026-05-05 {clock}.{fraction // 1000:06d}] "
+        if self.plan.stamps == "kubectl":
+            digits = f"{fraction:09d}".rstrip("0")
+            return f"{label}2026-05-05T{clock}.{digits}Z "
+        return label
+
     def raw(self, rank: Rank, data: bytes) -> None:
         """Bytes into the rank's file."""
         name = self.file_of(rank)
@@ -312,7 +325,8 @@ class Writer:
     def line(self, rank: Rank, text: str) -> None:
         """A line that is no call."""
         self.settle()
-        self.raw(rank, text.encode() + self._end)
+        stamped = self._stamp(rank.label) + text.removeprefix(rank.label) if text else text
+        self.raw(rank, stamped.encode() + self._end)
 
     def mark(self, rank: Rank, name: str) -> None:
         """The trainer's line."""
@@ -330,7 +344,8 @@ class Writer:
 
     def call(self, rank: Rank, op: Op, op_count: int) -> None:
         """A collective call, now and then with another rank's line written into it."""
-        text = (rank.prefix + call_text(rank, op, self.plan, op_count, self.rng)).encode()
+        prefix = self._stamp(rank.label) + rank.prefix.removeprefix(rank.label)
+        text = (prefix + call_text(rank, op, self.plan, op_count, self.rng)).encode()
         if self._held:
             other = self._held[0]
             if other.rank != rank.rank and self.file_of(other) == self.file_of(rank):
@@ -352,7 +367,7 @@ class Writer:
         if place == "end":
             cut = len(held)
         elif place == "head":
-            cut = len(other.label) + self.rng.randrange(1, len(other.host) - 3)
+            cut = held.index(other.host.encode()) + self.rng.randrange(1, len(other.host) - 3)
         else:
             cut = self.rng.randrange(mark, len(held) - 30)
         # Cut inside the host's name the call is whole on a line of its own.

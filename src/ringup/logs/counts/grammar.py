@@ -34,6 +34,9 @@ LABEL = re.compile(
 )
 """What srun --label, torchrun --tee and mpirun --tag-output put before a line."""
 
+STAMP = re.compile(rb"\A[^\n]{0,24}?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^ ]{0,24}[Z\]] ")
+"""A time before the line, as `kubectl logs --timestamps` or NCCL_DEBUG_TIMESTAMP_FORMAT writes it."""
+
 INIT = re.compile(
     rb"comm (?P<pointer>0x[0-9a-fA-F]+) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+) cudaDev (?P<dev>\d+)"
     rb"(?: nvmlDev -?\d+)?(?: busId [0-9a-fA-F]+)?"

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from itertools import islice
 from operator import itemgetter
 
-from ringup.logs.counts.grammar import CALL_MARK, FIELDS, HEAD, POINT_TO_POINT
+from ringup.logs.counts.grammar import CALL_MARK, FIELDS, HEAD, POINT_TO_POINT, STAMP
 from ringup.logs.counts.ledger import Batch, Ledger
 from ringup.logs.counts.model import Sequence
 
@@ -32,6 +32,9 @@ ODD = -1
 
 FITTING = 4_000
 """Calls whose heads are measured before the width is settled."""
+
+MAX_STAMP = 80
+"""A stamp and the label before it end within this."""
 
 MAX_KIND = 13
 """Longest kind's name that is told apart in bulk (`ReduceScatter`)."""
@@ -71,22 +74,45 @@ class Heads:
         self._widths: Counter[int] = Counter()
         self._calls_seen = 0
         self.width = FIRST_WIDTH
+        self.stamp_end = b""
+        """The last two bytes of the stamps that lines begin with: stamps are never the same twice."""
 
-    def look(self, head: bytes) -> tuple[int, int]:
-        """Column and where the kind's colon stands; (ODD, 0) for what is no plain head."""
+    def cut(self, line: bytes) -> bytes:
+        """The head of a line; behind a stamp it begins with the space."""
+        if not self.stamp_end:
+            return line[: self.width]
+        at = line.find(self.stamp_end, 0, MAX_STAMP)
+        return line[at + 1 : at + self.width]
+
+    def cut_all(self, lines: list[bytes]) -> Iterable[bytes]:
+        """The heads of lines."""
+        if not self.stamp_end:
+            return map(itemgetter(slice(0, self.width)), lines)
+        return map(self.cut, lines)
+
+    def look(self, head: bytes, line: bytes = b"") -> tuple[int, int]:
+        """
+        Column and where the kind's colon stands in the head; (ODD, 0) for what is no plain head.
+
+        `line` is needed for what stands before a stamp.
+        """
         known = self._known.get(head)
         if known is None:
-            known = self._read(head) if len(head) == self.width else (ODD, 0)
+            known = self._read(head, line) if len(head) == self._length else (ODD, 0)
             if known[0] != ODD:
                 self._keep(head, known)
         return known
+
+    @property
+    def _length(self) -> int:
+        return self.width - 1 if self.stamp_end else self.width
 
     def _keep(self, head: bytes, known: tuple[int, int]) -> None:
         if len(self._known) > MAX_HEADS:
             self._known.clear()
         self._known[head] = known
 
-    def _read(self, head: bytes) -> tuple[int, int]:
+    def _read(self, head: bytes, line: bytes) -> tuple[int, int]:
         colon = head.find(b": o")
         if colon < 0 or not CALL_MARK.startswith(head[colon : colon + len(CALL_MARK)]):
             return (ODD, 0)
@@ -97,7 +123,12 @@ class Heads:
             match = HEAD.search(head)
             if not match or match.end() - 1 != colon or not _WHOLE_PREFIX.search(head[: match.start()]):
                 return (ODD, 0)
-            known = (self._ledger.column(match, head[: match.start()]), colon)
+            prefix = head[: match.start()]
+            if self.stamp_end:
+                if match.start() != 1 or not head.startswith(b" ") or match["host"] is None:
+                    return (ODD, 0)
+                prefix = line[: line.find(self.stamp_end) + 2]
+            known = (self._ledger.column(match, prefix), colon)
             self._keep(base, known)
         return known
 
@@ -118,6 +149,8 @@ class Heads:
         """Cut no later than the heads of the first calls need."""
         if self._calls_seen >= FITTING:
             return
+        if not self._calls_seen:
+            self._fit_stamps([line for line in lines if CALL_MARK in line][:400])
         for line in lines:
             wanted = self._wanted(line)
             if wanted:
@@ -126,6 +159,13 @@ class Heads:
         usual = [w for w, n in self._widths.items() if n * 200 >= self._calls_seen]
         if usual:
             self.width = max(usual)
+
+    def _fit_stamps(self, lines: list[bytes]) -> None:
+        """Leave stamps out of heads where most lines begin with one."""
+        stamps = [m for line in lines if (m := STAMP.match(line))]
+        if stamps and len(stamps) * 10 >= len(lines) * 9:
+            self.stamp_end = Counter(m[0][-2:] for m in stamps).most_common(1)[0][0]
+            self._known.clear()
 
     def vote(self, line: bytes) -> None:
         """A call whose head was not plain: cut later when there are several."""
@@ -138,7 +178,8 @@ class Heads:
 
     def _wanted(self, line: bytes) -> int:
         colon = line.find(CALL_MARK, 0, MAX_WIDTH)
-        return colon + _BEYOND if colon >= 0 else 0
+        stamp = line.find(self.stamp_end, 0, MAX_STAMP) if self.stamp_end else 0
+        return colon + _BEYOND - max(stamp, 0) if colon >= 0 else 0
 
 
 class PlainEngine:
@@ -215,18 +256,18 @@ class PlainEngine:
         if len(counter) > MAX_HEADS:
             self._flush(counter)
         before = len(counter)
-        cut = itemgetter(slice(0, self.heads.width))
-        counter.update(map(cut, lines))
+        counter.update(self.heads.cut_all(lines))
         odd: set[bytes] = set()
         if len(counter) != before:
+            lines_of = {self.heads.cut(line): line for line in lines} if self.heads.stamp_end else {}
             for head in list(islice(reversed(counter), len(counter) - before)):
-                if self.heads.look(head)[0] == ODD:
+                if self.heads.look(head, lines_of.get(head, b""))[0] == ODD:
                     odd.add(head)
                     del counter[head]
         # A call glued to the rest of another is longer than any whole one.
         long = max(map(len, lines)) >= self.long
         if odd or long or lines[-1].count(CALL_MARK) != 1:
-            self._settle(lines, list(map(cut, lines)), odd, long)
+            self._settle(lines, list(self.heads.cut_all(lines)), odd, long)
 
     def _settle(self, lines: list[bytes], heads: list[bytes], odd: set[bytes], long: bool) -> None:
         """A block that holds more than plain calls: take those lines one by one."""
@@ -290,7 +331,9 @@ class PlainEngine:
         counts: dict[int, int] = {}
         for line in lines:
             number += 1
-            column, colon = heads.look(line[: heads.width])
+            column, colon = heads.look(heads.cut(line), line)
+            if heads.stamp_end and column != ODD:
+                colon = line.find(CALL_MARK, colon)
             if column == ODD or not self._append(line, column, colon, number, offset):
                 raw = line.rstrip(b"\r")
                 if ledger.is_boundary(raw):

@@ -15,7 +15,7 @@ import numpy as np
 
 from ringup.logs.counts.buffers import Buffers
 from ringup.logs.counts.chains import Chains
-from ringup.logs.counts.grammar import CALL_MARK, FIELDS
+from ringup.logs.counts.grammar import CALL_MARK, FIELDS, STAMP
 from ringup.logs.counts.ledger import Batch, Ledger
 from ringup.logs.counts.lookup import KEYS, Array, Columns, Distances, Table
 from ringup.logs.counts.plain import MAX_LINE_BYTES, MAX_WIDTH, ODD, PlainEngine, is_fragment, shortened
@@ -30,6 +30,7 @@ _NRANKS = np.uint64(int.from_bytes(b" [nranks", "little"))
 _COMM = np.uint64(int.from_bytes(b" comm 0x", "little"))
 _INFO = np.uint64(int.from_bytes(b" NCCL IN", "little"))
 _MARK = np.uint64(int.from_bytes(b": opCoun", "little"))
+_TWO = np.uint64((1 << 16) - 1)
 _SIX = np.uint64((1 << 48) - 1)
 _MAX_MIDDLE = 56
 _REST_BYTES = (25, 40)
@@ -54,6 +55,8 @@ class VectorEngine:
         self._fields = Table()
         self._places = Table()
         self._mark = Distances(MAX_WIDTH)
+        self._stamp = Distances(80)
+        self._stamped = b""
         self._columns = Columns(ledger.part)
         self._counts: Array = np.zeros(0, np.int64)
         self._middle = Distances(_MAX_MIDDLE)
@@ -117,11 +120,13 @@ class VectorEngine:
         starts = np.empty_like(ends)
         starts[0] = 0
         starts[1:] = ends[:-1] + 1
-        heads = self._look(starts, ends)
+        heads, begins = self._look(starts, ends)
         odd = (heads == ODD).nonzero()[0].tolist()
         lines = [self._bytes.line(starts[i], ends[i]) for i in odd]
         if self._ledger.part.numbered:
-            done = not any(CALL_MARK in raw for raw in lines) and self._number(starts, ends, heads, lines)
+            done = not any(CALL_MARK in raw for raw in lines) and self._number(
+                starts, ends, heads, begins, lines
+            )
         else:
             odd, lines = self._suspects(starts, ends, heads, odd, lines)
             done = True
@@ -131,49 +136,67 @@ class VectorEngine:
         self._in_order(starts, heads, odd, lines)
         self._plain.advance_over(self._last_lines(starts, ends), len(starts), size)
 
-    def _look(self, starts: Array, ends: Array) -> Array:
-        """Number of the pair of process and kind each line begins with; ODD for what is no plain call."""
-        buffer = self._bytes.now
+    def _look(self, starts: Array, ends: Array) -> tuple[Array, Array]:
+        """Of each line the number of its head, ODD for what is no plain call, and where its fields begin."""
+        held = self._bytes
 
         def ask_mark(i: int) -> int:
-            return buffer.find(b" NCCL INFO ", starts[i], ends[i]) - int(starts[i])
+            return held.now.find(b" NCCL INFO ", starts[i], ends[i]) - int(starts[i])
 
-        widths = self._mark(self._bytes.words, starts, 1, _INFO, None, ask_mark)
+        widths = self._mark(held.words, starts, 1, _INFO, None, ask_mark)
+        heads: Array = np.full(len(starts), ODD, np.int64)
+        begins = starts.copy()
         rows = (widths >= 0).nonzero()[0]
-        if len(rows) == len(starts):
-            heads = self._pairs_of(starts, ends, widths)
-        else:
-            heads = np.full(len(starts), ODD, np.int64)
-            if len(rows):
-                heads[rows] = self._pairs_of(starts[rows], ends[rows], widths[rows])
-        return heads
+        if len(rows):
+            skips = self._stamps(starts[rows], ends[rows], widths[rows])
+            heads[rows], begins[rows] = self._pairs_of(starts[rows], ends[rows], widths[rows], skips)
+        return heads, begins
 
-    def _pairs_of(self, starts: Array, ends: Array, widths: Array) -> Array:
+    def _stamps(self, starts: Array, ends: Array, widths: Array) -> Array:
+        """How many bytes of a stamp each line begins with."""
+        if not self._stamped:
+            self._heads.fit([self._bytes.line(a, b) for a, b in zip(starts[:400], ends[:400], strict=True)])
+            self._stamped = self._heads.stamp_end
+        if not self._stamped:
+            return np.zeros(len(starts), np.int64)
+
+        def ask(i: int) -> int:
+            match = STAMP.match(self._bytes.line(starts[i], ends[i]))
+            return match.end() - 2 if match else -1
+
+        end = np.uint64(int.from_bytes(self._stamped, "little"))
+        skips = self._stamp(self._bytes.words, starts, 1, end, _TWO, ask) + 2
+        skips[(skips < 2) | (widths - skips < 8)] = 0
+        return skips
+
+    def _pairs_of(self, starts: Array, ends: Array, widths: Array, skips: Array) -> tuple[Array, Array]:
         words = self._bytes.words
+        lines, bases, widths = starts, starts + skips, widths - skips
         shortest, longest = int(widths.min()), int(widths.max())
         whole = shortest >> 3
         keys = widths.astype(np.uint64) * KEYS[60]
         if whole:
-            keys += np.einsum("ij,j->i", self._bytes.gather(starts, whole), KEYS[:whole])
+            keys += np.einsum("ij,j->i", self._bytes.gather(bases, whole), KEYS[:whole])
         # The rest of longer prefixes: words that may overlap, but never reach beyond the prefix.
-        last = starts + np.maximum(widths - 8, 0)
+        last = bases + np.maximum(widths - 8, 0)
         for i in range(whole, (longest + 7) >> 3):
-            keys += words[np.minimum(starts + 8 * i, last)] * KEYS[i]
-        kinds = starts + (widths + len(b" NCCL INFO "))
+            keys += words[np.minimum(bases + 8 * i, last)] * KEYS[i]
+        kinds = bases + (widths + len(b" NCCL INFO "))
         kind = self._bytes.gather(kinds, 2)
         keys += kind[:, 0] * KEYS[61] + (kind[:, 1] & _SIX) * KEYS[62]
 
         def ask(i: int) -> int:
-            start = int(starts[i])
+            start, skip = int(lines[i]), int(skips[i])
             line = self._bytes.line(start, min(int(ends[i]), start + MAX_WIDTH))
-            column, colon = self._heads.read(line, int(widths[i]))
-            return ODD if column == ODD else self._columns.add(column, colon)
+            column, colon = self._heads.read(line, int(widths[i]) + skip)
+            return ODD if column == ODD else self._columns.add(column, colon - skip)
 
         heads = self._table(keys, ask)
         self._columns.update()
-        colons = starts + self._columns.colon[heads]
-        heads[(words[colons] != _MARK) | (colons + len(CALL_MARK) > ends)] = ODD
-        return heads
+        colons = bases + self._columns.colon[heads]
+        begins = colons + len(CALL_MARK)
+        heads[(words[colons] != _MARK) | (begins > ends)] = ODD
+        return heads, begins
 
     # Counts
 
@@ -233,14 +256,13 @@ class VectorEngine:
 
     # Sequences
 
-    def _number(self, starts: Array, ends: Array, heads: Array, lines: list[bytes]) -> bool:
+    def _number(self, starts: Array, ends: Array, heads: Array, begins: Array, lines: list[bytes]) -> bool:
         """Append all plain calls to their sequences; False where one of them is not built as usual."""
         rows = (heads != ODD).nonzero()[0]
         if not len(rows):
             return True
         heads = heads[rows]
-        begins = starts[rows] + self._columns.colon[heads] + len(CALL_MARK)
-        places = self._verify(begins, ends[rows])
+        places = self._verify(begins[rows], ends[rows])
         if places is None:
             return False
         columns = self._columns.column[heads]
