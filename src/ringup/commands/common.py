@@ -77,7 +77,8 @@ def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
         return hosts_module.expand(args.hosts, allow_groups=args.groups)
     if args.hostfile is not None:
         try:
-            text = Path(args.hostfile).read_text(encoding="utf-8", errors="replace")
+            with Path(args.hostfile).open(encoding="utf-8", errors="replace") as file:
+                text = file.read(hosts_module.LONGEST_HOSTFILE + 1)  # /dev/zero has no end
         except OSError as error:
             raise NodesError(f"{args.hostfile}: {error.strerror}", hint="name a readable file") from error
         return hosts_module.read_hostfile(text)

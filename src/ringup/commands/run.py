@@ -82,7 +82,7 @@ def script_words(args: argparse.Namespace) -> list[str]:
     words: list[str] = args.script
     if not words:
         raise UsageError("no training script was given", hint="ringup run [options] -- train.py ARGS")
-    if "\0" in "".join(words) or words[0].startswith("-"):
+    if not words[0].strip() or "\0" in "".join(words) or words[0].startswith("-"):
         raise UsageError(f"{words[0]!r} is no script", hint="ringup run [options] -- train.py ARGS")
     return words
 

@@ -15,10 +15,11 @@ from collections.abc import Iterable
 
 from ringup.facts import Host
 from ringup.hosts.allocation import from_allocation
-from ringup.hosts.hostfile import read_hostfile
+from ringup.hosts.hostfile import LONGEST_HOSTFILE, read_hostfile
 from ringup.hosts.nodeset import LONGEST_NAME, MOST_NODES, NAME, expand, refuse
 
 __all__ = [
+    "LONGEST_HOSTFILE",
     "LONGEST_NAME",
     "MOST_NODES",
     "expand",

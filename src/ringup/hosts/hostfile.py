@@ -10,6 +10,8 @@ from ringup.facts import Host
 from ringup.hosts.nodeset import LONGEST_TEXT, MOST_NODES, checked, expand, ipv6, refuse
 from ringup.units import printable
 
+LONGEST_HOSTFILE = 8 * LONGEST_TEXT
+
 
 def read_hostfile(text: str) -> tuple[Host, ...]:
     """
@@ -22,8 +24,8 @@ def read_hostfile(text: str) -> tuple[Host, ...]:
     >>> [(host.name, host.slots) for host in read_hostfile("node1 slots=8  # head\\nnode2:4\\n")]
     [('node1', 8), ('node2', 4)]
     """
-    if len(text) > 8 * LONGEST_TEXT:
-        refuse(f"the host file is {len(text)} characters long")
+    if len(text) > LONGEST_HOSTFILE:
+        refuse(f"the host file is longer than {LONGEST_HOSTFILE:,} characters")
     found: dict[str, Host] = {}
     for number, raw in enumerate(text.split("\n"), 1):
         words = raw.split("#", 1)[0].split()
