@@ -12,6 +12,7 @@ from bench import oracle
 
 VERSIONS = ("2.20.5", "2.24.3", "2.28.9")
 """Before and after the changes of 2.24.3 (the line, the error) and 2.28.3 (links that are down)."""
+FETCH_LIMIT_S = 80
 CACHE = Path(os.environ.get("RINGUP_NCCL_WHEELS") or Path.home() / ".cache" / "ringup-nccl-wheels")
 
 
@@ -24,9 +25,15 @@ def fetched() -> str:
             return f"no wheel of NCCL {version} in {CACHE}; RINGUP_REQUIRE_LAB=1 fetches them"
         CACHE.mkdir(parents=True, exist_ok=True)
         wanted = ["--no-deps", f"nvidia-nccl-cu12=={version}", "-d", str(CACHE)]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", *wanted], capture_output=True, text=True
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "pip", "download", "--quiet", *wanted],
+                capture_output=True,
+                text=True,
+                timeout=FETCH_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            return f"the wheel of NCCL {version} did not come within {FETCH_LIMIT_S} s"
         if done.returncode:
             return f"the wheel of NCCL {version} cannot be had: {done.stderr.strip()[-200:]}"
     return ""

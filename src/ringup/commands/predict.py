@@ -155,6 +155,8 @@ def _pasted(words: list[str]) -> dict[str, Pasted]:
     for node, path in split:
         name = node or (named[0] if named else UNNAMED)
         made = parse_pasted(_read(path, "--output"))
+        if made.is_cut:
+            common.say(f"{path}: only its first {MOST_CHARACTERS >> 20} Mi characters were read")
         found[name] = together(found[name], made) if name in found else made
     return found
 
