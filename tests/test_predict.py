@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -186,6 +187,30 @@ def test_roce_says_which_gid_is_taken_and_a_vlan_listed_first_wins(
     assert because(
         predicted(capsys, "--output", "roce.txt"), "GID index 0 of mlx5_0:1: the default before 2.21"
     )
+
+
+# Each platform's whole answer.
+
+PLATFORMS = {
+    "hdr": ("2.20.5", *HDR),
+    "eight-hcas": ("2.18.3", "--output", "eight-hcas.txt", "--output", "eight-gpus-topo-m.txt"),
+    "roce": ("2.27.7", "--output", "roce.txt"),
+    "desktop": ("2.28.9", "--output", "desktop.txt"),
+    "efa": ("2.27.7", "--output", "efa.txt"),
+}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_platforms_answer_is_the_golden_one(capsys: pytest.CaptureFixture[str], platform: str) -> None:
+    nccl, *words = PLATFORMS[platform]
+    given = [str(RECORDED / w) if (RECORDED / w).is_file() else w for w in words]
+    assert cli.dispatch(["predict", "--nccl", nccl, *given]) == 0
+    text = capsys.readouterr().out
+    golden = Path(__file__).parent / "golden" / "predict" / f"{platform}.txt"
+    if os.environ.get("RINGUP_GOLDEN") == "write":
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text()
 
 
 # The command.

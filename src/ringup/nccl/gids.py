@@ -62,7 +62,9 @@ def _looked_through(port: RdmaPort, environment: Mapping[str, str], table: dict[
         ):
             best = candidate
     kind = best.kind or "kind not told"
-    return GidChoice(best.index, f"GID index {best.index} of {port.name}: {best.gid}, {kind}", best)
+    # A VLAN's address, listed before the card's own, is taken like any other.
+    where = f", of {best.netdev}" if best.netdev and best.netdev != port.netdev else ""
+    return GidChoice(best.index, f"GID index {best.index} of {port.name}: {best.gid}, {kind}{where}", best)
 
 
 def _subnet(text: str, family: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
