@@ -33,6 +33,37 @@ def test_lines_that_mean_nothing_are_no_error(tmp_path: Path, text: str) -> None
     assert diagnosis.healthy
 
 
+PREFIXES = (
+    "[1,0]<stderr>:",
+    "worker-0: ",
+    "(RayWorkerWrapper pid=1890, ip=10.41.0.8) ",
+    "2024-01-01T00:00:00.000Z ",
+    "[rank0]: ",
+    "> ",
+    "\t",
+    "n2 | ",
+    "0: ",
+    "2024-01-01 10:00:00,123 INFO ",
+    "[2024-01-01 10:00:00] ",
+    "\x1b[32m",
+    "10.0.0.3: ",
+    "train-0  | ",
+    "Jan 01 10:00:00 n1 train[123]: ",
+    "ERROR 02-12 19:57:26 worker_base.py:572] ",
+)
+"""What launchers, collectors, containers and mail put before a line."""
+
+
+@pytest.mark.parametrize("number", range(len(SAID)))
+def test_what_stands_before_a_line_does_not_hide_what_it_says(tmp_path: Path, number: int) -> None:
+    rule, text = SAID[number]
+    for prefix in PREFIXES[number % 4 :: 4]:
+        if "rank" in prefix and "[rank" in text:
+            continue  # two ranks on one line: anybody's guess
+        found = diagnose(tmp_path, "\n".join(prefix + line for line in text.split("\n"))).causes
+        assert [c.rule for c in found][:1] == [rule], prefix
+
+
 SETUP = (
     "n1:11:11 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
     "n1:11:30 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\n"

@@ -84,7 +84,7 @@ _CLOCK = re.compile(
 )
 _GLOG = re.compile(r"\[?[EWIF](?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d+)?")
 _NCCL = re.compile(
-    r"(?<![\w.-])(?P<host>[A-Za-z0-9][\w.-]{0,80}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
+    r"(?<![\w.-])(?!\d\d:\d\d:\d\d )(?P<host>[A-Za-z0-9][\w.-]{0,80}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
     r"(?:\[(?P<device>-?\d+)\] )?(?=.{0,160}(?:NCCL|INFO|WARN|NET/OFI) )"
 )
 _RANK = re.compile(
@@ -104,6 +104,14 @@ _NOT_A_HOST = re.compile(
     r"|pdsh\S*|line|file|rank\d*|step\d*|epoch\d*|ids?|gpu\d*"
     r"|mlx5|nvrm|iter\d*|utf-8|http|https|tcp|udp|ipv[46]|ucx|cuda\d*|nccl\d*|net|e\d+|w\d+|i\d+"
     r"|f\d+|v\d+|pid|host|time|exitcode|sha\d+|md5|fp\d+|bf\d+|int\d+)"
+)
+_LABEL = re.compile(
+    r"\s*(?:\[\d+,\d+\]<std\w{3}>:|\[(?:[Rr]ank|default|trainer) ?\d+(?:\|\d+)?\]:"
+    r"|\(\w+ pid=\d+(?:, ip=[\d.]+)?\)|[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S{1,80} \S{1,80}\[\d+\]:"
+    r"|\[[\w.-]{1,63}\] (?:out|err):|[\w./-]{1,80} {0,8}\||\||>|\d{1,6}:|\[\d{1,7}\]|\[[\w.-]{1,63}:\d+\]:"
+    r"|\[?[EWIF]\d{3,4} [\d:.]{8,18} (?:\d+ )?[\w/.-]{1,120}:\d+\]|\[(?:INFO|WARNING|ERROR|DEBUG)\]"
+    r"|\[[\w.]{1,80}:\d+:\w{1,80}\]"
+    r"|(?:INFO|WARNING|ERROR|DEBUG)(?: \d\d-\d\d [\d:]{8} \[?[\w./]{1,80}:\d+\]|:)?)(?: |(?=\S))"
 )
 _DIGITS = b"0123456789"
 _MAX_SHAPES = 20_000
@@ -185,6 +193,23 @@ def head_of(text: str) -> Head:
     return Head(host, pid, device, rank, label, seconds_of(text))
 
 
+def body_of(text: str) -> str:
+    """
+    A line without what launchers and log collectors put in front, for patterns on a message's beginning.
+
+    >>> body_of("worker-0: [rank3]:   exitcode  : -9")
+    '  exitcode  : -9'
+    """
+    for _ in range(4):
+        match = _LABEL.match(text) or _STAMP.match(text)
+        if not match:
+            match = _HOST.match(text)
+            if not match or not looks_like_host(match["host"]):
+                return text
+        text = text[match.end() :]
+    return text
+
+
 class Gate:
     """Which wordings a line may hold, by the words in it; remembered by the line's shape."""
 
@@ -231,10 +256,14 @@ class Gate:
 def matches(text: str, wordings: Iterable[Wording]) -> Iterator[tuple[str, dict[str, str], int]]:
     """Tag, fields and place of every wording that fits the text; each tag once."""
     said: set[str] = set()
+    body: str | None = None
     for wording in wordings:
         if wording.tag in said:
             continue
         match = wording.pattern.search(text)
+        if not match and wording.anchored:
+            body = body_of(text) if body is None else body
+            match = wording.pattern.search(body)
         if match:
             said.add(wording.tag)
             yield wording.tag, {k: v for k, v in match.groupdict().items() if v is not None}, match.start()

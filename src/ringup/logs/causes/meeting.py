@@ -148,8 +148,8 @@ def hostname_unresolvable(story: Story) -> Iterator[Cause]:
     confidence: Confidence = "high" if not only_warned else "medium"
     if only_warned and story.has("client-timeout", "exception", "ssh-255"):
         confidence = "high" if both else "medium"
-    elif only_warned and len(names) > 2:
-        confidence = "high"
+    elif only_warned:
+        confidence = "high" if len(names) > 2 else "medium" if both else "low"
     who = names[0].host or names[0].label
     yield seen(
         names,

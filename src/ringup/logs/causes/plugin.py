@@ -10,6 +10,9 @@ from ringup.logs.causes.signs import failure, hang
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
 
+_OF_NCCL = ("nccl-system", "nccl-internal", "nccl-usage", "nccl-remote", "unwind", "init-stopped", "work")
+"""Failures a network plugin can be behind."""
+
 
 @cause(problems.NETWORK_PLUGIN_MISSING)
 def network_plugin_missing(story: Story) -> Iterator[Cause]:
@@ -51,11 +54,12 @@ def network_plugin_init_failed(story: Story) -> Iterator[Cause]:
         )
     elif said:
         goes_on = any(h.kind == "Socket" for h in story.hosts.values()) or story.init_complete
+        elsewhere = failure(story) is not None and not story.has(*_OF_NCCL)
         yield seen(
             said,
             "the network plugin gave up" + (", the job goes on over TCP" if goes_on else ""),
             "high",
-            severity="warning" if goes_on else None,
+            severity="warning" if goes_on or elsewhere else None,
         )
 
 

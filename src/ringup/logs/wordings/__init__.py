@@ -26,6 +26,11 @@ class Wording:
         """The pattern, compiled when a line first holds one of the words."""
         return re.compile(self.text, re.IGNORECASE)
 
+    @cached_property
+    def anchored(self) -> bool:
+        """Whether it asks for the beginning of a message."""
+        return "^" in re.sub(r"\[\^|\\\^", "", self.text)
+
 
 _OPEN_ENDED = re.compile(r"(?P<what>\\[SwdDs]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<times>[*+])")
 _MOST = {"\\d": 24, "\\w": 64, "\\s": 40, "\\S": 200, ".": 300}
@@ -51,8 +56,11 @@ def say(tag: str, pattern: str, *needles: str) -> Wording:
     return Wording(tag, bounded(pattern), needles)
 
 
-ADDRESS = r"(?P<address>\[?[0-9a-fA-F:.]+(?:%[\w.-]+)?\]?)(?:<(?P<port>\d+)>|:(?P<port2>\d+))?"
-"""A peer as NCCL prints it: `10.1.1.7<45123>`; IPv6 stands without brackets, with its zone after `%`."""
+ADDRESS = (
+    r"(?P<address>\[?[0-9a-fA-F:.]+(?:%[\w.-]+)?\]?(?![\w-])|[A-Za-z][\w-]*(?:\.[\w-]+){0,9})"
+    r"(?:<(?P<port>\d+)>|:(?P<port2>\d+))?"
+)
+"""A peer as NCCL prints it: `10.1.1.7<45123>`; IPv6 stands without brackets, with its zone after `%`; some print a host's name."""
 
 ERRNO = (
     r"(?P<reason>No route to host|Connection timed out|Connection refused|Network is unreachable"
