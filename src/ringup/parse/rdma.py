@@ -269,7 +269,7 @@ def parse_show_gids(text: str) -> list[RdmaPort]:
     for line in text.splitlines():
         if match := _GIDS_ROW.match(line):
             key = match[1], int(match[2])
-            port = found.get(key, RdmaPort(*key))
+            port = found.get(key, RdmaPort(*key, netdev=match[6] or ""))
             if len(port.gids) >= MOST_PORTS:
                 continue
             kind = "RoCE v2" if match[5] == "2" else "IB/RoCE v1"
