@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ringup.logs.counts.lookup import Array
+from ringup.logs.counts.model import Sequence
 
 _LANE = np.uint64(0x0001020304050607)
 """Times a word with one byte of 1, gives that byte's place in the highest byte."""
@@ -60,6 +61,48 @@ class Buffers:
         if np.any(lanes & (lanes - np.uint64(1))):
             return np.flatnonzero(flags)
         return (at << 3) + ((lanes * _LANE) >> np.uint64(56)).astype(np.int64)
+
+
+class LastLines:
+    """
+    The line of each sequence's last call.
+
+    It is read one block late, and only where the sequence does not go on: most do, in every block.
+    """
+
+    def __init__(self, held: Buffers, sequences: list[Sequence]) -> None:
+        self._bytes = held
+        self._sequences = sequences
+        self._before: Array = np.zeros((4, 0), np.int64)
+        """In the block before: start and end of the line, its offset and number; -1 for none."""
+        self._new = False
+
+    def remember(self, groups: Array, rows: Array, starts: Array, ends: Array, at: tuple[int, int]) -> None:
+        """The calls of a block by sequence and line; `at` are the block's offset and line number."""
+        last: Array = np.full(len(self._sequences), -1, np.int64)
+        last[groups] = np.arange(len(groups))
+        self._take((last[: self._before.shape[1]] < 0).nonzero()[0])
+        here = rows[last]
+        places = np.array([starts[here], ends[here], starts[here] + at[0], here + at[1]])
+        self._before = np.where(last < 0, -1, places)
+        self._new = True
+
+    def before_swap(self) -> None:
+        """The block is done: what is known of the one before it goes with that one's bytes."""
+        if not self._new:
+            self.take_all()
+        self._new = False
+
+    def take_all(self) -> None:
+        """Read all that is known."""
+        self._take(np.arange(self._before.shape[1]))
+        self._before = np.zeros((4, 0), np.int64)
+
+    def _take(self, groups: Array) -> None:
+        places = self._before[:, groups].T.tolist()
+        for group, (start, end, offset, number) in zip(groups.tolist(), places, strict=True):
+            if start >= 0:
+                self._sequences[group].last = (offset, number, bytes(self._bytes.before[start:end]))
 
 
 def _words_of(buffer: bytearray) -> Array:

@@ -7,7 +7,6 @@ The engines decide which lines are plain calls and count those in bulk; every ot
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
@@ -27,7 +26,6 @@ from ringup.logs.counts.grammar import (
 )
 from ringup.logs.counts.model import (
     MASK,
-    MAX_CELLS,
     MAX_COLUMNS,
     MAX_DEVICES,
     MAX_KINDS,
@@ -42,14 +40,11 @@ from ringup.logs.counts.model import (
     Line,
     Part,
     Process,
-    Row,
     Sequence,
     SequenceKey,
     Warn,
 )
-
-LOOK_BACK = 8
-"""Iterations a labelled rank may lag behind the first to print a mark."""
+from ringup.logs.counts.rows import Rows
 
 Batch = list[tuple[int, int, bytes]]
 """Line number, offset, line."""
@@ -87,12 +82,7 @@ class Ledger:
         self._names: dict[bytes, str] = {}
         self._generation: dict[tuple[str, str, str], int] = {}
         self._comm_counts: dict[tuple[str, str], int] = {}
-        self._packed: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._packed_rows = 0
-        self._own_rows: list[int] | None = None
-        """Row each column's label opened last, -1 where its label opened none."""
-        self._labelled: dict[str, list[int]] = {}
-        self._cells = 0
+        self.rows = Rows(part)
 
     # Columns and rows
 
@@ -148,7 +138,7 @@ class Ledger:
             known = processes.setdefault((host, pid), Process(host, pid))
         if prefix and not known.label:
             known.label = label_of(prefix, whole=True)
-            self._own_rows = None
+            self.rows.labels_changed()
         return known
 
     def _whole_host(self, host: str, pid: str) -> str:
@@ -167,61 +157,11 @@ class Ledger:
 
     def flush(self, counts: Iterable[tuple[int, int]]) -> None:
         """Add calls by column to the iteration each process is in."""
-        part = self.part
-        if not part.label_rows:
-            part.rows[-1].follow(counts)
-            return
-        if self._own_rows is None or len(self._own_rows) < len(part.columns):
-            labels = [part.label_of(i) for i in range(len(part.columns))]
-            self._own_rows = [part.label_rows.get(label, -1) for label in labels]
-            self._labelled = defaultdict(list)
-            for i, of in enumerate(labels):
-                self._labelled[of].append(i)
-        own_rows = self._own_rows
-        following = []
-        for column, count in counts:
-            own = own_rows[column]
-            if own < 0:
-                following.append((column, count))
-            else:
-                part.rows[own].add(column, True, count)
-        part.rows[-1].follow(following)
+        self.rows.flush(counts)
 
     def iteration(self, raw: bytes) -> str | None:
         """The iteration that a line begins."""
         return iteration_of(raw, self._iteration) if self._iteration is not None else None
-
-    def mark(self, name: str, label: str) -> int:
-        """A trainer's line: what follows belongs to this iteration; the number of its row."""
-        part = self.part
-        rows = part.rows
-        at = len(rows) - 1
-        if rows[at].name != name:
-            oldest = max(part.label_rows.get(label, 0), at - LOOK_BACK, 0)
-            late = (
-                next((i for i in range(at - 1, oldest, -1) if rows[i].name == name), None) if label else None
-            )
-            at = self._open_row(name, label) if late is None else late
-        if label:
-            part.label_rows[label] = at
-            if self._own_rows is not None:
-                for column in self._labelled.get(label, ()):
-                    self._own_rows[column] = at
-        return at
-
-    def _open_row(self, name: str, label: str) -> int:
-        part = self.part
-        if self._cells > MAX_CELLS:
-            if not part.rows_pooled:
-                part.rows_pooled = True
-                part.rows.append(Row("later", label))
-            return len(part.rows) - 1
-        part.rows.append(Row(name, label))
-        while self._packed_rows < len(part.rows) - 2 * LOOK_BACK:
-            # The 8 keeps runs of empty rows within bounds too.
-            self._cells += 8 + part.rows[self._packed_rows].pack(self._packed)
-            self._packed_rows += 1
-        return len(part.rows) - 1
 
     # Calls that are not plain lines, or that need their fields
 
@@ -301,7 +241,7 @@ class Ledger:
         if b"NCCL " not in raw:
             name = self.iteration(raw)
             if name is not None:
-                self.mark(name, label_of(raw[:40]))
+                self.rows.mark(name, label_of(raw[:40]))
             return
         head = PREFIX.search(raw[:400])
         if not head:

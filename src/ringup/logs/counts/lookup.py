@@ -24,6 +24,9 @@ KEYS: Array = np.random.default_rng().integers(1, 1 << 63, 64, dtype=np.uint64) 
 MAX_TRIED = 48
 """Distances remembered at a time."""
 
+MAX_ROUNDS = 8
+"""Times a block's lines are asked for distances that were not known."""
+
 MAX_KNOWN = 1 << 18
 
 
@@ -96,7 +99,7 @@ class Distances:
         """Distances of all lines, -1 where the word is not found; `ask(i)` looks for it the slow way."""
         found: Array = np.full(len(base), -1, np.int64)
         left, begins = None, base
-        asked = False
+        asked = 0
         while True:
             for distance in sorted(self._tried, key=self._tried.__getitem__, reverse=True):
                 here = words[begins + sign * distance]
@@ -113,17 +116,17 @@ class Distances:
                 if not len(left):
                     return found
                 begins = base[left]
-            rest = np.arange(min(len(base), 8)) if left is None else left
-            if asked or not self._learn(rest, ask):
+            rest = np.arange(len(base)) if left is None else left
+            if asked == MAX_ROUNDS or not self._learn(rest, ask):
                 return found
-            asked = True
+            asked += 1
 
     def _learn(self, left: Array, ask: Any) -> bool:
         """Take up new distances from a few of the lines left over; False when there are none."""
         if len(self._tried) > MAX_TRIED:
             self._tried.clear()
         before = len(self._tried)
-        for i in left[:8].tolist():
+        for i in left[:: max(1, len(left) // 16)].tolist():
             distance = ask(i)
             if 0 <= distance <= self._longest:
                 self._tried.setdefault(distance, 0)

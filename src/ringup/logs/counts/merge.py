@@ -64,7 +64,7 @@ def _put_rows(whole: Part, part: Part, ledger: Ledger) -> None:
     own_row = []
     for i, row in enumerate(part.rows):
         if i and row.name is not None:
-            own_row.append(ledger.mark(row.name, row.by))
+            own_row.append(ledger.rows.mark(row.name, row.by))
         else:
             own_row.append(len(whole.rows) - 1)
         follow = len(whole.rows) - 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ringup.logs.counts.buffers import Buffers
+from ringup.logs.counts.buffers import Buffers, LastLines
 from ringup.logs.counts.chains import Chains
 from ringup.logs.counts.grammar import CALL_MARK, FIELDS, STAMP
 from ringup.logs.counts.ledger import Batch, Ledger
@@ -48,9 +48,6 @@ class VectorEngine:
         self._heads = self._plain.heads
         # The last call of a rank that is silent in this block is read in the one before.
         self._bytes = Buffers(MAX_LINE_BYTES + FILL_BYTES, _SLACK)
-        self._ended: Array = np.zeros((4, 0), np.int64)
-        """Of each sequence in the block before: start and end of its last line, its offset and number."""
-        self._ended_here = False
         self._table = Table()
         self._fields = Table()
         self._places = Table()
@@ -63,6 +60,7 @@ class VectorEngine:
         self._right = Distances(_REST_BYTES[1])
         self._pointer = Distances(40)
         self._chains = Chains(self._columns.kinds)
+        self._last = LastLines(self._bytes, self._chains.sequences)
         self._hashes: list[int] = []
         self._hash_of: Array = np.zeros(0, np.uint64)
 
@@ -94,10 +92,7 @@ class VectorEngine:
 
     def _swap(self, end: int) -> None:
         """Go on behind the block."""
-        if not self._ended_here:
-            self._take_last(np.arange(self._ended.shape[1]))
-            self._ended = np.zeros((4, 0), np.int64)
-        self._ended_here = False
+        self._last.before_swap()
         self._bytes.swap(end)
 
     def finish(self) -> None:
@@ -336,28 +331,9 @@ class VectorEngine:
             return False
         kinds = self._columns.kind[columns]
         self._chains.add_kinds(groups, kinds)
-        last: Array = np.full(len(self._chains.sequences), -1, np.int64)
-        last[groups] = np.arange(len(groups))
-        self._remember_last(rows, starts, ends, last)
+        self._last.remember(groups, rows, starts, ends, (self._plain.offset, self._plain.line))
         self._collectives(rows, starts, columns, groups, kinds, counts, length, fields)
         return True
-
-    def _remember_last(self, rows: Array, starts: Array, ends: Array, last: Array) -> None:
-        """Where each sequence's last line is; of those that do not go on in this block the line is taken."""
-        self._ended_here = True
-        silent = (last[: self._ended.shape[1]] < 0).nonzero()[0]
-        self._take_last(silent)
-        here = rows[last]
-        offsets, numbers = starts[here] + self._plain.offset, here + self._plain.line
-        self._ended = np.where(last < 0, -1, np.array([starts[here], ends[here], offsets, numbers]))
-
-    def _take_last(self, groups: Array) -> None:
-        """Keep the last lines of some sequences, out of the block before."""
-        places = self._ended[:, groups].T.tolist()
-        for group, (start, end, offset, number) in zip(groups.tolist(), places, strict=True):
-            if start >= 0:
-                raw = bytes(self._bytes.before[start:end])
-                self._chains.sequences[group].last = (offset, number, raw)
 
     def _collectives(
         self, rows: Array, starts: Array, columns: Array, groups: Array, kinds: Array, counts: Array,
@@ -393,8 +369,7 @@ class VectorEngine:
     # The slow way
 
     def _write_back(self) -> None:
-        self._take_last(np.arange(self._ended.shape[1]))
-        self._ended = np.zeros((4, 0), np.int64)
+        self._last.take_all()
         self._chains.write()
 
     def _slow(self, lines: list[bytes], size: int, ended: bool = True) -> None:
