@@ -10,7 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from bench.nccl_logs import FAULTS, VERSIONS, Plan, generate
+from bench.nccl_lines import FAULTS, VERSIONS, Plan
+from bench.nccl_logs import generate
 
 
 def logs(folder: Path) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.nccl_logs import VERSIONS, Plan, Truth, generate
+from bench.nccl_lines import VERSIONS, Plan, Truth
+from bench.nccl_logs import generate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.nccl_logs import Plan, generate
+from bench.nccl_lines import Plan
+from bench.nccl_logs import generate
 
 from ringup.logs import counting, tails
 
