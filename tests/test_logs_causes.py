@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,35 @@ def test_what_stands_before_a_line_does_not_hide_what_it_says(tmp_path: Path, nu
             continue  # two ranks on one line: anybody's guess
         found = diagnose(tmp_path, "\n".join(prefix + line for line in text.split("\n"))).causes
         assert [c.rule for c in found][:1] == [rule], prefix
+
+
+FORMS = {
+    "escaped": html.escape,
+    "windows": lambda text: text.replace("\n", "\r\n"),
+    "spaced": lambda text: text.replace("\n", "\n\n"),
+    "docker": lambda text: "\n".join(
+        json.dumps({"log": line + "\n", "stream": "stderr"}, separators=(",", ":"))
+        for line in text.split("\n")
+    ),
+    "kubernetes": lambda text: "\n".join(
+        "2026-01-02T03:04:05.678901234Z stderr F " + line for line in text.split("\n")
+    ),
+    "folded": lambda text: "\n".join(line + " [repeated 6x across cluster]" for line in text.split("\n")),
+}
+"""What collectors and web pages make of lines."""
+EXCUSED = {
+    ("escaped", "launcher-argument-misread"),  # an apostrophe in the very word that is looked for
+    ("escaped", "rank-busy-while-others-wait"),
+    ("escaped", "shm-too-small"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_how_a_collector_writes_lines_does_not_hide_what_they_say(tmp_path: Path, form: str) -> None:
+    for rule, text in SAID:
+        if (form, rule) not in EXCUSED:
+            found = diagnose(tmp_path, FORMS[form](text)).causes
+            assert [c.rule for c in found][:1] == [rule], text
 
 
 SETUP = (

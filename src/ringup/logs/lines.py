@@ -8,6 +8,8 @@ thousands of alike lines cost one dictionary look-up each.
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -78,6 +80,8 @@ class Event:
 _CONTROL = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
+_ESCAPED = re.compile(r"&(?:lt|gt|amp|quot|#39|#x27);")
+_REPEATED = re.compile(r" {0,4}\[repeated \d{1,6}x across cluster\].{0,200}$")
 _CLOCK = re.compile(
     r"(?:(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _])?"
     r"(?<!\d)(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?"
@@ -93,7 +97,7 @@ _RANK = re.compile(
 )
 _LOCAL = re.compile(r"\[default(\d{1,4})\]:")
 _RAY = re.compile(r"\((?P<name>\w+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\)")
-_STAMP = re.compile(r"[\s|]*\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,40}\]?[\s|]*")
+_STAMP = re.compile(r"[\s|]*\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,40}\]?(?: std(?:out|err) [FP] )?[\s|]*")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
 _SRUN = re.compile(r"(?:srun|slurmstepd)\S*: error: ([A-Za-z][\w.-]*): task")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): ?")
@@ -127,9 +131,25 @@ def clean(raw: bytes) -> str:
     if len(raw) > LINE_BYTES:
         raw = raw[: LINE_BYTES * 3 // 4] + b" ... " + raw[-LINE_BYTES // 4 :]
     text = raw.decode("utf-8", "replace")
+    if text.startswith('{"log":"'):
+        text = _of_docker(text)
+    if "&" in text and _ESCAPED.search(text):
+        text = html.unescape(text)
+    if "[repeated " in text:
+        text = _REPEATED.sub("", text)
     if "\x1b" in text or any(c < " " for c in text):
         text = _CONTROL.sub("", text)
     return text.rstrip("\r\n").replace("\r", " ")
+
+
+def _of_docker(text: str) -> str:
+    """The message in a record of Docker's json-file driver; the record itself where it is no JSON."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    message = record.get("log") if isinstance(record, dict) else None
+    return message.rstrip("\n") if isinstance(message, str) else text
 
 
 def looks_like_host(name: str) -> bool:
