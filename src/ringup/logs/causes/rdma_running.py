@@ -167,10 +167,12 @@ def memlock_too_low(story: Story) -> Iterator[Cause]:
         "nccl-system", "exit", "exception"
     )
     if memory or said:
+        # ENOMEM from verbs is nearly always RLIMIT_MEMLOCK, but an exhausted adapter says the same.
         yield seen(
             [*said, *memory, *bare],
-            "memory cannot be locked for RDMA: the process's memlock limit",
-            "high",
+            "memory cannot be locked for RDMA: the process's memlock limit"
+            + ("" if said else ", or the adapter has no more queues; `ulimit -l` in the job's shell tells"),
+            "high" if said else "medium",
             severity="warning" if goes_on else None,
         )
     elif bare:
