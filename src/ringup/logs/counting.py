@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ringup.logs import counts, tails
-from ringup.logs.counts.grammar import PREFIX
+from ringup.logs.counts.grammar import PREFIX, label_of
 from ringup.logs.counts.ledger import Batch
 
 SLICE_BYTES = 64 << 20
@@ -59,7 +59,7 @@ class _Task:
     iteration: re.Pattern[bytes] | bool | None
     sequences: bool
     engine: str
-    known: tuple[tuple[str, str], ...] = ()
+    known: tuple[tuple[str, str, str], ...] = ()
 
 
 def read_range(path: str, start: int, end: int, block_bytes: int = counts.BLOCK_BYTES) -> Iterator[bytes]:
@@ -102,12 +102,7 @@ def run(
 def _tasks(path: str, processes: int, slice_bytes: int, plan: _Task) -> Iterator[_Task]:
     size = Path(path).stat().st_size
     pieces = max(1, min(SLICES * processes, size // slice_bytes)) if processes > 1 else 1
-    known: tuple[tuple[str, str], ...] = ()
-    if pieces > 1:
-        head = b"".join(read_range(path, 0, PRIMER_BYTES))
-        known = tuple(
-            sorted({(m["host"].decode("utf-8", "replace"), m["pid"].decode()) for m in _heads(head)})
-        )
+    known = tuple(who_writes(b"".join(read_range(path, 0, PRIMER_BYTES)))) if pieces > 1 else ()
 
     def read_at(offset: int, size_bytes: int) -> bytes:
         return b"".join(read_range(path, offset, offset + size_bytes))
@@ -116,11 +111,15 @@ def _tasks(path: str, processes: int, slice_bytes: int, plan: _Task) -> Iterator
         yield replace(plan, path=path, start=start, end=end, known=known)
 
 
-def _heads(block: bytes) -> Iterator[re.Match[bytes]]:
+def who_writes(block: bytes) -> Iterator[tuple[str, str, str]]:
+    """Host, process id and label of the processes in the beginning of a file."""
+    seen = set()
     for line in block.split(b"\n")[:-1]:
-        match = PREFIX.match(line) if b" NCCL " in line else None
-        if match:
-            yield match
+        match = PREFIX.search(line[:400]) if b" NCCL " in line else None
+        if match and match["host"] + match["pid"] not in seen:
+            seen.add(match["host"] + match["pid"])
+            label = label_of(line[: match.start()], whole=True)
+            yield match["host"].decode("utf-8", "replace"), match["pid"].decode(), label
 
 
 def _map(tasks: list[_Task], processes: int) -> Iterator[tuple[counts.Part, Any]]:

@@ -68,7 +68,7 @@ def scan(
     iteration: re.Pattern[bytes] | bool | None = None,
     sequences: bool = True,
     engine: str = "auto",
-    known: Iterable[tuple[str, str]] = (),
+    known: Iterable[tuple[str, str, str]] = (),
 ) -> Part:
     """
     Count one file, or one slice of a file that begins and ends at line borders.
@@ -77,7 +77,8 @@ def scan(
     call, in order.  `iteration` finds the lines that begin an iteration (None: the common trainers', False:
     none).  Without `sequences` calls are counted but not numbered, which costs a sixth with the standard
     library.  `engine` is "numpy", "stdlib", or "auto": numpy where it can be imported; the answers are equal.
-    `known` names processes (host, process id) seen in earlier slices, to tell a host from a torn line's end.
+    `known` names processes of the file (host, process id, label): a torn line may be the first of one in a
+    slice.
     """
     pattern = ITERATION if iteration is None or iteration is True else iteration or None
     part = Part(numbered=sequences)

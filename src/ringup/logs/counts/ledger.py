@@ -69,13 +69,15 @@ class Ledger:
         part: Part,
         iteration: re.Pattern[bytes] | None,
         other: Callable[[Batch], None] | None,
-        known: Iterable[tuple[str, str]] = (),
+        known: Iterable[tuple[str, str, str]] = (),
     ) -> None:
         self.part = part
         self._iteration = iteration
         self._other = other
         self._hosts: dict[str, list[str]] = {}
-        for host, pid in known:
+        self._labels: dict[tuple[str, str], str] = {}
+        for host, pid, label in known:
+            self._labels[host, pid] = label
             self._whole_host(host, pid)
         self._columns: dict[Column, int] = {}
         self._kinds: set[str] = set()
@@ -135,7 +137,8 @@ class Ledger:
             host = self._whole_host(host, pid)
             if len(processes) >= MAX_PROCESSES:
                 host, pid = "", ""
-            known = processes.setdefault((host, pid), Process(host, pid))
+            label = self._labels.get((host, pid), "")
+            known = processes.setdefault((host, pid), Process(host, pid, label))
         if prefix and not known.label:
             known.label = label_of(prefix, whole=True)
             self.rows.labels_changed()
