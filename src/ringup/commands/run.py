@@ -99,11 +99,13 @@ def is_consequence(text: str) -> bool:
     return blame.is_consequence(text)
 
 
-def show_before(findings: list[Finding], plan: Plan, args: argparse.Namespace) -> None:
+def show_before(cluster: Cluster, findings: list[Finding], plan: Plan, args: argparse.Namespace) -> None:
     """What the check found and what was decided, briefly, on stderr."""
     from ringup import report
 
     style = report.Style(sys.stderr)
+    nodes = f"{len(cluster.nodes)} node{'s' * (len(cluster.nodes) != 1)}"
+    common.say(f"checked: {nodes}, {report.counts(findings)}; {report.pairs_line(cluster)}", quiet=args.quiet)
     for finding in report.folded(findings):
         if finding.severity == "note" and not finding.worked_around_by:
             continue
@@ -184,7 +186,7 @@ def decide_and_start(
     if args.dry_run:
         print(render(plan, lease_s=args.lease).text)
         return 0
-    show_before(findings, plan, args)
+    show_before(cluster, findings, plan, args)
     assert door is not None
     return start(plan, door, findings, log_dir, args)
 
