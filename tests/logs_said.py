@@ -186,6 +186,13 @@ SAID: list[tuple[str, str]] = [
     ("hostfile-missing", "ValueError: Hostfile contains a bad entry: w2 lots=8, unable to proceed with launching"),
     ("device-ordinal-not-visible", "AssertionError: insufficient CUDA devices for DDP command"),
     ("nvls-setup-failed", "g1:49:50 [1] transport/nvls.cc:223 NCCL WARN Cuda failure 999 'unknown error\ng1:49:50 [1] NCCL INFO init.cc:872 -> 1"),
+    ("rank-raised-exception", "/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1292: indexSelectLargeIndex: block: [3,0,0], thread: [9,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\nRuntimeError: CUDA error: device-side assert triggered"),
+    ("rank-raised-exception", "[rank5]:[E101 11:00:00.1 ProcessGroupNCCL.cpp:1595] [PG ID 0 PG GUID 0(default_pg) Rank 5] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered"),
+    ("peer-unreachable-on-interface", "WARNING: Open MPI failed to TCP connect to a peer MPI process.\n  Local host: w1\n  Message:    connect() to 10.8.0.3:1024 failed\n  Error:      No route to host (113)"),
+    ("peer-unreachable-on-interface", "ORTE daemon has unexpectedly failed after launch and before communicating back to mpirun."),
+    ("ssh-not-passwordless", "ORTE was unable to reliably start one or more daemons."),
+    ("store-unreachable", "w1: torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (10.3.4.5, 1040). The client socket has failed to connect to 10.3.4.5:1040 (errno: 113 - No route to host).\nw1: [2026-01-02 10:00:00,001] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 18507"),
+    ("node-rank-duplicate", "machine_rank: 0\nmain_process_ip: 10.6.1.10\nnum_machines: 2\n---\nmachine_rank: 0\nmain_process_ip: 10.6.1.10\nnum_machines: 2\ntorch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 4/8 clients joined."),
 ]  # fmt: skip
 
 HEALTHY: list[str] = [

@@ -62,6 +62,8 @@ def test_what_stands_before_a_line_does_not_hide_what_it_says(tmp_path: Path, nu
     for prefix in PREFIXES[number % 4 :: 4]:
         if "rank" in prefix and "[rank" in text:
             continue  # two ranks on one line: anybody's guess
+        if rule == "node-rank-duplicate" and "machine_rank" in text:
+            continue  # one host's name before both: one host that prints its settings twice
         found = diagnose(tmp_path, "\n".join(prefix + line for line in text.split("\n"))).causes
         assert [c.rule for c in found][:1] == [rule], prefix
 

@@ -249,8 +249,11 @@ def peer_unreachable_on_interface(story: Story) -> Iterator[Cause]:
     mesh = [
         e for e in story.all("gloo-mesh") if not story.has("gloo-remote", "gloo-connect", "gloo-loopback")
     ]
+    lost = story.all("mpi-lost")
     if hard:
         yield _unreachable(story, hard, apart)
+    elif lost and not story.has("ssh-connect"):
+        yield seen(lost, "mpirun lost its daemon on a node: no way back to the first node's address?", "low")
     elif mesh:
         yield seen(
             mesh,

@@ -187,6 +187,9 @@ def ssh_not_passwordless(story: Story) -> Iterator[Cause]:
     code = story.all("ssh-255")
     connect = story.all("ssh-connect")
     if not (denied or code or connect):
+        unstarted = story.all("mpi-unreachable")
+        if unstarted:
+            yield seen(unstarted, "mpirun cannot start its daemon on a node, and does not say why", "low")
         return
     if connect and not denied:
         host, reason = connect[0]["host"], connect[0]["reason"]

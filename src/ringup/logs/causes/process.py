@@ -206,6 +206,7 @@ def rank_raised_exception(story: Story) -> Iterator[Cause]:
     """
     own = [e for e in story.all("exception") if _is_own(story, e) and not story.overcome(e)]
     if not own:
+        yield from _kernel_failed(story)
         return
     traced = [e for e in own if e["traceback"]]
     first = (traced or own)[0]
@@ -223,6 +224,19 @@ def rank_raised_exception(story: Story) -> Iterator[Cause]:
         "high" if traced and settled else "low" if mild else "medium",
         severity="warning" if mild and not traced and not settled else None,
     )
+
+
+def _kernel_failed(story: Story) -> Iterator[Cause]:
+    """A GPU kernel of the program itself broke; NCCL's watchdog only reports it."""
+    faults = [e for e in story.all("illegal-access") if not story.tags_at(e) & {"cuda-failure"}]
+    if faults and not story.has("xid", "ecc"):
+        asserted = any("assert" in e.text for e in faults)
+        what = "an assertion in a GPU kernel failed" if asserted else "a GPU kernel broke"
+        yield seen(
+            faults,
+            f"{what} on {_who(faults[:1])}; CUDA_LAUNCH_BLOCKING=1 shows which call",
+            "high" if asserted else "medium",
+        )
 
 
 CONSEQUENCE_TAGS = frozenset(

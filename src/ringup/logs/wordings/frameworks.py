@@ -79,9 +79,15 @@ FRAMEWORKS = (
     ),
     say(
         "mpi-unreachable",
-        r"ORTE was unable to reliably start|ORTE has lost communication|unable to (?:reliably )?(?:start|launch) (?:one or more )?daemons",
+        r"ORTE was unable to reliably start|unable to (?:reliably )?(?:start|launch) (?:one or more )?daemons",
         "orte",
         "daemons",
+    ),
+    say(
+        "mpi-lost",
+        r"(?:ORTE|PRTE) has lost communication|daemon has unexpectedly failed after launch",
+        "lost communication",
+        "failed after launch",
     ),
     say("proxy-variables", r"detected proxy variable", "proxy variable"),
     say(

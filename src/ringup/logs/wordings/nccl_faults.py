@@ -27,6 +27,11 @@ FAULTS = (
         r"btl_tcp\S*.{0,40}connect\(\) to (?P<address>[0-9a-fA-F.:]+) failed: " + ERRNO,
         "btl_tcp",
     ),
+    say(
+        "nccl-connect",
+        r"Message:\s+connect\(\) to (?P<address>[0-9.]+):(?P<port>\d+) failed",
+        "connect() to",
+    ),
     say("nccl-connect", r"Call to connect (?:failed|timeout|returned) ?:? ?" + ERRNO, "call to connect"),
     say("nccl-connect", r"connect returned " + ERRNO + r", (?:retrying|exceeded)", "connect returned"),
     say(
