@@ -207,6 +207,23 @@ def test_variable_of_a_megabyte_is_one_clear_error(tmp_path: Path) -> None:
     assert run.text == ""
 
 
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("streams", ["", "2>&1"])
+def test_reader_that_leaves_changes_nothing_for_the_job(tmp_path: Path, streams: str) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("for i in range(30000): print('line', i)\nopen('end', 'w')\nraise SystemExit(3)\n")
+    words = [sys.executable, "-m", "ringup", "run", "--local", "1", "--nproc", "1", "--backend", "gloo"]
+    command = f"{shlex.join([*words, '--', str(job)])} {streams} | head -12; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=ENDS_WITHIN_S
+    )
+    assert done.returncode == 3, done.stderr
+    assert (tmp_path / "end").exists()
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
 # -- nodes that say anything ---------------------------------------------------------------------
 
 NOISE = {

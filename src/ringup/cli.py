@@ -88,7 +88,6 @@ def main(argv: list[str] | None = None) -> None:
     """The console script.  Errors are shown here and nowhere else."""
     try:
         code = dispatch(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()
     except RingupError as error:
         from ringup.units import printable
 
@@ -98,9 +97,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("ringup: interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:
-        # The reader (`| head`) left; Python would complain once more while closing stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (`| head`) left
         code = 141
     except Exception:
         import traceback
@@ -111,4 +108,14 @@ def main(argv: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         code = 70
+    let_go_of_closed_pipes()
     sys.exit(code)
+
+
+def let_go_of_closed_pipes() -> None:
+    """Python would complain of them once more while it ends, and exit with 120."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # `>&-` leaves None
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -131,6 +132,7 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
 
 
 def say(text: str, *, quiet: bool = False) -> None:
-    """A line for people, on stderr."""
+    """A line for people, on stderr; a reader that has left is no reason to end a run."""
     if not quiet:
-        print(text, file=sys.stderr, flush=True)
+        with contextlib.suppress(BrokenPipeError):
+            print(text, file=sys.stderr, flush=True)
