@@ -214,6 +214,15 @@ def test_every_other_line_is_handed_on_once(tmp_path: Path, engine: str) -> None
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_call_with_broken_fields_is_counted_by_kind_and_called_torn(engine: str) -> None:
+    good = call("nod1:1:1 [0] ", "AllReduce", "8", "0x55d000000000", FAR, FAR)
+    broken = good.replace(b"count 8 datatype 7 op 0 root 0", b"count \x00      007aadeooopprttty")
+    part = counts.scan([good + b"\n" + broken + b"\n"], engine=engine)
+    assert counts.join({"a": part}).collectives == {"AllReduce": 2}
+    assert part.torn == {("nod1", "1"): 1}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_pointer_used_again_is_another_communicator(engine: str) -> None:
     text = ""
     for id_ in ("0x1", "0x2"):

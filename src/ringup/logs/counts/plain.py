@@ -43,7 +43,7 @@ VOTES = 8
 """Lines whose head was cut off before the width grows: one torn line must not widen every head."""
 
 _BEYOND = len(b": o")
-_LONGEST_MIDDLE = 56
+LEAST_MIDDLE, MAX_MIDDLE = 23, 56
 """From `opCount ` to ` count `: two pointers of 14 and a counter of 8 digits; a second head does not fit."""
 
 _WHOLE_PREFIX = re.compile(rb"\A(?!.*NCCL )(?:|.*[ \t]|.*[\]>]:)\Z", re.DOTALL)
@@ -352,7 +352,7 @@ class PlainEngine:
     def _append(self, line: bytes, column: int, colon: int, number: int, offset: int) -> bool:
         """Number a plain call; False where the line is not one whole call."""
         at = line.find(b" count ", colon)
-        if at < 0 or at - colon - len(CALL_MARK) > _LONGEST_MIDDLE:
+        if not LEAST_MIDDLE <= at - colon - len(CALL_MARK) <= MAX_MIDDLE:
             fields = FIELDS.match(line, colon + len(CALL_MARK))
             if fields:
                 self._ledger.call(column, fields, number, offset, line)

@@ -17,8 +17,17 @@ from ringup.logs.counts.buffers import Buffers, LastLines
 from ringup.logs.counts.chains import Chains
 from ringup.logs.counts.grammar import CALL_MARK, FIELDS, STAMP
 from ringup.logs.counts.ledger import Batch, Ledger
-from ringup.logs.counts.lookup import KEYS, Array, Columns, Distances, Table
-from ringup.logs.counts.plain import MAX_LINE_BYTES, MAX_WIDTH, ODD, PlainEngine, is_fragment, shortened
+from ringup.logs.counts.lookup import KEYS, MAX_KNOWN, Array, Columns, Distances, Table
+from ringup.logs.counts.plain import (
+    LEAST_MIDDLE,
+    MAX_LINE_BYTES,
+    MAX_MIDDLE,
+    MAX_WIDTH,
+    ODD,
+    PlainEngine,
+    is_fragment,
+    shortened,
+)
 
 FILL_BYTES = 512 << 10
 """A block: small enough for the second-level cache with all that is made of it."""
@@ -32,7 +41,6 @@ _INFO = np.uint64(int.from_bytes(b" NCCL IN", "little"))
 _MARK = np.uint64(int.from_bytes(b": opCoun", "little"))
 _TWO = np.uint64((1 << 16) - 1)
 _SIX = np.uint64((1 << 48) - 1)
-_MAX_MIDDLE = 56
 _REST_BYTES = (25, 40)
 """Shortest and longest ` [nranks=N] stream P` that five overlapping words cover."""
 _FIELD_BYTES = (24, 40)
@@ -56,7 +64,7 @@ class VectorEngine:
         self._stamped = b""
         self._columns = Columns(ledger.part)
         self._counts: Array = np.zeros(0, np.int64)
-        self._middle = Distances(_MAX_MIDDLE)
+        self._middle = Distances(MAX_MIDDLE)
         self._right = Distances(_REST_BYTES[1])
         self._pointer = Distances(40)
         self._chains = Chains(self._columns.kinds)
@@ -279,7 +287,7 @@ class VectorEngine:
 
         middle = self._middle(self._bytes.words, begins, 1, _COUNT, _SEVEN, ask_middle)
         right = self._right(self._bytes.words, ends, -1, _NRANKS, None, ask_right)
-        if middle.min() < 0 or right.min() < _REST_BYTES[0]:
+        if middle.min() < LEAST_MIDDLE or right.min() < _REST_BYTES[0]:
             return None
         counts, nranks = begins + middle + 7, ends - right
 
@@ -330,41 +338,39 @@ class VectorEngine:
         if groups.min() == ODD:
             return False
         kinds = self._columns.kind[columns]
+        numbers = self._asked(counts, length, kinds, fields)
+        if numbers.min() == ODD:
+            return False
         self._chains.add_kinds(groups, kinds)
         self._last.remember(groups, rows, starts, ends, (self._plain.offset, self._plain.line))
-        self._collectives(rows, starts, columns, groups, kinds, counts, length, fields)
-        return True
-
-    def _collectives(
-        self, rows: Array, starts: Array, columns: Array, groups: Array, kinds: Array, counts: Array,
-        length: Array, fields: Any,
-    ) -> None:  # fmt: skip
-        """Number the collectives among the calls."""
         keep = self._columns.numbered[kinds]
         if not keep.all():
-            index = keep.nonzero()[0]
-            rows, columns, groups, kinds, counts, length = (
-                a[index] for a in (rows, columns, groups, kinds, counts, length)
-            )
-        else:
-            index = np.arange(len(rows))
-        if not len(rows):
-            return
-        end = counts + length
+            rows, groups, kinds, numbers = rows[keep], groups[keep], kinds[keep], numbers[keep]
+        if len(rows):
+            offsets, lines = starts[rows] + self._plain.offset, rows + self._plain.line
+            self._chains.extend(groups, self._hash_of[numbers], offsets, lines, kinds)
+        return True
+
+    def _asked(self, counts: Array, length: Array, kinds: Array, fields: Any) -> Array:
+        """The number of what each call asks for; ODD where its fields are none."""
         keys = np.einsum("ij,j->i", self._bytes.gather(counts, 2), KEYS[50:52])
-        keys += np.einsum("ij,j->i", self._bytes.gather(end - 24, 3), KEYS[52:55])
+        keys += np.einsum("ij,j->i", self._bytes.gather(counts + length - 24, 3), KEYS[52:55])
         keys += (length * 256 + kinds).astype(np.uint64) * KEYS[55]
 
-        def ask_hash(i: int) -> int:
-            kind = self._columns.kinds[int(kinds[i])]
-            self._hashes.append(self._ledger.hash_of(kind, fields(int(index[i]))))
+        def ask(i: int) -> int:
+            match = fields(i)
+            if match is None:
+                return ODD
+            self._hashes.append(self._ledger.hash_of(self._columns.kinds[int(kinds[i])], match))
             return len(self._hashes) - 1
 
-        numbers = self._fields(keys, ask_hash)
+        if len(self._hashes) > MAX_KNOWN:
+            self._hashes.clear()
+            self._fields.clear()
+        numbers = self._fields(keys, ask)
         if len(self._hash_of) != len(self._hashes):
             self._hash_of = np.array(self._hashes, np.uint64)
-        offsets, lines = starts[rows] + self._plain.offset, rows + self._plain.line
-        self._chains.extend(groups, self._hash_of[numbers], offsets, lines, kinds)
+        return numbers
 
     # The slow way
 
