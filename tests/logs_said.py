@@ -193,6 +193,9 @@ SAID: list[tuple[str, str]] = [
     ("ssh-not-passwordless", "ORTE was unable to reliably start one or more daemons."),
     ("store-unreachable", "w1: torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (10.3.4.5, 1040). The client socket has failed to connect to 10.3.4.5:1040 (errno: 113 - No route to host).\nw1: [2026-01-02 10:00:00,001] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 18507"),
     ("node-rank-duplicate", "machine_rank: 0\nmain_process_ip: 10.6.1.10\nnum_machines: 2\n---\nmachine_rank: 0\nmain_process_ip: 10.6.1.10\nnum_machines: 2\ntorch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 4/8 clients joined."),
+    ("interface-name-missing", "w0:31:31 [0] include/socket.h:311 WARN Socket creation failed : Address family not supported by protocol\nNCCL failure common.cu:874 'unhandled system error'"),
+    ("rank-raised-exception", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026-02-05_01:02:51\n  host      : w3\n  rank      : 6 (local_rank: 2)\n  exitcode  : 1 (pid: 4711)\n  error_file: <N/A>"),
+    ("rank-crashed", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n[1]:\n  host      : w3\n  rank      : 1 (local_rank: 1)\n  exitcode  : -6 (pid: 238)\n  traceback : Signal 6 (SIGABRT) received by PID 238"),
 ]  # fmt: skip
 
 HEALTHY: list[str] = [

@@ -69,6 +69,8 @@ def interface_name_missing(story: Story) -> Iterator[Cause]:
             nodes=(),
             ranks=(),
         )
+    elif bare := story.all("no-address"):
+        yield seen(bare, "there is no address to make a socket for: no usable interface here", "medium")
 
 
 @cause(problems.GLOO_IFNAME_IN_NCCL_SYNTAX)

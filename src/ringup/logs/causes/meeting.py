@@ -144,12 +144,11 @@ def hostname_unresolvable(story: Story) -> Iterator[Cause]:
     only_warned = all("[W" in e.text or "IPv6" in e.text for e in names)
     if only_warned and went_on(story):
         return
-    both = not all("IPv6" in e.text for e in names) or len(names) > 2
-    confidence: Confidence = "high" if not only_warned else "medium"
-    if only_warned and story.has("client-timeout", "exception", "ssh-255"):
-        confidence = "high" if both else "medium"
-    elif only_warned:
-        confidence = "high" if len(names) > 2 else "medium" if both else "low"
+    confidence: Confidence = "high"
+    unmet = {e["host"] for e in story.all("client-timeout", "client-failed-any") if e["host"]}
+    if only_warned and len(names) <= 2 and host not in unmet:
+        # torch asks for IPv6 first: a name without such an address is told of once or twice, and is fine.
+        confidence = "low" if all("IPv6" in e.text for e in names) else "medium"
     who = names[0].host or names[0].label
     yield seen(
         names,

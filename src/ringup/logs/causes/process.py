@@ -180,10 +180,9 @@ def rank_crashed(story: Story) -> Iterator[Cause]:
         "watchdog-stuck",
         "gloo-mesh",
         "cpp-what",
-        "exception",
         "nccl-remote",
         "gloo-no-address",
-    )
+    ) or any(not WRAPPERS.search(e["type"]) for e in story.all("exception"))
     aborted = [e for number, e in exits(story) if number == 6]
     if aborted and not explained:
         yield seen(
@@ -207,6 +206,7 @@ def rank_raised_exception(story: Story) -> Iterator[Cause]:
     own = [e for e in story.all("exception") if _is_own(story, e) and not story.overcome(e)]
     if not own:
         yield from _kernel_failed(story)
+        yield from _ended_elsewhere(story)
         return
     traced = [e for e in own if e["traceback"]]
     first = (traced or own)[0]
@@ -236,6 +236,19 @@ def _kernel_failed(story: Story) -> Iterator[Cause]:
             faults,
             f"{what} on {_who(faults[:1])}; CUDA_LAUNCH_BLOCKING=1 shows which call",
             "high" if asserted else "medium",
+        )
+
+
+def _ended_elsewhere(story: Story) -> Iterator[Cause]:
+    """The launcher's summary names the first rank that failed; why, only that rank's own output says."""
+    codes = [e for number, e in exits(story) if not number]
+    first = [e for e in codes if e["root"]] or codes
+    told = any(not WRAPPERS.search(e["type"]) for e in story.all("exception"))
+    if first and not told and not story.has("illegal-access", *CONSEQUENCE_TAGS):
+        yield seen(
+            first[:1],
+            f"{_who(first[:1])} ended first with exit code {first[0]['code']}; its own output says why",
+            "low",
         )
 
 

@@ -18,6 +18,11 @@ FAULTS = (
     ),
     say("address-family", r"family (?P<family>\d+) is neither AF_INET", "is neither af_inet"),
     say(
+        "no-address",
+        r"(?:WARN|socket\.(?:h|cc):\d+).{0,20}Socket creation failed ?: Address family not supported",
+        "socket creation failed",
+    ),
+    say(
         "nccl-connect",
         r"[Cc]onnect to " + ADDRESS + r" (?:failed ?:|returned|failed with error) ?(?:\d+ ?\()?" + ERRNO,
         "connect to ",
