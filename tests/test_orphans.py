@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.guards import wait_for
 from tests.jobs.launched import Launched
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
@@ -103,6 +104,13 @@ def test_every_ssh_connection_reset(start: Start) -> None:
     ended(run, 4, "launcher-error")
 
 
+def test_stopped_ringup_as_in_a_suspended_laptop(start: Start) -> None:
+    run = start()
+    gone(run, lambda: run.process.send_signal(signal.SIGSTOP), CUT_GONE_WITHIN_S)
+    run.process.send_signal(signal.SIGCONT)
+    ended(run, 4, "launcher-error")
+
+
 @pytest.mark.parametrize("cut", ["node0", "node1"])
 def test_link_cut_without_a_word(start: Start, cut: str) -> None:
     run = start(hosts=["node0", "node1", "laptop"], on="laptop")
@@ -127,6 +135,28 @@ def test_killed_guard(start: Start, node: str, half: str) -> None:
     gone(run, lambda: kill_guard(run, node, half))
     ended(run, 4, "launcher-error")
     assert f"first failure: {node}: " in run.stderr, run.said()
+
+
+def words_on(run: Launched, node: str) -> str:
+    """Every command line on a node."""
+    return "\n".join(" ".join(p.command) for p in run.lab.processes(node))
+
+
+EARLY: dict[str, Callable[[Launched], bool]] = {
+    "the check has logged in": lambda run: "ru_T=" in words_on(run, "node1"),
+    "the guards are being started": lambda run: "ringup: run " in run.stderr,
+    "torchrun starts": lambda run: "torch.distributed.run" in words_on(run, "node1"),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("moment", EARLY)
+def test_signal_before_the_ranks_are_up(lab: Any, moment: str, number: int) -> None:
+    with Launched(lab(2, net=NET), "stays.py", "stubborn", "{folder}") as run:
+        wait_for(lambda: EARLY[moment](run), moment)
+        run.process.send_signal(number)
+        assert run.wait(GONE_WITHIN_S) == (130 if number == signal.SIGINT else -signal.SIGKILL), run.said()
+        wait_for(lambda: not [*run.added("node0"), *run.added("node1")], "nothing left", GONE_WITHIN_S)
 
 
 @pytest.fixture
