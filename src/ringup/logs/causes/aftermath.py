@@ -109,6 +109,8 @@ def nccl_error_without_detail(story: Story) -> Iterator[Cause]:
     )
     other = list(story.all("wc-error"))
     codes = [e for e in story.all("unwind") if is_unwinding(e) and e["code"] in ("1", "2", "3", "4", "5")]
+    if story.has("ib-open-failed") and not (cuda or other or story.init_complete):
+        return  # the device that could not be opened is the detail
     if category or cuda or warned or vague or other or codes:
         worst = (cuda or other or vague or warned or category or codes)[0]
         detail = worst["text"] or ""
