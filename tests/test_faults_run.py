@@ -35,6 +35,8 @@ class Case(NamedTuple):
     cluster: dict[str, Any] = {}  # noqa: RUF012
     nproc: int = 1
     kept_port: bool = True
+    run: tuple[str, ...] = ()
+    """Options of `ringup run`."""
 
 
 def loopback(node: str, net: str) -> Case:
@@ -81,6 +83,19 @@ CASES = {
     "port 29500 rejected": Case(
         "fw-reject", "node0 port 29500", "the rendezvous is on port", kept_port=False
     ),
+    "port 29500 busy, c10d": Case(
+        "port-busy",
+        "node0 port 29500: held by pid ",
+        "port 29501",
+        kept_port=False,
+        run=("--rdzv", "c10d"),
+    ),
+    "article 002, c10d": Case(
+        "article-002",
+        "node1 -> node0 em1 10.12.5.64: timed out",
+        "GLOO_SOCKET_IFNAME=enp99s0",
+        run=("--rdzv", "c10d"),
+    ),
     "one of two cards down": Case(
         "nic-down", "node1 ib0", "ranks meet on enp99s0", {"nic": "ib0"}, cluster={"nics": TWO_CARDS}
     ),
@@ -94,7 +109,7 @@ def starts(case: Case, lab: Any) -> Launched:
     """The run on its broken cluster."""
     cluster = lab(**{"hosts": 2, "net": case.net, **FAULTS[case.fault].wants, **case.cluster})
     cluster.fault(case.fault, **case.options)
-    return Launched(cluster, "train.py", nproc=case.nproc)
+    return Launched(cluster, "train.py", nproc=case.nproc, options=case.run)
 
 
 def trains(run: Launched, nproc: int) -> None:
