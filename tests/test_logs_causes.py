@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,8 @@ def test_what_stands_before_a_line_does_not_hide_what_it_says(tmp_path: Path, nu
         assert [c.rule for c in found][:1] == [rule], prefix
 
 
-FORMS = {
+FORMS: dict[str, Callable[[str], str]] = {
+    "boxed": lambda text: "\n".join(f"│ {line:<180} │" for line in text.split("\n")),
     "escaped": html.escape,
     "windows": lambda text: text.replace("\n", "\r\n"),
     "spaced": lambda text: text.replace("\n", "\n\n"),

@@ -135,6 +135,8 @@ def clean(raw: bytes) -> str:
         text = _of_docker(text)
     if "&" in text and _ESCAPED.search(text):
         text = html.unescape(text)
+    if text.startswith("│"):
+        text = text[1:].rstrip("│ \r").removeprefix(" ")
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
     if "\x1b" in text or any(c < " " for c in text):
