@@ -182,7 +182,7 @@ def test_slices_in_processes_give_the_truth_and_the_place(tmp_path: Path, proces
     found = counting.differences(run)
     assert [(m.index, [p.rank for p in m.odd]) for m in found] == [(truth.mismatch["index"], ["5"])]
     lines = (tmp_path / "job.log").read_bytes().split(b"\n")
-    assert len(folded[path]) == (1 if processes == 1 else 8)
+    assert len(folded[path]) == (1 if processes == 1 else 4)
     for piece in folded[path]:
         for number, offset, raw in piece.result:
             before = lines[: piece.lines_before + number - 1]

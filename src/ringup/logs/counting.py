@@ -21,7 +21,7 @@ from ringup.logs.counts.ledger import Batch
 SLICE_BYTES = 64 << 20
 """Smallest slice of a file: less is not worth the way to another process."""
 
-SLICES = 4
+SLICES = 2
 """Slices a process, so that one on a busy core does not keep the others waiting."""
 
 PRIMER_BYTES = 1 << 20

@@ -60,23 +60,24 @@ def _put(whole: Part, part: Part, ledger: Ledger) -> None:
 
 def _put_rows(whole: Part, part: Part, ledger: Ledger) -> None:
     columns = [ledger.number_of(column) for column in part.columns]
-    before = dict(whole.label_rows)
+    # A label that marked its own iterations before goes on with its last one.
+    earlier = [whole.label_rows.get(whole.label_of(column), -1) for column in columns]
     own_row = []
     for i, row in enumerate(part.rows):
         if i and row.name is not None:
             own_row.append(ledger.rows.mark(row.name, row.by))
         else:
             own_row.append(len(whole.rows) - 1)
-        follow = len(whole.rows) - 1
-        for column, own, count in row.items():
-            # A label that marked its own iterations earlier goes on with its last one.
-            earlier = None if own else before.get(whole.label_of(columns[column]))
-            if own:
-                whole.rows[own_row[i]].add(columns[column], True, count)
-            elif earlier is not None:
-                whole.rows[earlier].add(columns[column], True, count)
+        following = []
+        for key, count in zip(*row.cells(), strict=True):
+            column = columns[key >> 1]
+            if key & 1:
+                whole.rows[own_row[i]].add(column, True, count)
+            elif earlier[key >> 1] < 0:
+                following.append((column, count))
             else:
-                whole.rows[follow].add(columns[column], False, count)
+                whole.rows[earlier[key >> 1]].add(column, True, count)
+        whole.rows[-1].follow(following)
     for label, at in part.label_rows.items():
         whole.label_rows[label] = own_row[at]
     whole.rows_pooled |= part.rows_pooled
