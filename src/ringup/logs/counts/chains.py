@@ -11,7 +11,7 @@ import numpy as np
 from ringup.logs.counts.lookup import Array
 from ringup.logs.counts.model import MASK, RADIX, TAIL, Sequence
 
-MAX_RECENT = 96
+MAX_RECENT = 48
 """Blocks whose calls are remembered as arrays; of older ones only a rank's last calls become objects."""
 
 

@@ -145,9 +145,14 @@ class Heads:
             return (ODD, 0)
         return self._ledger.column(match, line[: match.start()]), match.end() - 1
 
+    @property
+    def fitting(self) -> bool:
+        """Whether heads are still being measured."""
+        return self._calls_seen < FITTING
+
     def fit(self, lines: list[bytes]) -> None:
         """Cut no later than the heads of the first calls need."""
-        if self._calls_seen >= FITTING:
+        if not self.fitting:
             return
         if not self._calls_seen:
             self._fit_stamps([line for line in lines if CALL_MARK in line][:400])

@@ -29,8 +29,8 @@ from ringup.logs.counts.plain import (
     shortened,
 )
 
-FILL_BYTES = 512 << 10
-"""A block: small enough for the second-level cache with all that is made of it."""
+FILL_BYTES = 1 << 20
+"""A block: some five thousand lines, so that what is done once a block costs little."""
 
 _SLACK = MAX_WIDTH + 16
 _COUNT = np.uint64(int.from_bytes(b" count \0", "little"))
@@ -157,7 +157,7 @@ class VectorEngine:
 
     def _stamps(self, starts: Array, ends: Array, widths: Array) -> Array:
         """How many bytes of a stamp each line begins with."""
-        if not self._stamped:
+        if not self._stamped and self._heads.fitting:
             self._heads.fit([self._bytes.line(a, b) for a, b in zip(starts[:400], ends[:400], strict=True)])
             self._stamped = self._heads.stamp_end
         if not self._stamped:
