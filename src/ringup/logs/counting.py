@@ -8,6 +8,7 @@ fold along that sees every line but the plain collective calls.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from os import SEEK_END
@@ -90,13 +91,23 @@ def run(
     """
     plan = _Task("", 0, 0, fold, iteration, sequences, engine)
     tasks = [t for path in paths for t in _tasks(path, processes, slice_bytes, plan)]
-    parts: dict[str, list[counts.Part]] = {}
+    slices = Counter(task.path for task in tasks)
+    parts: dict[str, counts.Part] = {}
+    mergers: dict[str, counts.Merger] = {}
     folded: dict[str, list[Folded]] = {}
+    # Slices are put together while later ones are still being read.
     for task, (part, result) in zip(tasks, _map(tasks, processes), strict=True):
-        before = sum(p.lines for p in parts.setdefault(task.path, []))
-        folded.setdefault(task.path, []).append(Folded(before, task.start, result))
-        parts[task.path].append(part)
-    return {path: counts.merge(p) if len(p) > 1 else p[0] for path, p in parts.items()}, folded
+        path = task.path
+        if slices[path] > 1:
+            merger = mergers.setdefault(path, counts.Merger())
+            before = merger.whole.lines
+            merger.put(part)
+            part = merger.whole
+        else:
+            before = 0
+        folded.setdefault(path, []).append(Folded(before, task.start, result))
+        parts[path] = part
+    return parts, folded
 
 
 def _tasks(path: str, processes: int, slice_bytes: int, plan: _Task) -> Iterator[_Task]:

@@ -16,7 +16,7 @@ from ringup.logs.counts.find import explain, locate
 from ringup.logs.counts.grammar import ITERATION, STAGES
 from ringup.logs.counts.join import join
 from ringup.logs.counts.ledger import Batch, Ledger
-from ringup.logs.counts.merge import merge
+from ringup.logs.counts.merge import Merger, merge
 from ringup.logs.counts.model import Line, Part, Warn
 from ringup.logs.counts.plain import PlainEngine
 from ringup.logs.counts.run import (
@@ -43,6 +43,7 @@ __all__ = [
     "Iteration",
     "Line",
     "Member",
+    "Merger",
     "Mismatch",
     "Part",
     "Party",

@@ -14,24 +14,36 @@ from ringup.logs.counts.model import (
     Comm,
     Part,
     Process,
+    Row,
     Sequence,
     SequenceKey,
     Warn,
 )
 
 
+class Merger:
+    """Puts slices together as they come."""
+
+    def __init__(self) -> None:
+        self.whole = Part()
+        self._ledger: Ledger | None = None
+
+    def put(self, part: Part) -> None:
+        """The next slice.  Raises ValueError for one counted in another way than those before."""
+        if self._ledger is None:
+            self.whole = Part(engine=part.engine, numbered=part.numbered)
+            self._ledger = Ledger(self.whole, None, None)
+        if part.numbered != self.whole.numbered or part.engine != self.whole.engine:
+            raise ValueError("slices of one file must be counted in the same way")
+        _put(self.whole, part, self._ledger)
+
+
 def merge(parts: Iterable[Part]) -> Part:
     """One file from its slices in order.  Raises ValueError for slices counted in different ways."""
-    whole: Part | None = None
-    ledger: Ledger | None = None
+    merger = Merger()
     for part in parts:
-        if whole is None or ledger is None:
-            whole = Part(engine=part.engine, numbered=part.numbered)
-            ledger = Ledger(whole, None, None)
-        if part.numbered != whole.numbered or part.engine != whole.engine:
-            raise ValueError("slices of one file must be counted in the same way")
-        _put(whole, part, ledger)
-    return whole or Part()
+        merger.put(part)
+    return merger.whole
 
 
 def _put(whole: Part, part: Part, ledger: Ledger) -> None:
@@ -63,24 +75,52 @@ def _put_rows(whole: Part, part: Part, ledger: Ledger) -> None:
     # A label that marked its own iterations before goes on with its last one.
     earlier = [whole.label_rows.get(whole.label_of(column), -1) for column in columns]
     own_row = []
+    known: dict[tuple[int, ...], tuple[int, ...] | None] = {}
     for i, row in enumerate(part.rows):
         if i and row.name is not None:
             own_row.append(ledger.rows.mark(row.name, row.by))
         else:
             own_row.append(len(whole.rows) - 1)
-        following = []
-        for key, count in zip(*row.cells(), strict=True):
-            column = columns[key >> 1]
-            if key & 1:
-                whole.rows[own_row[i]].add(column, True, count)
-            elif earlier[key >> 1] < 0:
-                following.append((column, count))
-            else:
-                whole.rows[earlier[key >> 1]].add(column, True, count)
-        whole.rows[-1].follow(following)
+        if not _adopt(whole, row, own_row[i], columns, earlier, known):
+            _put_cells(whole, row, own_row[i], columns, earlier)
     for label, at in part.label_rows.items():
         whole.label_rows[label] = own_row[at]
     whole.rows_pooled |= part.rows_pooled
+
+
+def _adopt(
+    whole: Part,
+    row: Row,
+    own_row: int,
+    columns: list[int],
+    earlier: list[int],
+    known: dict[tuple[int, ...], tuple[int, ...] | None],
+) -> bool:
+    """A done row that goes into one new row as it is: rows of the same columns are looked at once."""
+    packed = row.packed
+    if packed is None or own_row != len(whole.rows) - 1:
+        return False
+    keys, counts = packed
+    if keys not in known:
+        parted = any(earlier[key >> 1] >= 0 for key in keys if not key & 1)
+        moved = tuple(2 * columns[key >> 1] + (key & 1) for key in keys)
+        # Past MAX_COLUMNS two columns may have become one.
+        known[keys] = None if parted or len(set(moved)) < len(moved) else moved
+    ours = known[keys]
+    return ours is not None and whole.rows[-1].adopt(ours, counts)
+
+
+def _put_cells(whole: Part, row: Row, own_row: int, columns: list[int], earlier: list[int]) -> None:
+    following = []
+    for key, count in zip(*row.cells(), strict=True):
+        column = columns[key >> 1]
+        if key & 1:
+            whole.rows[own_row].add(column, True, count)
+        elif earlier[key >> 1] < 0:
+            following.append((column, count))
+        else:
+            whole.rows[earlier[key >> 1]].add(column, True, count)
+    whole.rows[-1].follow(following)
 
 
 def _put_processes(whole: Part, part: Part, ledger: Ledger) -> None:

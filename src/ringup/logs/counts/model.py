@@ -94,6 +94,18 @@ class Row:
         for column, count in counts:
             cells[column * 2] = cells.get(column * 2, 0) + count
 
+    def adopt(self, keys: tuple[int, ...], counts: array[int]) -> bool:
+        """Take the cells of another row as they are; False where there are some already."""
+        if self._cells or self._keys:
+            return False
+        self._cells, self._keys, self._counts = None, keys, counts
+        return True
+
+    @property
+    def packed(self) -> tuple[tuple[int, ...], array[int]] | None:
+        """Keys and counts of a row that is done."""
+        return None if self._cells is not None else (self._keys, self._counts)
+
     def pack(self, known: dict[tuple[int, ...], tuple[int, ...]]) -> int:
         """Make a done row small; the number of its cells.  Rows of the same columns share their keys."""
         if self._cells is not None:
