@@ -26,8 +26,7 @@ def short(end: End) -> str:
     who = f"rank {end.rank}" if end.kind == "rank" else f"the {end.kind}"
     how = end_words(end.own_code or 0)
     if end.raised:
-        how = f"{printable(end.raised)} ({how}"
-        how += f", then {end_words(end.code or 0)} while ending)" if end.own_code != end.code else ")"
+        how = f"{printable(end.raised)} ({how})"
     return f"{who} on {printable(end.node)}: {how}"
 
 
