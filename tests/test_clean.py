@@ -86,6 +86,10 @@ def start() -> Iterator[Start]:
         wanted = os.fsencode(become or job[0])
         while not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(wanted):
             assert foster.poll() is None
+        # The kernel shows the words of a new program before its environment.
+        said = {f"{k}={v}".encode() for k, v in json.loads(variables).items()}
+        while not said <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+            assert foster.poll() is None
         return pid
 
     yield started
@@ -121,6 +125,9 @@ def found(entries: list[dict[str, Any]], pid: int) -> dict[str, Any] | None:
 def left(payload: Any, pid: int) -> dict[str, Any]:
     """The entry of a job that must be left over."""
     look = payload.Look()
+    # A look may come while /proc does not show a fresh process whole; the next one does.
+    while not (found(look.left, pid) or found(look.running, pid)):
+        look = payload.Look()
     entry = found(look.left, pid)
     if entry is None and "service " in str(found(look.running, pid)):
         pytest.skip("this test runs inside a systemd service, and so does the job")
@@ -188,6 +195,8 @@ def test_a_daemon_that_a_living_job_has_started_belongs_to_it(payload: Any, star
     start(above="sshd-session")
     younger = start()
     look = payload.Look()
+    while not (found(look.left, younger) or found(look.running, younger)):
+        look = payload.Look()
     if not found(look.left, older):
         left(payload, older)
     assert found(look.left, younger) is None
