@@ -225,6 +225,7 @@ def test_who_ignores_term_is_killed_after_the_grace(payload: Any, start: Start) 
 
 def test_a_pid_used_anew_is_left_alone(payload: Any, start: Start) -> None:
     pid = start()
+    left(payload, pid)
     ((_, started),) = payload.Look().victims(pid).items()
     assert payload.end({pid: started - 1}, 0.1) == (False, {})
     assert parent_of(pid)
