@@ -13,10 +13,36 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-InterfaceKind = Literal[
-    "physical", "loopback", "bridge", "veth", "bond", "vlan", "tunnel", "infiniband", "macvlan", "virtual"
+from ringup.facts.network import Address, Interface, InterfaceKind, Listener, PortRanges, Resolution, Route
+from ringup.facts.rdma import Gid, RdmaPort
+from ringup.facts.system import Clock, FileFact, Interpreter, Limits, Process, Space
+
+__all__ = [
+    "Address",
+    "Clock",
+    "Cluster",
+    "FileFact",
+    "Gid",
+    "Host",
+    "Interface",
+    "InterfaceKind",
+    "Interpreter",
+    "Job",
+    "Limits",
+    "Link",
+    "LinkPurpose",
+    "Listener",
+    "Node",
+    "PortRanges",
+    "Process",
+    "RdmaPort",
+    "ReachFailure",
+    "Resolution",
+    "Route",
+    "Space",
+    "Unreached",
+    "unreached_node",
 ]
-"""`physical` has a device behind it in sysfs; `virtual` is whatever else the kernel made."""
 
 ReachFailure = Literal[
     "ssh-host-key-unknown",
@@ -48,204 +74,6 @@ class Host:
     slots: int = 0
     local: bool = False
     address: str = ""
-
-
-@dataclass(frozen=True)
-class Address:
-    """One address of an interface."""
-
-    address: str
-    prefix_length: int
-    family: Literal["inet", "inet6"] = "inet"
-    scope: str = "global"
-
-
-@dataclass(frozen=True)
-class Interface:
-    """
-    One network interface, as the kernel shows it.
-
-    `index` is the kernel's ifindex: NCCL and Gloo walk interfaces in that order.
-    `speed_gbit_s` is None where the kernel has no trustworthy figure (no device behind it).
-    """
-
-    name: str
-    index: int
-    kind: InterfaceKind
-    is_up: bool
-    has_carrier: bool
-    mtu_bytes: int
-    speed_gbit_s: float | None = None
-    mac: str = ""
-    driver: str = ""
-    master: str = ""
-    addresses: tuple[Address, ...] = ()
-    rp_filter: int = 0
-
-    @property
-    def usable_addresses(self) -> tuple[Address, ...]:
-        """Addresses a peer can be told: not loopback, not link-local."""
-        return tuple(a for a in self.addresses if a.scope == "global")
-
-
-@dataclass(frozen=True)
-class Route:
-    """One line of the routing table; `destination` is a prefix such as "10.0.0.0/24" or "default"."""
-
-    destination: str
-    interface: str
-    gateway: str = ""
-    source: str = ""
-    metric: int = 0
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """What a name resolves to on a node, in getaddrinfo's order; `error` is the resolver's own words."""
-
-    name: str
-    addresses: tuple[str, ...] = ()
-    error: str = ""
-    took_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Gid:
-    """One entry of a port's GID table."""
-
-    index: int
-    gid: str
-    """In IPv6's notation; an IPv4 address is mapped, `::ffff:10.0.0.1`."""
-    kind: str = ""
-    """ "IB/RoCE v1" or "RoCE v2" as sysfs writes it, "" where it was not told."""
-    netdev: str = ""
-
-
-@dataclass(frozen=True)
-class RdmaPort:
-    """
-    One port of one RDMA device, as `/sys/class/infiniband` or the tools show it.
-
-    "" (None for the rate) where the source did not tell; sources told together complete each other.
-    """
-
-    device: str
-    number: int
-    state: str = ""
-    """ "ACTIVE", "INIT", "ARMED", "DOWN": of the kernel's words, without the number."""
-    physical_state: str = ""
-    link_layer: str = ""
-    """ "InfiniBand" or "Ethernet" (then it is RoCE)."""
-    rate_gbit_s: float | None = None
-    """Advertised link rate.  Gigabits; benchmark results are gigabytes."""
-    netdev: str = ""
-    lid: int = 0
-    bus_id: str = ""
-    """PCI address of the device, "0000:2e:00.0"."""
-    guid: str = ""
-    """System image GUID, equal for all ports of one card; hexadecimal digits only."""
-    gids: tuple[Gid, ...] = ()
-    can_open: bool = True
-    """False where the user may not open /dev/infiniband/uverbsN, or a container lacks it."""
-
-    @property
-    def name(self) -> str:
-        """As NCCL writes it: `mlx5_0:1`."""
-        return f"{self.device}:{self.number}"
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process of interest; `run_id` is the run tag in its environment, where readable."""
-
-    pid: int
-    ppid: int
-    user: str
-    age_s: float
-    command: str
-    run_id: str = ""
-    evidence: str = ""
-    """Why it counts as left by an earlier run: "parent gone", "torchrun environment", ..."""
-
-
-@dataclass(frozen=True)
-class Listener:
-    """A listening TCP socket; `process` is None where the owner cannot be seen (another user's)."""
-
-    address: str
-    port: int
-    user: str = ""
-    process: Process | None = None
-
-
-@dataclass(frozen=True)
-class Interpreter:
-    """
-    The python the job would use, as found in the shell the job gets.
-
-    Versions are read from package metadata, never by importing torch; "" means not installed.
-    """
-
-    path: str
-    version: str = ""
-    torch: str = ""
-    cuda: str = ""
-    nccl: str = ""
-    """Version of the NCCL that torch would load ("2.27.7"), "" where there is none."""
-    numpy: str = ""
-    packages: Mapping[str, str] = field(default_factory=dict)
-    """Launchers and frameworks installed beside it: accelerate, deepspeed, colossalai, jax, ..."""
-    torch_path: str = ""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of the job's own shell; infinity is unlimited."""
-
-    memlock_bytes: float
-    open_files: float
-    processes: float = float("inf")
-
-
-@dataclass(frozen=True)
-class Space:
-    """Room on one file system."""
-
-    path: str
-    total_bytes: int
-    free_bytes: int
-    read_only: bool = False
-
-
-@dataclass(frozen=True)
-class FileFact:
-    """The training script (or another file) on a node; `sha256` is "" where it is missing."""
-
-    path: str
-    exists: bool
-    sha256: str = ""
-    size_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Clock:
-    """
-    A node's clock against the launcher's: offset = remote - local, at the best round trip.
-
-    The true offset lies within `error_s` of `offset_s` (half the round trip).
-    """
-
-    offset_s: float
-    error_s: float
-
-
-@dataclass(frozen=True)
-class PortRanges:
-    """`ip_local_port_range` and `ip_local_reserved_ports` of a node."""
-
-    ephemeral_first: int
-    ephemeral_last: int
-    reserved: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,91 @@
+"""A node's interfaces, routes, names and listening ports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ringup.facts.system import Process
+
+InterfaceKind = Literal[
+    "physical", "loopback", "bridge", "veth", "bond", "vlan", "tunnel", "infiniband", "macvlan", "virtual"
+]
+"""`physical` has a device behind it in sysfs; `virtual` is whatever else the kernel made."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """One address of an interface."""
+
+    address: str
+    prefix_length: int
+    family: Literal["inet", "inet6"] = "inet"
+    scope: str = "global"
+
+
+@dataclass(frozen=True)
+class Interface:
+    """
+    One network interface, as the kernel shows it.
+
+    `index` is the kernel's ifindex: NCCL and Gloo walk interfaces in that order.
+    `speed_gbit_s` is None where the kernel has no trustworthy figure (no device behind it).
+    """
+
+    name: str
+    index: int
+    kind: InterfaceKind
+    is_up: bool
+    has_carrier: bool
+    mtu_bytes: int
+    speed_gbit_s: float | None = None
+    mac: str = ""
+    driver: str = ""
+    master: str = ""
+    addresses: tuple[Address, ...] = ()
+    rp_filter: int = 0
+
+    @property
+    def usable_addresses(self) -> tuple[Address, ...]:
+        """Addresses a peer can be told: not loopback, not link-local."""
+        return tuple(a for a in self.addresses if a.scope == "global")
+
+
+@dataclass(frozen=True)
+class Route:
+    """One line of the routing table; `destination` is a prefix such as "10.0.0.0/24" or "default"."""
+
+    destination: str
+    interface: str
+    gateway: str = ""
+    source: str = ""
+    metric: int = 0
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a name resolves to on a node, in getaddrinfo's order; `error` is the resolver's own words."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    error: str = ""
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A listening TCP socket; `process` is None where the owner cannot be seen (another user's)."""
+
+    address: str
+    port: int
+    user: str = ""
+    process: Process | None = None
+
+
+@dataclass(frozen=True)
+class PortRanges:
+    """`ip_local_port_range` and `ip_local_reserved_ports` of a node."""
+
+    ephemeral_first: int
+    ephemeral_last: int
+    reserved: tuple[int, ...] = ()
