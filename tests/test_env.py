@@ -13,9 +13,10 @@ import pytest
 
 from ringup import bundle, cli
 from ringup.facts import Cluster, Gid, RdmaPort
-from ringup.plan import EnvVar, formats
+from ringup.plan import EnvVar, formats, network
+from ringup.plan.devices import hca_value, wanted
 from ringup.plan.kept import kept
-from ringup.plan.least import hca_value, least, wanted
+from ringup.plan.least import least
 from tests import clusters as c
 
 NEW, OLD = "2.28.9", "2.20.5"
@@ -252,3 +253,15 @@ def test_the_shell_format_goes_to_stdout_and_the_rest_to_stderr(
     assert cli.dispatch(["env", "--from", str(saved)]) == 0
     told = capsys.readouterr()
     assert told.out.startswith("# nothing needs to be set") and "kept: NCCL_DEBUG=INFO" in told.err
+
+
+def test_run_and_check_set_what_env_prints() -> None:
+    made = cluster(ib("mlx5_0"), roce("mlx5_bond_0", 50.0))
+    plan = network.decide(made, "r")
+    assert plan is not None and plan.env == least(made).env
+    assert all(n.env["NCCL_IB_HCA"] == "=mlx5_0" for n in plan.nodes)
+
+
+def test_on_one_machine_no_device_is_named() -> None:
+    one = replace(cluster(ib("mlx5_0"), roce("mlx5_1", 25.0)), is_local=True)
+    assert env_of(one) == {} and env_of(one.only(one.nodes[:1])) == {}

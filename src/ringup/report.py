@@ -144,7 +144,7 @@ def plan_lines(plan: Plan) -> list[str]:
     ranks = f"{plan.world_size} rank{'s' * (plan.world_size != 1)}"
     nodes = f"{len(plan.nodes)} node{'s' * (len(plan.nodes) != 1)}"
     lines = [f"plan: {ranks} on {nodes}, rendezvous {plan.master_addr} port {plan.master_port}"]
-    lines += [f"  {printable(note, 300)}" for note in plan.notes]
+    lines += [f"  {printable(note, 300)}" for note in (*plan.notes, *plan.open)]
     return lines + (env_lines(plan.env) if plan.env else [])
 
 
@@ -263,7 +263,7 @@ def check_text(
         lines += [*finding_lines(finding, style), ""]
     if plan:
         lines += [style("bold", "environment"), *env_lines(plan.env)]
-        lines += [f"  {printable(note, 300)}" for note in plan.notes]
+        lines += [f"  {printable(note, 300)}" for note in (*plan.notes, *plan.open)]
         lines.append("")
     if skipped:
         lines += [style("bold", "not checked"), *skipped_lines(skipped), ""]

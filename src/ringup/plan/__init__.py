@@ -1,8 +1,8 @@
 """
 What will be started, decided before anything is: pure functions from facts to a `Plan`.
 
-`network.decide` chooses interfaces, address and port; `command` renders each node's words;
-`settle` weighs findings against the plan.
+`network.decide` chooses interfaces, address and port, `devices` what RDMA needs; `command` renders
+each node's words; `settle` weighs findings against the plan.
 """
 
 from __future__ import annotations
@@ -61,5 +61,7 @@ class Plan:
     world_size: int
     notes: tuple[str, ...] = ()
     """Decisions in words, one line each, worth showing before the start."""
+    open: tuple[str, ...] = ()
+    """What could not be decided, one line each."""
     avoided: Mapping[str, str] = field(default_factory=dict)
     """Finding subject -> how the plan avoids it ("interface:em1" -> "ranks meet on enp99s0")."""

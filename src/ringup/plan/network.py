@@ -1,5 +1,5 @@
 """
-Which interface the ranks meet on, at which address and port, and what must be set for it.
+Which interface the ranks meet on, at which address and port, and what must be set for the job.
 
 Reachability decides; subnets and names never do.  A variable is set only where NCCL or
 Gloo, left alone, would choose otherwise.
@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringup import gloo
-from ringup.facts import Cluster, Job, Node
+from ringup.facts import Cluster, Node
 from ringup.nccl import choice
-from ringup.plan import EnvVar, NodePlan, Plan, command
+from ringup.plan import EnvVar, NodePlan, Plan, command, devices
+from ringup.plan.devices import user_value
 from ringup.reachability import Network, losses, networks
 
 LOOPBACK = "127.0.0.1"
@@ -64,16 +65,19 @@ def decide(cluster: Cluster, run_id: str = "") -> Plan | None:
     head_address = network.addresses[nodes[0].name] if network else LOOPBACK
     head_address = job.env.get("MASTER_ADDR") or head_address
     pins, notes = pin_interfaces(cluster, network)
+    undecided: list[str] = []
+    env = (*pins, *devices.variables(cluster, undecided))
     ranks = [job.nproc or n.host.slots or n.gpu_count or 1 for n in nodes]
     plan = Plan(
         run_id=run_id,
         job=job,
         nodes=(),
-        env=tuple(pins),
+        env=env,
         master_addr=head_address,
         master_port=port,
         world_size=sum(ranks),
         notes=tuple(notes + port_notes(cluster, port) + network_notes(cluster, network)),
+        open=tuple(undecided),
         avoided=avoided(cluster, network, port, pins),
     )
     return replace(plan, nodes=tuple(node_plan(plan, cluster, network, i, ranks) for i in range(len(nodes))))
@@ -111,11 +115,6 @@ def user_interfaces(cluster: Cluster) -> dict[str, str]:
             if exact and node.interface(exact):
                 wanted[node.name] = exact
     return wanted
-
-
-def user_value(job: Job, node: Node, name: str) -> str:
-    """What the user set: `--env`, then the node's shell, then nccl.conf for NCCL's own; "" when unset."""
-    return job.env.get(name) or node.environment.get(name) or node.nccl_conf.get(name, "")
 
 
 def choose_port(cluster: Cluster, network: Network | None) -> int | None:

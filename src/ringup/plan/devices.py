@@ -1,0 +1,116 @@
+"""
+RDMA devices and the GID index: what NCCL must be told to use the ports that belong together, and no more.
+
+Nothing is set that NCCL chooses well by itself, nor on one machine alone, where no network is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ringup.facts import Cluster, Job, Node, RdmaPort
+from ringup.nccl import choice, gids, rdma
+from ringup.plan import EnvVar
+
+MUCH_SLOWER = 0.5
+"""A port of at most this share of the fastest is another network: storage, management."""
+
+
+def variables(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
+    """NCCL_IB_HCA and NCCL_IB_GID_INDEX where they change something; what could not be decided in `notes`."""
+    if cluster.job.backend == "gloo" or len(cluster.nodes) < 2 or cluster.is_local:
+        return []
+    return _devices(cluster, notes) + _gid_index(cluster, notes)
+
+
+def user_value(job: Job, node: Node, name: str) -> str:
+    """What the user set: `--env`, then the node's shell, then nccl.conf for NCCL's own; "" when unset."""
+    return job.env.get(name) or node.environment.get(name) or node.nccl_conf.get(name, "")
+
+
+def _taken(cluster: Cluster, node: Node) -> tuple[RdmaPort, ...]:
+    """RDMA ports NCCL takes as things are."""
+    environment = choice.effective(node, cluster.job.env)
+    forced = environment.get("NCCL_NET", "").lower()
+    if rdma.is_disabled(environment) or forced not in ("", "ib"):
+        return ()
+    return rdma.ports(node.rdma_ports, environment, choice.version_of(node.interpreter.nccl)).taken
+
+
+def wanted(taken: Sequence[RdmaPort]) -> list[RdmaPort]:
+    """
+    The ports that belong together: the fastest, InfiniBand where both kinds are as fast.
+
+    All of them where a rate or a link layer is not known.
+    """
+    rates = [p.rate_gbit_s for p in taken]
+    if not taken or any(not r for r in rates) or any(not p.link_layer for p in taken):
+        return list(taken)
+    best = max(r for r in rates if r)
+    fast = [p for p in taken if (p.rate_gbit_s or 0) > best * MUCH_SLOWER]
+    layers = {p.link_layer for p in fast if p.rate_gbit_s == best}
+    layer = "InfiniBand" if "InfiniBand" in layers else "Ethernet"
+    return [p for p in fast if p.link_layer == layer]
+
+
+def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
+    """NCCL_IB_HCA where NCCL would also take ports of another network."""
+    reasons: dict[str, tuple[str, str]] = {}
+    for node in cluster.nodes:
+        if "rdma_ports" in node.unknown:
+            notes.append(f"the RDMA devices of {node.name} are not known: {node.unknown['rdma_ports']}")
+            continue
+        taken = _taken(cluster, node)
+        chosen = wanted(taken)
+        left = [p for p in taken if p not in chosen]
+        own = user_value(cluster.job, node, "NCCL_IB_HCA")
+        if left and not own:
+            out = ", ".join(f"{rdma.shown(p)} {p.rate_gbit_s:g} Gbit/s" for p in left)
+            why = f"NCCL would also take {out}, which is not of the network of {chosen[0].name}"
+            reasons[node.name] = hca_value(chosen, node.rdma_ports), why
+        elif left:
+            notes.append(f"NCCL_IB_HCA={own} on {node.name} is yours and stays, it also takes {left[0].name}")
+    return _everywhere_or_each("NCCL_IB_HCA", cluster, reasons)
+
+
+def hca_value(chosen: Sequence[RdmaPort], all_ports: Sequence[RdmaPort]) -> str:
+    """
+    The exact list of these ports; a port number only where its device has others.
+
+    >>> hca_value([RdmaPort("a", 1)], [RdmaPort("a", 1), RdmaPort("b", 1)])
+    '=a'
+    """
+    several = {p.device for p in all_ports if p.number != 1}
+    return "=" + ",".join(p.name if p.device in several else p.device for p in chosen)
+
+
+def _everywhere_or_each(name: str, cluster: Cluster, reasons: dict[str, tuple[str, str]]) -> list[EnvVar]:
+    """One variable where every node needs the same value, else one for each node that needs it."""
+    values = {value for value, _ in reasons.values()}
+    because = "; ".join(dict.fromkeys(why for _, why in reasons.values()))
+    if len(values) == 1 and len(reasons) == len(cluster.nodes):
+        return [EnvVar(name, values.pop(), because)]
+    return [EnvVar(name, value, why, node=node) for node, (value, why) in reasons.items()]
+
+
+def _gid_index(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
+    """NCCL_IB_GID_INDEX for RoCE before 2.21, where index 0 is not the entry to use."""
+    reasons: dict[str, tuple[str, str]] = {}
+    for node in cluster.nodes:
+        version = choice.version_of(node.interpreter.nccl)
+        ports = [p for p in wanted(_taken(cluster, node)) if p.link_layer == "Ethernet"]
+        if not ports or version >= gids.CHOOSES or user_value(cluster.job, node, "NCCL_IB_GID_INDEX"):
+            continue
+        found = {gids.gid_index(p, {}, gids.CHOOSES).index for p in ports}
+        if None in found:
+            notes.append(
+                f"{node.name}: NCCL before 2.21 uses GID index 0; the table is not known (show_gids)"
+            )
+        elif len(found) > 1:
+            notes.append(
+                f"{node.name}: its RoCE ports need GID indexes {sorted(map(str, found))}, but one counts"
+            )
+        elif found != {0}:
+            why = "NCCL before 2.21 takes index 0, which is link-local RoCE v1; this entry has an address"
+            reasons[node.name] = str(found.pop()), why
+    return _everywhere_or_each("NCCL_IB_GID_INDEX", cluster, reasons)
