@@ -94,15 +94,26 @@ def _rank_names(parts: Mapping[str, Part]) -> RankNames:
 
 
 def _column_totals(part: Part) -> dict[int, int]:
+    if part.engine == "numpy":
+        # Loaded already by the engine; of many iterations this was a third of the joining.
+        return _numpy_totals(part)
     totals: dict[int, int] = {}
-    rows: dict[tuple[int, ...], list[Iterable[int]]] = defaultdict(list)
     for row in part.rows:
-        keys, numbers = row.cells()
-        rows[keys].append(numbers)
-    for keys, columns in rows.items():
-        for key, n in zip(keys, map(sum, zip(*columns, strict=True)), strict=True):
+        for key, n in zip(*row.cells(), strict=True):
             totals[key >> 1] = totals.get(key >> 1, 0) + n
     return {column: n for column, n in totals.items() if n}
+
+
+def _numpy_totals(part: Part) -> dict[int, int]:
+    import numpy as np
+
+    totals: np.typing.NDArray[np.int64] = np.zeros(len(part.columns) * 2, np.int64)
+    for row in part.rows:
+        keys, numbers = row.cells()
+        # A row has each key once.
+        totals[list(keys)] += np.fromiter(numbers, np.int64, len(keys))
+    both = totals[0::2] + totals[1::2]
+    return {int(column): int(both[column]) for column in both.nonzero()[0]}
 
 
 def _rows(parts: Mapping[str, Part]) -> list[tuple[str | None, list[tuple[Part, Row]]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
+from typing import Any, overload
 
 from ringup.logs.counts.model import Part, Row, SequenceKey, Warn
 from ringup.logs.counts.model import Sequence as Calls
@@ -25,22 +25,52 @@ class Iteration:
     def counts(self) -> Counts:
         """Calls by kind."""
         counts: Counts = {}
-        for part, row in self._cells:
-            keys, numbers = row.cells()
-            for kind, n in zip(self._all.kinds_of(part, keys), numbers, strict=True):
+        for own in self.by_rank.values():
+            for kind, n in own.items():
                 counts[kind] = counts.get(kind, 0) + n
-        return {kind: n for kind, n in counts.items() if n}
+        return counts
 
     @cached_property
     def by_rank(self) -> dict[str, Counts]:
         """Calls by rank and kind."""
         by_rank: dict[str, Counts] = {}
         for part, row in self._cells:
-            for number, _, n in row.items():
-                column = part.columns[number]
-                rank = self._all.names.of(column.host, column.pid, column.device)
-                add(by_rank.setdefault(rank, {}), column.kind, n)
+            for rank, own in self._all.layout_of(part).ranks(row):
+                if known := by_rank.get(rank):
+                    for kind, n in own.items():
+                        add(known, kind, n)
+                else:
+                    by_rank[rank] = own
         return by_rank
+
+
+class Layout:
+    """How the cells of a part's rows are read: looked up once, then a whole rank at a time."""
+
+    def __init__(self, part: Part, names: RankNames) -> None:
+        places: dict[str, list[tuple[int, str]]] = {}
+        for key in dict.fromkeys(key for row in part.rows for key in row.cells()[0]):
+            column = part.columns[key >> 1]
+            rank = names.of(column.host, column.pid, column.device)
+            places.setdefault(rank, []).append((key, column.kind))
+        self._keys = [key for own in places.values() for key, _ in own]
+        self._ranks = [(rank, tuple(kind for _, kind in own)) for rank, own in places.items()]
+
+    def ranks(self, row: Row) -> Iterator[tuple[str, Counts]]:
+        """Each rank of a row with its calls by kind, none of them zero."""
+        numbers: list[Any] = list(map(dict(zip(*row.cells(), strict=True)).get, self._keys))
+        first = 0
+        for rank, kinds in self._ranks:
+            own = numbers[first : first + len(kinds)]
+            first += len(kinds)
+            counts: Counts = dict(zip(kinds, own, strict=True))
+            if None in own or 0 in own or len(counts) < len(kinds):
+                counts = {}
+                for kind, n in zip(kinds, own, strict=True):
+                    if n:
+                        add(counts, kind, n)
+            if counts:
+                yield rank, counts
 
 
 class Iterations(Sequence[Iteration]):
@@ -48,7 +78,7 @@ class Iterations(Sequence[Iteration]):
 
     def __init__(self, rows: list[tuple[str | None, list[tuple[Part, Row]]]], names: RankNames) -> None:
         self._rows = rows
-        self._kinds: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+        self._layouts: dict[int, Layout] = {}
         self.names = names
 
     def __len__(self) -> int:
@@ -63,13 +93,11 @@ class Iterations(Sequence[Iteration]):
             return [self[i] for i in range(*index.indices(len(self)))]
         return Iteration(*self._rows[index], self)
 
-    def kinds_of(self, part: Part, keys: tuple[int, ...]) -> list[str]:
-        """The kinds of a row's cells; rows of the same columns share the answer."""
-        known = self._kinds.get((id(part), keys))
+    def layout_of(self, part: Part) -> Layout:
+        """How a part's rows are read."""
+        known = self._layouts.get(id(part))
         if known is None:
-            if len(self._kinds) > 1000:
-                self._kinds.clear()
-            known = self._kinds[id(part), keys] = [part.columns[key >> 1].kind for key in keys]
+            known = self._layouts[id(part)] = Layout(part, self.names)
         return known
 
 
