@@ -24,6 +24,8 @@ SCHEMA = 1
 LARGEST_BYTES = 1 << 30
 SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 HIDDEN = "(hidden)"
+LATER = ("rdma_ports", "verbs", "bonds", "socket_limits", "counters", "rises")
+"""Facts that files of schema 1 did not have from the beginning."""
 HINT = "give a file written by `ringup check --save F`"
 
 
@@ -99,8 +101,9 @@ def _restore_limits(cluster: Any) -> None:
 def _name_uncollected(cluster: Any) -> None:
     """What an earlier version did not ask for is unknown, not empty."""
     for node in cluster["nodes"]:
-        if "rdma_ports" not in node:
-            node.setdefault("unknown", {})["rdma_ports"] = "an earlier version did not collect it"
+        for name in LATER:
+            if name not in node:
+                node.setdefault("unknown", {}).setdefault(name, "an earlier version did not collect it")
 
 
 def save(cluster: Cluster, path: Path) -> None:

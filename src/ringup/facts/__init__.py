@@ -13,14 +13,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ringup.facts.network import Address, Interface, InterfaceKind, Listener, PortRanges, Resolution, Route
-from ringup.facts.rdma import Gid, RdmaPort
+from ringup.facts.counters import Counters, Risen, risen
+from ringup.facts.network import (
+    Address,
+    Bond,
+    Interface,
+    InterfaceKind,
+    Listener,
+    PortRanges,
+    Resolution,
+    Route,
+    SocketLimits,
+)
+from ringup.facts.rdma import Gid, RdmaPort, Verbs
 from ringup.facts.system import Clock, FileFact, Interpreter, Limits, Process, Space
 
 __all__ = [
     "Address",
+    "Bond",
     "Clock",
     "Cluster",
+    "Counters",
     "FileFact",
     "Gid",
     "Host",
@@ -38,9 +51,13 @@ __all__ = [
     "RdmaPort",
     "ReachFailure",
     "Resolution",
+    "Risen",
     "Route",
+    "SocketLimits",
     "Space",
     "Unreached",
+    "Verbs",
+    "risen",
     "unreached_node",
 ]
 
@@ -134,6 +151,13 @@ class Node:
     """GPUs visible to the job; 0 where there are none."""
     rdma_ports: tuple[RdmaPort, ...] = ()
     """In the order libibverbs lists the devices."""
+    verbs: Verbs = field(default_factory=Verbs)
+    bonds: tuple[Bond, ...] = ()
+    socket_limits: SocketLimits = field(default_factory=SocketLimits)
+    counters: tuple[Counters, ...] = ()
+    """Totals of errors when the node was first asked."""
+    rises: tuple[Risen, ...] = ()
+    """What rose until the pair tests had ended."""
     setup_error: str = ""
     """What `--setup` said when it failed, with its exit status; "" when it went well or none was asked."""
     shell_noise: str = ""

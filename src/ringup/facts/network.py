@@ -44,6 +44,10 @@ class Interface:
     master: str = ""
     addresses: tuple[Address, ...] = ()
     rp_filter: int = 0
+    duplex: str = ""
+    """ "full" or "half", "" where the kernel has none."""
+    arp_ignore: int = 0
+    arp_announce: int = 0
 
     @property
     def usable_addresses(self) -> tuple[Address, ...]:
@@ -89,3 +93,31 @@ class PortRanges:
     ephemeral_first: int
     ephemeral_last: int
     reserved: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bond:
+    """A bonded interface as /proc/net/bonding tells it."""
+
+    name: str
+    mode: str = ""
+    """The kernel's words: "IEEE 802.3ad Dynamic link aggregation", "fault-tolerance (active-backup)"."""
+    hash_policy: str = ""
+    slaves: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
+    """Slaves without link."""
+
+
+@dataclass(frozen=True)
+class SocketLimits:
+    """The kernel's limits for sockets; 0 where there is none of that kind (no connection tracking)."""
+
+    rmem_max_bytes: int = 0
+    wmem_max_bytes: int = 0
+    tcp_rmem_max_bytes: int = 0
+    """What the kernel may grow a connection's receive buffer to by itself."""
+    tcp_wmem_max_bytes: int = 0
+    somaxconn: int = 0
+    """Longest queue of connections that wait to be accepted."""
+    conntrack_count: int = 0
+    conntrack_max: int = 0

@@ -26,7 +26,9 @@ KINDS = {
     "ipip": "tunnel", "sit": "tunnel", "ip6tnl": "tunnel", "vxlan": "tunnel", "geneve": "tunnel",
     "wireguard": "tunnel", "vti": "tunnel", "vti6": "tunnel", "xfrm": "tunnel", "ipoib": "infiniband",
 }  # fmt: skip
+SETTINGS = ("rp_filter", "arp_ignore", "arp_announce")
 MOST_ROUTES = 1000
+MOST_BONDS = 64
 MOST_BYTES = 8 << 20
 
 
@@ -84,7 +86,7 @@ def read(path):
     """A small file's text, "" where it cannot be read (as sysfs answers for links without a speed)."""
     try:
         with open(path, "rb") as file:
-            return file.read(4096).decode("utf-8", "replace").strip()
+            return file.read(16384).decode("utf-8", "replace").strip()
     except OSError:
         return ""
 
@@ -161,10 +163,10 @@ def has_device(base, name):
 
 
 def add_hardware(found, root):
-    """Kind, speed, driver and rp_filter, from sysfs where it shows this namespace's links."""
+    """Kind, speed, duplex, driver and settings, from sysfs where it shows this namespace's links."""
     base = root + "/sys/class/net"
     conf = root + "/proc/sys/net/ipv4/conf"
-    everywhere = read(conf + "/all/rp_filter")
+    everywhere = {setting: read("%s/all/%s" % (conf, setting)) for setting in SETTINGS}
     for link in found.values():
         name = link["name"]
         # In a namespace with the host's /sys a like-named link may be another one.
@@ -183,9 +185,11 @@ def add_hardware(found, root):
             )
         except OSError:
             link["driver"] = ""
-        own = read("%s/%s/rp_filter" % (conf, name))
-        # The kernel uses the larger of the two (Documentation/networking/ip-sysctl).
-        link["rp_filter"] = max([int(v) for v in (own, everywhere) if v.isdigit()] or [0])
+        link["duplex"] = read("%s/%s/duplex" % (base, name)) if same else ""
+        for setting in SETTINGS:
+            own = read("%s/%s/%s" % (conf, name, setting))
+            # The kernel uses the larger of the two (Documentation/networking/ip-sysctl).
+            link[setting] = max([int(v) for v in (own, everywhere[setting]) if v.isdigit()] or [0])
         master = found.get(link["master"])
         link["master"] = master["name"] if master else ""
 
@@ -240,6 +244,52 @@ def routes(names):
     return defaults[:MOST_ROUTES] + found[:MOST_ROUTES]
 
 
+def bond(name, told):
+    """One file of /proc/net/bonding: the bond's own lines, then some for each slave."""
+    found = {"name": name, "mode": "", "hash_policy": "", "slaves": [], "down": []}
+    for line in told.splitlines():
+        key, _, value = [part.strip() for part in line.partition(":")]
+        if key == "Bonding Mode":
+            found["mode"] = value
+        elif key.startswith("Transmit Hash Policy"):
+            found["hash_policy"] = value.split(" ")[0]
+        elif key == "Slave Interface":
+            found["slaves"].append(value)
+        elif key == "MII Status" and found["slaves"] and value != "up":
+            found["down"].append(found["slaves"][-1])
+    return found
+
+
+def bonds(root):
+    folder = root + "/proc/net/bonding"
+    try:
+        names = sorted(os.listdir(folder))[:MOST_BONDS]
+    except OSError:
+        return []
+    return [bond(name, read("%s/%s" % (folder, name))) for name in names]
+
+
+def whole(path):
+    """The last number of a file, as of tcp_rmem's three; 0 where there is none."""
+    last = (read(path).split() or [""])[-1]
+    return int(last) if last.isdigit() else 0
+
+
+def socket_limits(root):
+    base = root + "/proc/sys/net"
+    if not os.path.isdir(base):
+        raise OSError(2, "/proc/sys/net is not there")
+    return {
+        "rmem_max_bytes": whole(base + "/core/rmem_max"),
+        "wmem_max_bytes": whole(base + "/core/wmem_max"),
+        "tcp_rmem_max_bytes": whole(base + "/ipv4/tcp_rmem"),
+        "tcp_wmem_max_bytes": whole(base + "/ipv4/tcp_wmem"),
+        "somaxconn": whole(base + "/core/somaxconn"),
+        "conntrack_count": whole(base + "/netfilter/nf_conntrack_count"),
+        "conntrack_max": whole(base + "/netfilter/nf_conntrack_max"),
+    }
+
+
 def questions(request, root):
     names = {}
 
@@ -250,3 +300,5 @@ def questions(request, root):
 
     yield "interfaces", ask_interfaces
     yield "routes", lambda: routes(names)
+    yield "bonds", lambda: bonds(root)
+    yield "socket_limits", lambda: socket_limits(root)

@@ -1,7 +1,8 @@
 """
-RDMA devices and their ports, from sysfs (Documentation/ABI/stable/sysfs-class-infiniband).
+RDMA devices and their ports, from sysfs (Documentation/ABI/stable/sysfs-class-infiniband), and libibverbs.
 
-No verbs call is made and no tool is needed; an ordinary user may read all of it.
+No verbs call is made and no tool is needed; an ordinary user may read all of it.  qos/trust and
+tc/N/traffic_class are of NVIDIA's own driver package (MLNX_OFED, DOCA) and absent elsewhere.
 """
 
 import os
@@ -10,6 +11,11 @@ import re
 MOST_DEVICES = 128
 MOST_PORTS = 16
 MOST_GIDS = 256
+MOST_PKEYS = 32
+MODULES = ("ib_core", "ib_uverbs", "rdma_ucm", "mlx5_core", "mlx5_ib", "efa", "irdma", "bnxt_re")
+LIBRARY = "libibverbs.so.1"
+LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
+PCI = r"^[0-9a-fA-F]+:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$"
 UNSET = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000", "")
 
 
@@ -85,22 +91,52 @@ def can_open(device, root):
     return not names or any(os.access("%s/dev/infiniband/%s" % (root, n), os.R_OK | os.W_OK) for n in names)
 
 
+def hexadecimal(text):
+    return int(text, 16) if re.match("^0x[0-9a-fA-F]+$", text) else 0
+
+
+def pkeys(port):
+    """Partition keys by index, without the unused rest of the table."""
+    table = [hexadecimal(read("%s/pkeys/%d" % (port, n))) for n in range(MOST_PKEYS)]
+    if not os.path.isdir(port + "/pkeys"):
+        return []
+    while len(table) > 1 and not table[-1]:
+        table.pop()
+    return table
+
+
+def traffic_class(device, number):
+    """ "Global tclass=106" or a bare number; None where it is not set or cannot be."""
+    match = re.search(r"(?:^|tclass=)(\d+)", read("%s/tc/%d/traffic_class" % (device, number)))
+    return int(match.group(1)) if match else None
+
+
+def of_device(device):
+    """What all ports of a device share."""
+    bus = os.path.basename(os.path.realpath(device + "/device"))
+    driver = os.path.realpath(device + "/device/driver")
+    return {
+        "bus_id": bus.lower() if re.match(PCI, bus) else "",
+        "guid": read(device + "/sys_image_guid").replace(":", "").lower(),
+        "driver": os.path.basename(driver) if os.path.isdir(driver) else "",
+        "firmware": read(device + "/fw_ver"),
+        "hca_type": read(device + "/hca_type"),
+        "board_id": read(device + "/board_id"),
+        "node_type": after_colon(read(device + "/node_type")),
+    }
+
+
 def ports_of(base, name, root):
     device = "%s/%s" % (base, name)
-    try:
-        bus = os.path.basename(os.path.realpath(device + "/device"))
-    except OSError:
-        bus = ""
-    bus = bus.lower() if re.match(r"^[0-9a-fA-F]+:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$", bus) else ""
-    guid = read(device + "/sys_image_guid").replace(":", "").lower()
+    shared = of_device(device)
     opened = can_open(device, root)
     found = []
     for number in sorted((int(n) for n in listed(device + "/ports") if n.isdigit()))[:MOST_PORTS]:
         port = "%s/ports/%d" % (device, number)
         layer = read(port + "/link_layer")
         table = gids(port, layer == "Ethernet")
-        rate = re.match(r"([0-9.]+) Gb/sec", read(port + "/rate"))
-        lid = read(port + "/lid")
+        rate = re.match(r"([0-9.]+) Gb/sec(?: \((\d+)X)?", read(port + "/rate"))
+        above = netdev(device, number, table)
         found.append(
             {
                 "device": name,
@@ -109,14 +145,18 @@ def ports_of(base, name, root):
                 "physical_state": after_colon(read(port + "/phys_state")),
                 "link_layer": layer,
                 "rate_gbit_s": float(rate.group(1)) if rate else None,
-                "netdev": netdev(device, number, table),
-                "lid": int(lid, 16) if re.match("^0x[0-9a-fA-F]+$", lid) else 0,
-                "bus_id": bus,
-                "guid": guid,
+                "width": int(rate.group(2) or 0) if rate else 0,
+                "netdev": above,
+                "lid": hexadecimal(read(port + "/lid")),
+                "sm_lid": hexadecimal(read(port + "/sm_lid")),
+                "pkeys": pkeys(port) if layer == "InfiniBand" else [],
                 "gids": table,
                 "can_open": opened,
+                "traffic_class": traffic_class(device, number),
+                "trust": read("%s/sys/class/net/%s/qos/trust" % (root, above)) if above else "",
             }
         )
+        found[-1].update(shared)
     return found
 
 
@@ -128,5 +168,61 @@ def rdma_ports(root):
     return [port for name in names[:MOST_DEVICES] for port in ports_of(base, name, root)]
 
 
+def loaded(names):
+    """(Path of the first of the names that the dynamic loader takes, its words when it takes none)."""
+    import _ctypes  # only where there is a device
+
+    error = ""
+    for name in names:
+        try:
+            _ctypes.dlopen(name, os.RTLD_NOW)
+        except OSError as failure:
+            error = error or str(failure)
+            continue
+        with open("/proc/self/maps", "rb") as file:
+            maps = file.read().decode("utf-8", "replace")
+        match = re.search(r"(/\S*/libibverbs\.so\S*)", maps)
+        return match.group(1) if match else name, ""
+    return "", error
+
+
+def beside(pythons):
+    """Where an environment (conda) brings a library of its own: its interpreter looks there first."""
+    places = [os.path.dirname(os.path.dirname(os.path.realpath(p))) for p in pythons if p and "/" in p]
+    return [name for name in ("%s/lib/%s" % (place, LIBRARY) for place in places) if os.path.exists(name)]
+
+
+def library(request, root):
+    if root:
+        names = ["%s%s/%s" % (root, folder, LIBRARY) for folder in LIBRARY_FOLDERS]
+        there = [name for name in names if os.path.exists(name)]
+        return (there[0], "") if there else ("", LIBRARY + ": cannot open shared object file")
+    pythons = [request.get(name) for name in ("python", "default_python", "runner")]
+    return loaded([LIBRARY] + beside(pythons))
+
+
+def providers(path):
+    """Drivers of the library, which lie beside it or one folder below (rdma-core)."""
+    folder = os.path.dirname(path)
+    found = [re.match(r"lib(\w+)-rdmav\d+\.so$", n) for n in listed(folder + "/libibverbs") + listed(folder)]
+    return sorted({match.group(1) for match in found if match})
+
+
+def verbs(request, root):
+    bound = [n for n in listed(root + "/sys/bus/pci/drivers/mlx5_core") if re.match(PCI, n)]
+    if not bound and not listed(root + "/sys/class/infiniband"):
+        return {}
+    path, error = library(request, root)
+    return {
+        "library": path,
+        "error": error,
+        "providers": providers(path) if path else [],
+        "modules": [name for name in MODULES if os.path.isdir("%s/sys/module/%s" % (root, name))],
+        "has_char_devices": any(n.startswith("uverbs") for n in listed(root + "/sys/class/infiniband_verbs")),
+        "bound": bound[:MOST_DEVICES],
+    }
+
+
 def questions(request, root):
     yield "rdma_ports", lambda: rdma_ports(root)
+    yield "verbs", lambda: verbs(request, root)

@@ -5,7 +5,7 @@ Who reaches whom: runs on every node at once, told what to do on stdin, one JSON
     try   -> connects to every target at once, reports `links`, then `done`
     end   -> leaves; so do end-of-file and the deadline
 
-Last of the three parts of one program: pairs_wire and pairs_names come before it.
+Last of the four parts of one program: pairs_wire, pairs_names and counters come before it.
 """
 # ruff: noqa: F821
 
@@ -206,7 +206,14 @@ class Node:
             self.results = []
         if finished and not self.done:
             self.done = True
-            self.say(op="done")
+            self.say(op="done", counters=[] if self.alone else self.counted())
+
+    def counted(self):
+        """The error counters, to be compared with those of before; none where the kernel does not tell."""
+        try:
+            return count_all("")
+        except (OSError, ValueError, IndexError):
+            return []
 
     def explain(self, attempt):
         """The same target once more, bound to each own address and device."""

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ringup.facts import Cluster, Host, Job, Node, Unreached, unreached_node
+from ringup.facts import Cluster, Host, Job, Node, Unreached, risen, unreached_node
 from ringup.probes import pairs
 from ringup.probes.answer import Asked, node_from
 from ringup.probes.script import PARTS, SETUP_LIMIT_S, facts_script
@@ -197,13 +197,24 @@ def collect(
         on_progress=show,
     )
     return Cluster(
-        nodes=tuple(with_names(node, proof) for node in nodes),
+        nodes=tuple(with_rises(with_names(node, proof), proof) for node in nodes),
         links=proof.links,
         job=job,
         schedule=proof.schedule,
         pairs_unknown=dict(proof.unknown),
         is_local=all(host.local for host in hosts),
     )
+
+
+def with_rises(node: Node, proof: pairs.Proof) -> Node:
+    """A node with what its counters rose by between the two rounds."""
+    if "counters" in node.unknown:
+        why = node.unknown["counters"]
+    elif node.name not in proof.counters:
+        why = f"the counters were read once only: {proof.unknown.get(node.name, 'no pairs were tried')}"
+    else:
+        return dataclasses.replace(node, rises=risen(node.counters, proof.counters[node.name]))
+    return dataclasses.replace(node, unknown={**node.unknown, "rises": why})
 
 
 def with_names(node: Node, proof: pairs.Proof) -> Node:

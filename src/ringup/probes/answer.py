@@ -18,7 +18,9 @@ import msgspec
 
 from ringup.facts import (
     Address,
+    Bond,
     Clock,
+    Counters,
     FileFact,
     Host,
     Interface,
@@ -31,8 +33,10 @@ from ringup.facts import (
     RdmaPort,
     Resolution,
     Route,
+    SocketLimits,
     Space,
     Unreached,
+    Verbs,
     unreached_node,
 )
 from ringup.parse.frames import Frames, split_frames
@@ -63,6 +67,10 @@ TYPES: dict[str, Any] = {
     "gpu_count": int,
     "interfaces": tuple[Interface, ...],
     "rdma_ports": tuple[RdmaPort, ...],
+    "verbs": Verbs,
+    "bonds": tuple[Bond, ...],
+    "socket_limits": SocketLimits,
+    "counters": tuple[Counters, ...],
     "routes": tuple[Route, ...],
     "own_name": Resolution,
     "fqdn": str,
@@ -159,6 +167,23 @@ def check(value: Any) -> None:
         case _ if dataclasses.is_dataclass(value):
             for field in dataclasses.fields(value):
                 check(getattr(value, field.name))
+
+
+def counters(raw: Any) -> tuple[Counters, ...]:
+    """
+    The counters a node told; () for anything else.
+
+    >>> counters([{"of": "tcp", "at_s": 1.5, "totals": {"ListenOverflows": 2}}])
+    (Counters(of='tcp', at_s=1.5, totals={'ListenOverflows': 2}),)
+    >>> counters([{"of": "tcp", "at_s": -1}])
+    ()
+    """
+    try:
+        made = msgspec.convert(safe(raw), tuple[Counters, ...])
+        check(made)
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return ()
+    return made
 
 
 def gpu_count(raw: Mapping[str, Any], visible: str | None) -> int:

@@ -16,9 +16,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from ringup.facts import Job, Link, Node, Resolution, Unreached
+from ringup.facts import Counters, Job, Link, Node, Resolution, Unreached
 from ringup.probes import links as links_of
 from ringup.probes import schedule
+from ringup.probes.answer import counters
 from ringup.probes.schedule import Target
 from ringup.probes.voice import Voice, integers, listened
 from ringup.reach import Reach
@@ -35,7 +36,7 @@ Its connection is open by now; without the bound one hung python3 would hold up 
 """
 LOOKUP_S = 4.0
 TURN_S = 0.25
-PARTS = ("pairs_wire", "pairs_names", "pairs")
+PARTS = ("pairs_wire", "pairs_names", "counters", "pairs")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Proof:
     """Node -> why the round says nothing about it."""
     peer_names: Mapping[str, tuple[Resolution, ...]] = field(default_factory=dict)
     reverse: Mapping[str, tuple[links_of.Reverse, ...]] = field(default_factory=dict)
+    counters: Mapping[str, tuple[Counters, ...]] = field(default_factory=dict)
+    """Of nodes that told them when all was tried."""
 
 
 class Round:
@@ -249,4 +252,5 @@ def proof(talk: Round) -> Proof:
             for n, v in talk.voices.items()
             if v.reverse is not None
         },
+        counters={n: read for n, v in talk.voices.items() if (read := counters(v.counted))},
     )

@@ -33,6 +33,8 @@ class Voice:
         self.half_open: list[list[Any]] = []
         self.names: list[list[Any]] | None = None
         self.reverse: list[list[Any]] | None = None
+        self.counted: Any = None
+        """Its counters when all was tried, as it told them."""
         self.done = False
         self.looked_up = False
         self._rest = b""
@@ -92,6 +94,7 @@ class Voice:
             self.looked_up = True
         elif kind == "done":
             self.done = True
+            self.counted = message.get("counters")
 
 
 def lists(value: Any, length: int) -> list[list[Any]]:
