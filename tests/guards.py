@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ringup.launch.program import guard_program, rank_source
+from ringup.launch.program import guard_program, main_source, rank_source
 
 PATIENCE_S = 30.0
 """Bound of every wait; a loaded machine needs it, a test that passes never reaches it."""
@@ -86,6 +86,7 @@ class GuardedNode:
             "lease_s": 20.0,
             "grace_s": 0.5,
             "rank_source": rank_source(),
+            "main_source": main_source(),
             **order,
         }
         self.tell(self.order)

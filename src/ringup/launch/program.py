@@ -15,6 +15,7 @@ GUARD_PARTS = (
     "guard_journal",
     "guard_sentinel",
     "guard_head",
+    "guard_look",
 )
 """What `guard.py` imports, each after what it imports itself."""
 
@@ -47,6 +48,17 @@ def guard_program() -> str:
 def last_look_program() -> str:
     """The last look after a run; arguments: run, port, seconds to wait for its guards."""
     return payload("guard_tree")
+
+
+@functools.cache
+def look_program() -> str:
+    """A look at the ranks of a node; arguments: mode, run, node."""
+    return joined(("guard_tree", "look_stacks", "look_node"), "look")
+
+
+def main_source() -> str:
+    """What a rank's script is run by, so that its stack can be read."""
+    return payload("rank_main")
 
 
 def rank_source() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ringup.bundle import HIDDEN, SECRETS
 from ringup.launch import Rendered
-from ringup.launch.program import rank_source
+from ringup.launch.program import main_source, rank_source
 from ringup.plan import NodePlan, Plan
 from ringup.units import printable
 
@@ -34,6 +34,7 @@ def order(plan: Plan, node: NodePlan, *, lease_s: float, grace_s: float) -> dict
         "lease_s": lease_s,
         "grace_s": grace_s,
         "rank_source": rank_source(),
+        "main_source": main_source(),
     }
 
 

@@ -20,6 +20,7 @@ import guard_tree as tree
 from guard_head import Head, finish, join
 from guard_job import Job
 from guard_link import Lines, Link, Loop
+from guard_look import Look
 from guard_sentinel import leave_session, read_order, sentinel
 from guard_spool import Spool
 
@@ -42,6 +43,7 @@ class Guard:
         self.waiting = rest
         self.heard = self.pulsed = time.monotonic()
         self.job = Job(order, self.loop, lambda: self.up, began)
+        self.look = Look(self.loop, lambda: self.up, order["run_id"], str(order["node"]))
         self.reaper = reaper
         self.over_at = self.finished_at = 0.0
 
@@ -99,6 +101,8 @@ class Guard:
             elif kind == "end":
                 grace_s = message.get("grace_s", self.grace_s)
                 self._end(str(message.get("reason", ""))[:200], float(grace_s))
+            elif kind == "look" and not self.job.end_reason:
+                self.look.start(message)
             elif kind == "host" and not self.head:
                 self._host(message)
             elif kind == "join" and not self.second:
@@ -181,6 +185,7 @@ class Guard:
                 self.loop.forget(link.read_fd)
                 whose = "the launcher" if link is self.stdio else "the head node's guard"
                 self._end(whose + " is gone", self.grace_s)
+        self.look.on_time(now, bool(self.job.end_reason))
         self.job.on_time(now)
         if self.job.over and not self.over_at:
             self.over_at = now

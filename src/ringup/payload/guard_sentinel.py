@@ -39,15 +39,16 @@ def read_order(fd):
     return json.loads(line), rest
 
 
-def make_run_dir(path, rank_source):
+def make_run_dir(path, files):
     """Make the run's own directory with the shim in it, and go there; words of what failed, or ""."""
     try:
         os.makedirs(os.path.dirname(path) or "/", mode=0o700, exist_ok=True)
         os.mkdir(path, 0o700)
         os.chdir(path)
-        fd = os.open("rank.py", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(rank_source)
+        for name, source in files:
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(fd, "w") as file:
+                file.write(source)
         return ""
     except OSError as error:
         return "the run's directory %s cannot be made: %s" % (path, error.strerror)
@@ -170,7 +171,8 @@ def sentinel(order, run_guard):
     began = (tree.stat(os.getpid()) or (0, 0))[1]
     tree.prctl(tree.PR_SET_NAME, b"ringup-guard")
     reaper = tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
-    problem = make_run_dir(order["run_dir"], order["rank_source"])
+    files = [("rank.py", order["rank_source"]), ("rank_main.py", order.get("main_source", ""))]
+    problem = make_run_dir(order["run_dir"], [file for file in files if file[1]])
     if problem:
         say(order, {"type": "problem", "words": problem})
         return 1

@@ -29,9 +29,14 @@ TERM_ONCE_S = 30.0
 def words():
     """The script's own command line: the interpreter, unbuffered, then what the launcher added."""
     script = os.environ.get("RINGUP_SCRIPT", "")
-    if script.startswith("-m "):
-        return [sys.executable, "-u", "-m", script[3:].strip()] + sys.argv[1:]
-    return [sys.executable, "-u", script] + sys.argv[1:]
+    is_module = script.startswith("-m ")
+    what = ["-m", script[3:].strip()] if is_module else [script]
+    runner = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_main.py")
+    # What it cannot read as Python does (no such file, an archive) Python is to complain of itself.
+    readable = is_module or (script.endswith(".py") and os.access(script, os.R_OK) and os.path.isfile(script))
+    if os.environ.get("RINGUP_STACKS") != "0" and readable and os.path.isfile(runner):
+        what.insert(0, runner)
+    return [sys.executable, "-u"] + what + sys.argv[1:]
 
 
 def connect():

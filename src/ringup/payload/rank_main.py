@@ -1,0 +1,96 @@
+"""
+Runs the training script as `python SCRIPT` would, and lets its stack be read from outside.
+
+`rank.py` starts it as `rank_main.py SCRIPT ARGS` or `rank_main.py -m NAME ARGS`.  Before the script
+begins, faulthandler is given two signals and a file in memory named ringup-stack: on SIGWINCH it writes
+where this process's main thread is, on SIGURG where all of its threads are.  Both are ignored by any
+process without a handler, so whoever asks (payload/look_stacks.py) cannot harm one that has none; and
+the handler is C, so it answers from within a collective, too.  A script that wants these signals for
+itself takes them; RINGUP_STACKS=0 leaves all of this out.
+
+`__main__` becomes the script's own module, sys.argv and sys.path are as Python makes them, and the
+lines of this file are cut from the traceback of an exception that ends the script.
+"""
+
+import os
+import sys
+
+NAME = "ringup-stack"
+
+
+def let_look():
+    """Give faulthandler its signals and its file; nothing where the system has no such file."""
+    import _signal
+    import faulthandler
+    import fcntl
+
+    fd = os.memfd_create(NAME)  # closed on exec, where the handlers go, too
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
+    for number, all_threads in ((_signal.SIGWINCH, False), (_signal.SIGURG, True)):
+        if _signal.getsignal(number) == _signal.SIG_DFL:
+            faulthandler.register(number, file=fd, all_threads=all_threads, chain=False)
+
+
+def first_path(script):
+    """What Python puts before everything else in sys.path for a script; a link is followed once."""
+    try:
+        script = os.path.join(os.path.dirname(script), os.readlink(script))
+    except OSError:
+        pass
+    return os.path.dirname(os.path.abspath(script))
+
+
+def before(**names):
+    """What `__main__` holds before its first line."""
+    found = {"__name__": "__main__", "__doc__": None, "__package__": None, "__spec__": None}
+    found.update(names, __builtins__=__builtins__)
+    if sys.version_info < (3, 14):
+        found["__annotations__"] = {}
+    return found
+
+
+def run(namespace):
+    """Become the script.  From `clear` on nothing of this file is left but this frame."""
+    system, ours, loader = sys, namespace["__file__"], type(namespace["__loader__"])
+    path = getattr(sys.flags, "safe_path", False) or sys.path
+    script = sys.argv[1]
+    try:
+        if script == "-m":
+            from runpy import _run_module_as_main as execute
+
+            name = sys.argv[2]
+            sys.argv[:3] = ["-m"]
+            if path is not True:
+                path[0] = os.getcwd()
+            fresh = before()
+            namespace.clear()
+            namespace.update(fresh)
+            execute(name)
+        else:
+            sys.argv[:2] = [script]
+            if path is not True:
+                path[0] = first_path(script)
+            if sys.version_info >= (3, 9):
+                script = os.path.abspath(script)
+            with open(script, "rb") as file:
+                code = compile(file.read(), script, "exec", 0, True)
+            fresh = before(__file__=script, __loader__=loader("__main__", script), __cached__=None)
+            del file
+            namespace.clear()
+            namespace.update(fresh)
+            exec(code, namespace)
+    except Exception as error:
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_code.co_filename == ours:
+            trace = trace.tb_next
+        system.excepthook(type(error), error.with_traceback(trace), trace)
+        system.exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        if os.environ.get("RINGUP_STACKS") != "0":
+            let_look()
+    except (AttributeError, ImportError, OSError, RuntimeError, ValueError):
+        pass
+    run(globals())
