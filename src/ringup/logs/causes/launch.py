@@ -63,17 +63,9 @@ def slurm_tasks_mismatch(story: Story) -> Iterator[Cause]:
     yield seen(rows, text, "medium" if by_slurm or failure(story) else "low")
 
 
-@cause("launcher-argument-misread", passing=True)
+@cause(problems.LAUNCHER_ARGUMENT_MISREAD, passing=True)
 def launcher_argument_misread(story: Story) -> Iterator[Cause]:
-    """
-    An option's value was taken for something else (the script, an address).
-
-    Why: launchers take the first word they do not know for the script, and flags that need no value eat none.
-
-    Fix: look at the resolved entrypoint; put the script after `--`, and no value after a flag.
-
-    In logs: `entrypoint : false`, `can't open file '/job/True'`.
-    """
+    """An option's value was taken for something else (the script, an address)."""
     strange = [
         e
         for e in story.all("entrypoint")
@@ -97,17 +89,9 @@ def launcher_argument_misread(story: Story) -> Iterator[Cause]:
         yield seen(shell, f"{shell[0]['host']!r} was taken for the address of the head", "low")
 
 
-@cause("local-rank-argument-rejected", passing=True)
+@cause(problems.LOCAL_RANK_ARGUMENT_REJECTED, passing=True)
 def local_rank_argument_rejected(story: Story) -> Iterator[Cause]:
-    """
-    `torch.distributed.launch` passes `--local-rank=N`, the script knows only another spelling or none.
-
-    Why: torch 2.0 changed the underscore to a dash; argument parsers refuse what they do not know.
-
-    Fix: torchrun and `LOCAL_RANK` from the environment, or accept both spellings.
-
-    In logs: `unrecognized arguments: --local-rank=0`.
-    """
+    """`torch.distributed.launch` passes `--local-rank=N`, the script knows only another spelling or none."""
     said = story.all("local-rank-argument")
     if said:
         yield seen(said, "the script refuses the local-rank argument its launcher passes")

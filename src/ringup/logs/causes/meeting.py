@@ -222,17 +222,9 @@ def peers_never_joined(story: Story) -> Iterator[Cause]:
     yield seen([*short, *clients, *others, *waits], text, "high" if first_group or clients else "medium")
 
 
-@cause("rendezvous-ids-differ")
+@cause(problems.RENDEZVOUS_IDS_DIFFER)
 def rendezvous_ids_differ(story: Story) -> Iterator[Cause]:
-    """
-    Every node made its own run id, so each waits in a rendezvous of its own.
-
-    Why: without an id the c10d backend draws a random one per node.
-
-    Fix: the same `--rdzv-id` on every node.
-
-    In logs: `generated a random run_id` with different numbers on different nodes.
-    """
+    """Every node made its own run id, so each waits in a rendezvous of its own."""
     by_id: dict[str, Event] = {}
     for event in story.all("run-id"):
         by_id.setdefault(event["id"], event)
@@ -293,17 +285,9 @@ def _launchers_per_task(story: Story) -> list[Event]:
     return found
 
 
-@cause("launcher-started-per-task")
+@cause(problems.LAUNCHER_STARTED_PER_TASK)
 def launcher_started_per_task(story: Story) -> Iterator[Cause]:
-    """
-    The launcher itself was started once per Slurm or MPI task, each copy starting all local ranks.
-
-    Why: K copies times the local ranks join one world, and fight for one port.
-
-    Fix: `--ntasks-per-node=1` for launchers, or no launcher and one task per rank.
-
-    In logs: the launcher's banner K times on a node, `worker_count` = K x `world_size`.
-    """
+    """The launcher itself was started once per Slurm or MPI task, each copy starting all local ranks."""
     commands = _launchers_per_task(story)
     over = [
         e
