@@ -135,13 +135,11 @@ def who_writes(block: bytes) -> Iterator[tuple[str, str, str]]:
 
 def _map(tasks: list[_Task], processes: int) -> Iterator[tuple[counts.Part, Any]]:
     if processes < 2 or len(tasks) < 2:
-        yield from map(_count, tasks)
-        return
-    # Here and not above: the pool's modules cost as much as reading a small log.
-    from concurrent.futures import ProcessPoolExecutor
+        return map(_count, tasks)
+    # Here and not above: what starts processes costs as much to import as reading a small log.
+    from ringup.logs.share import share
 
-    with ProcessPoolExecutor(min(processes, len(tasks))) as pool:
-        yield from pool.map(_count, tasks)
+    return share(_count, tasks, min(processes, len(tasks)))
 
 
 def _count(task: _Task) -> tuple[counts.Part, Any]:
