@@ -13,8 +13,8 @@ import pytest
 
 from ringup import bundle, cli
 from ringup.facts import Cluster, Gid, RdmaPort
+from ringup.nccl.rdma import hca_value, wanted
 from ringup.plan import EnvVar, formats, network
-from ringup.plan.devices import hca_value, wanted
 from ringup.plan.kept import kept
 from ringup.plan.least import least
 from tests import clusters as c

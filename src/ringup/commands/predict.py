@@ -22,7 +22,6 @@ from ringup.nccl import across, choice, network, rdma
 from ringup.nccl.network import Known, Prediction
 from ringup.parse.pasted import MOST_CHARACTERS, Pasted, parse_pasted, together
 from ringup.parse.topology import Matrix, Topology, parse_topology
-from ringup.plan import devices
 from ringup.units import printable
 
 UNNAMED = "node"
@@ -209,12 +208,12 @@ def _with_better(known: Known, env: Mapping[str, str], made: Prediction) -> Pred
     if made.network != "IB" or environment.get("NCCL_IB_HCA"):
         return made
     taken = rdma.ports(known.node.rdma_ports, environment, known.version).taken
-    chosen = devices.wanted(taken)
+    chosen = rdma.wanted(taken)
     left = [p for p in taken if p not in chosen]
     if not left or not chosen:
         return made
     out = ", ".join(f"{rdma.shown(p)} ({p.rate_gbit_s:g} Gbit/s)" for p in left)
-    value = devices.hca_value(chosen, known.node.rdma_ports)
+    value = rdma.hca_value(chosen, known.node.rdma_ports)
     better = (
         f"better: NCCL_IB_HCA='{value}', which leaves out {out}, of another network than {chosen[0].name}"
     )

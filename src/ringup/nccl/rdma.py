@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ringup.facts import RdmaPort
-from ringup.nccl import names
+from ringup.facts import Node, RdmaPort
+from ringup.nccl import choice, names
 from ringup.nccl.choice import Version
 
 MOST_DEVICES_FROM: Version = (2, 18, 5)
@@ -20,6 +20,8 @@ FUSES_IN_VERBS: tuple[Version, Version] = ((2, 20, 3), (2, 24, 0))
 """The verbs transport itself fuses ports of one card, and its line says so; later the topology code does."""
 PCI_ORDER: Version = (2, 29, 7)
 """From here on devices are sorted by PCI address."""
+MUCH_SLOWER = 0.5
+"""A port of at most this share of the fastest is another network: storage, management."""
 _PLACELESS = re.compile(r"[0-9a-f]+:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
@@ -125,6 +127,47 @@ def ports(
     taken = _ordered(taken, environment, version, in_library_order, because, doubts)
     fused = _fused(taken, environment, version, because, doubts)
     return Ports(tuple(taken), fused, tuple(because), tuple(doubts), tuple(missing))
+
+
+def is_asked(node: Node, env: Mapping[str, str]) -> bool:
+    """Whether the built-in RDMA transport is tried at all on this node."""
+    environment = choice.effective(node, env)
+    return not is_disabled(environment) and environment.get("NCCL_NET", "").lower() in ("", "ib")
+
+
+def taken(node: Node, env: Mapping[str, str]) -> tuple[RdmaPort, ...]:
+    """The ports NCCL takes on this node with `env` set beyond its own environment."""
+    if not is_asked(node, env):
+        return ()
+    version = choice.version_of(node.interpreter.nccl)
+    return ports(node.rdma_ports, choice.effective(node, env), version).taken
+
+
+def wanted(taken: Sequence[RdmaPort]) -> list[RdmaPort]:
+    """
+    The ports that belong together: the fastest, InfiniBand where both kinds are as fast.
+
+    All of them where a rate or a link layer is not known.
+    """
+    rates = [p.rate_gbit_s for p in taken]
+    if not taken or any(not r for r in rates) or any(not p.link_layer for p in taken):
+        return list(taken)
+    best = max(r for r in rates if r)
+    fast = [p for p in taken if (p.rate_gbit_s or 0) > best * MUCH_SLOWER]
+    layers = {p.link_layer for p in fast if p.rate_gbit_s == best}
+    layer = "InfiniBand" if "InfiniBand" in layers else "Ethernet"
+    return [p for p in fast if p.link_layer == layer]
+
+
+def hca_value(chosen: Sequence[RdmaPort], all_ports: Sequence[RdmaPort]) -> str:
+    """
+    The exact list of these ports; a port number only where its device has others.
+
+    >>> hca_value([RdmaPort("a", 1)], [RdmaPort("a", 1), RdmaPort("b", 1)])
+    '=a'
+    """
+    several = {p.device for p in all_ports if p.number != 1}
+    return "=" + ",".join(p.name if p.device in several else p.device for p in chosen)
 
 
 def _ordered(

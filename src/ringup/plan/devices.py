@@ -6,14 +6,9 @@ Nothing is set that NCCL chooses well by itself, nor on one machine alone, where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ringup.facts import Cluster, Job, Node, RdmaPort
+from ringup.facts import Cluster, Job, Node
 from ringup.nccl import choice, gids, rdma
 from ringup.plan import EnvVar
-
-MUCH_SLOWER = 0.5
-"""A port of at most this share of the fastest is another network: storage, management."""
 
 
 def variables(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
@@ -28,31 +23,6 @@ def user_value(job: Job, node: Node, name: str) -> str:
     return job.env.get(name) or node.environment.get(name) or node.nccl_conf.get(name, "")
 
 
-def _taken(cluster: Cluster, node: Node) -> tuple[RdmaPort, ...]:
-    """RDMA ports NCCL takes as things are."""
-    environment = choice.effective(node, cluster.job.env)
-    forced = environment.get("NCCL_NET", "").lower()
-    if rdma.is_disabled(environment) or forced not in ("", "ib"):
-        return ()
-    return rdma.ports(node.rdma_ports, environment, choice.version_of(node.interpreter.nccl)).taken
-
-
-def wanted(taken: Sequence[RdmaPort]) -> list[RdmaPort]:
-    """
-    The ports that belong together: the fastest, InfiniBand where both kinds are as fast.
-
-    All of them where a rate or a link layer is not known.
-    """
-    rates = [p.rate_gbit_s for p in taken]
-    if not taken or any(not r for r in rates) or any(not p.link_layer for p in taken):
-        return list(taken)
-    best = max(r for r in rates if r)
-    fast = [p for p in taken if (p.rate_gbit_s or 0) > best * MUCH_SLOWER]
-    layers = {p.link_layer for p in fast if p.rate_gbit_s == best}
-    layer = "InfiniBand" if "InfiniBand" in layers else "Ethernet"
-    return [p for p in fast if p.link_layer == layer]
-
-
 def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     """NCCL_IB_HCA where NCCL would also take ports of another network."""
     reasons: dict[str, tuple[str, str]] = {}
@@ -60,28 +30,17 @@ def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
         if "rdma_ports" in node.unknown:
             notes.append(f"the RDMA devices of {node.name} are not known: {node.unknown['rdma_ports']}")
             continue
-        taken = _taken(cluster, node)
-        chosen = wanted(taken)
+        taken = rdma.taken(node, cluster.job.env)
+        chosen = rdma.wanted(taken)
         left = [p for p in taken if p not in chosen]
         own = user_value(cluster.job, node, "NCCL_IB_HCA")
         if left and not own:
             out = ", ".join(f"{rdma.shown(p)} {p.rate_gbit_s:g} Gbit/s" for p in left)
             why = f"NCCL would also take {out}, which is not of the network of {chosen[0].name}"
-            reasons[node.name] = hca_value(chosen, node.rdma_ports), why
+            reasons[node.name] = rdma.hca_value(chosen, node.rdma_ports), why
         elif left:
             notes.append(f"NCCL_IB_HCA={own} on {node.name} is yours and stays, it also takes {left[0].name}")
     return _everywhere_or_each("NCCL_IB_HCA", cluster, reasons)
-
-
-def hca_value(chosen: Sequence[RdmaPort], all_ports: Sequence[RdmaPort]) -> str:
-    """
-    The exact list of these ports; a port number only where its device has others.
-
-    >>> hca_value([RdmaPort("a", 1)], [RdmaPort("a", 1), RdmaPort("b", 1)])
-    '=a'
-    """
-    several = {p.device for p in all_ports if p.number != 1}
-    return "=" + ",".join(p.name if p.device in several else p.device for p in chosen)
 
 
 def _everywhere_or_each(name: str, cluster: Cluster, reasons: dict[str, tuple[str, str]]) -> list[EnvVar]:
@@ -98,7 +57,7 @@ def _gid_index(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     reasons: dict[str, tuple[str, str]] = {}
     for node in cluster.nodes:
         version = choice.version_of(node.interpreter.nccl)
-        ports = [p for p in wanted(_taken(cluster, node)) if p.link_layer == "Ethernet"]
+        ports = [p for p in rdma.wanted(rdma.taken(node, cluster.job.env)) if p.link_layer == "Ethernet"]
         if not ports or version >= gids.CHOOSES or user_value(cluster.job, node, "NCCL_IB_GID_INDEX"):
             continue
         found = {gids.gid_index(p, {}, gids.CHOOSES).index for p in ports}
