@@ -18,6 +18,7 @@ from ringup.facts import (
     Job,
     Limits,
     Listener,
+    NcclAnswer,
     PortRanges,
     Process,
     Resolution,
@@ -356,3 +357,15 @@ FIRES["proxy-variables-set"] = on_node1(environment={"https_proxy": "http://prox
 QUIET["proxy-variables-set"] = on_node1(
     environment={"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "10.0.0.0/24"}
 )
+
+
+def told_by_nccl(interface: str, address: str, *errors: str, env: dict[str, str] | None = None) -> Case:
+    """NCCL was asked on node1 and answered this."""
+    result = 0 if interface else 3
+    answer = NcclAnswer("/l/libnccl.so.2", "", "2.28.9", result, interface, address, errors=errors)
+    asked = replace(answer, asked_with=env or {})
+    return with_job(on_node1(nccl_answer=asked), backend="nccl")
+
+
+FIRES["nccl-answer-differs"] = told_by_nccl("enp99s0", "10.0.0.99")
+QUIET["nccl-answer-differs"] = told_by_nccl("enp99s0", "10.0.0.11")

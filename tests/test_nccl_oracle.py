@@ -16,9 +16,9 @@ FETCH_LIMIT_S = 80
 CACHE = Path(os.environ.get("RINGUP_NCCL_WHEELS") or Path.home() / ".cache" / "ringup-nccl-wheels")
 
 
-def fetched() -> str:
+def fetched(versions: tuple[str, ...] = VERSIONS) -> str:
     """Get the missing wheels into the cache, 170 to 300 MB each; why not, "" when all are there."""
-    for version in VERSIONS:
+    for version in versions:
         if any(CACHE.glob(f"nvidia_nccl_cu12-{version}-*.whl")):
             continue
         if os.environ.get("RINGUP_REQUIRE_LAB") != "1":

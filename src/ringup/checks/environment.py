@@ -9,14 +9,14 @@ from ringup.checks import paths
 from ringup.checks.interfaces import is_card
 from ringup.checks.names import is_address
 from ringup.checks.net import pins
-from ringup.facts import Cluster, Node
+from ringup.facts import Cluster, NcclAnswer, Node
 from ringup.nccl import choice, variables
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
 from ringup.units import printable
 
 READS = ("environment", "interfaces")
-USES = ("nccl_conf", "own_name", "interpreter", "hostname")
+USES = ("nccl_conf", "own_name", "interpreter", "hostname", "nccl_answer")
 
 LEFT_ON: dict[str, tuple[tuple[str, ...], str]] = {
     "NCCL_P2P_DISABLE": (("1",), "GPUs of a node exchange data through host memory"),
@@ -68,6 +68,9 @@ def interface_name_missing(cluster: Cluster) -> Iterator[Finding]:
     """What NCCL and Gloo would find for the value on this node: nothing."""
     for node in cluster.nodes:
         names = [n for n in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if finds_nothing(cluster, node, n)]
+        told = choice.asked(node, cluster.job.env)
+        if told and not told.interface and "NCCL_SOCKET_IFNAME" not in names:
+            yield nccl_found_none(node, told)
         if not names:
             continue
         there = (
@@ -94,7 +97,23 @@ def finds_nothing(cluster: Cluster, node: Node, name: str) -> bool:
         return False
     if name == "GLOO_SOCKET_IFNAME":
         return not nccl_syntax(text) and not gloo.announced(node, cluster.job.env)
+    told = choice.asked(node, cluster.job.env)
+    if told:
+        return not told.interface
     return cluster.job.backend != "gloo" and not choice.sockets(node, cluster.job.env)
+
+
+def nccl_found_none(node: Node, told: NcclAnswer) -> Finding:
+    """NCCL was asked on the node and failed, without a name set that would explain it."""
+    return Finding(
+        f"{node.name} NCCL",
+        found=f"NCCL {told.version}, asked there, says: {printable('; '.join(told.errors), 300)}",
+        wanted="an interface for its bootstrap",
+        node=node.name,
+        fix=Fix(
+            "give the node an address on the network the nodes share, and unset NCCL_COMM_ID if it is set"
+        ),
+    )
 
 
 def shown(cluster: Cluster, node: Node, name: str) -> str:

@@ -197,8 +197,9 @@ def _known(
         bool(version or told),
         pasted.interfaces_in_kernel_order if pasted and pasted.interfaces else True,
         pasted.devices_in_library_order if pasted and pasted.rdma_ports else True,
-        topology or Topology(),
-        pasted.matrix if pasted else Matrix(),
+        asked_counts=not (pasted and pasted.interfaces) and version in (None, choice.version_of(told)),
+        topology=topology or Topology(),
+        matrix=pasted.matrix if pasted else Matrix(),
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ringup.facts.counters import Counters, Risen, risen
+from ringup.facts.nccl import NcclAnswer
 from ringup.facts.network import (
     Address,
     Bond,
@@ -55,6 +56,7 @@ __all__ = [
     "Route",
     "SocketLimits",
     "Space",
+    "NcclAnswer",
     "Unreached",
     "Verbs",
     "risen",
@@ -192,6 +194,8 @@ class Link:
 
     `bound` says how the socket was opened: "routed" as NCCL and Gloo do it, "source" bound
     to an address of `src_interface`, "device" bound to the device (only to explain a failure).
+    nccl_answer: NcclAnswer = field(default_factory=NcclAnswer)
+    """What the job's own libnccl said here; empty where the job would not use NCCL."""
     `src_interface` of a routed attempt is the one the kernel chose, "" where it could not say.
     """
 

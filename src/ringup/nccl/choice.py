@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from ringup.facts import Address, Interface, Node
+from ringup.facts import Address, Interface, NcclAnswer, Node
 from ringup.nccl import names
 
+STEERING = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID")
+"""What the choice depends on."""
 MAX_INTERFACES = 16
 """MAX_IFS of NCCL's socket transport."""
 
@@ -53,12 +55,31 @@ def effective(node: Node, env: Mapping[str, str]) -> dict[str, str]:
     return {**node.nccl_conf, **node.environment, **env}
 
 
+def asked(node: Node, env: Mapping[str, str]) -> NcclAnswer | None:
+    """What NCCL itself said on this node under these settings; None where it was not asked that."""
+    told = node.nccl_answer
+    if not told.version or "nccl_answer" in node.unknown or not (told.interface or told.errors):
+        return None
+    now, then = effective(node, env), {**node.nccl_conf, **told.asked_with}
+    return told if all(now.get(n, "") == then.get(n, "") for n in STEERING) else None
+
+
 def bootstrap(node: Node, env: Mapping[str, str]) -> Choice | None:
     """
     Where NCCL's bootstrap (and its out-of-band connections) listen; None when NCCL finds nothing.
 
-    `env` is what will be set beyond what the node's shell already has.
+    `env` is what will be set beyond what the node's shell already has.  NCCL's own answer counts
+    for more than these rules.
     """
+    told = asked(node, env)
+    if told:
+        because = f"NCCL {told.version} was asked on the node"
+        return Choice(told.interface, told.address, because) if told.interface else None
+    return by_rules(node, env)
+
+
+def by_rules(node: Node, env: Mapping[str, str]) -> Choice | None:
+    """The same, by the rules of NCCL's source alone."""
     environment = effective(node, env)
     version = version_of(node.interpreter.nccl)
     if environment.get("NCCL_COMM_ID"):

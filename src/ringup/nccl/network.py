@@ -29,6 +29,8 @@ class Known:
     version_is_known: bool = True
     interfaces_in_kernel_order: bool = True
     devices_in_library_order: bool = True
+    asked_counts: bool = True
+    """False where another version or pasted output is judged: the node's NCCL said nothing of that."""
     topology: Topology = field(default_factory=Topology)
     matrix: Matrix = field(default_factory=Matrix)
 
@@ -110,10 +112,9 @@ def _bootstrap(known: Known, environment: Mapping[str, str], notes: _Notes) -> C
         found = tuple(choice.in_subnet_of(node.interfaces, environment["NCCL_COMM_ID"]))[:1]
     else:
         found = choice.interfaces(node.interfaces, environment, known.version, 1)
-    if not found:
+    first = _as_told(known, environment, found[0] if found else None, notes)
+    if first is None:
         return None
-    first = found[0]
-    notes.because.append(f"bootstrap on {first.interface} {choice.shown(first)}: {first.because}")
     if first.address.lower().startswith("fe80:"):
         notes.because.append(
             f"{first.interface} has only a link-local address: peers connect only if it has the same index "
@@ -126,6 +127,27 @@ def _bootstrap(known: Known, environment: Mapping[str, str], notes: _Notes) -> C
                 "ifconfig sorts interfaces by name, NCCL takes the kernel's order (`ip addr` shows it)"
             )
     return first
+
+
+def _as_told(
+    known: Known, environment: Mapping[str, str], ours: Choice | None, notes: _Notes
+) -> Choice | None:
+    """NCCL's own answer where it was asked this very question, with what contradicts it; else ours."""
+    told = choice.asked(known.node, environment) if known.asked_counts else None
+    if ours:
+        notes.because.append(f"bootstrap on {ours.interface} {choice.shown(ours)}: {ours.because}")
+    if not told:
+        return ours
+    if ours and (told.interface, told.address) == (ours.interface, ours.address):
+        notes.because.append(f"NCCL {told.version} itself, asked on this node, says the same")
+        return ours
+    if not ours and not told.interface:
+        return None
+    said = f"{told.interface} {told.address}" if told.interface else "; ".join(told.errors)
+    notes.because = [f"NCCL {told.version} itself, asked on this node, says: {said}"]
+    expected = f"{ours.interface} {ours.address}" if ours else "nothing"
+    notes.doubts.append(f"by the rules of its source it would take {expected}: please report this")
+    return Choice(told.interface, told.address, "NCCL said so") if told.interface else None
 
 
 def _only_dead_interfaces(known: Known, environment: Mapping[str, str]) -> bool:
@@ -209,11 +231,13 @@ def _over_verbs(
 ) -> Prediction:
     oob, oob_shown = "", "INTERFACE:ADDRESS"
     if "interfaces" not in known.node.unknown:
-        first = choice.interfaces(known.node.interfaces, environment, known.version, 1)
+        first = found
+        if environment.get("NCCL_COMM_ID"):
+            first = next(iter(choice.interfaces(known.node.interfaces, environment, known.version, 1)), None)
         if not first:
             notes.because.append("NET/IB : No IP interface found.")
             return _over_sockets(known, environment, found, notes, traps_found)
-        oob, oob_shown = first[0].interface, f"{first[0].interface}:{choice.shown(first[0])}"
+        oob, oob_shown = first.interface, f"{first.interface}:{choice.shown(first)}"
     layers = {p.link_layer for p in made.taken if p.link_layer}
     if len(layers) > 1:
         notes.because.append("RoCE and InfiniBand are both listed: NCCL prefers neither by its kind")

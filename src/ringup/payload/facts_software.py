@@ -25,8 +25,21 @@ ASK_TORCH = (
 )
 
 
-def output_of(words, seconds):
-    """Output of a program; raises OSError with its last words when it fails or is late."""
+def is_busy(pid):
+    """Whether a process runs, waits for its turn, or reads: a busy node is no reason to give up."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read(4096).rpartition(b")")[2].split()[0] in (b"R", b"D")
+    except (OSError, IndexError):
+        return False
+
+
+def output_of(words, seconds, most=0.0):
+    """
+    Output of a program; raises OSError with its last words when it fails or is late.
+
+    It has `seconds`, and up to `most` as long as it is busy.
+    """
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -39,17 +52,25 @@ def output_of(words, seconds):
         finally:
             os._exit(127)
     os.close(write_end)
-    data, end = b"", time.time() + seconds
+    data, began, end = b"", time.monotonic(), time.monotonic() + seconds
     while len(data) < 1 << 20:
-        left = end - time.time()
+        left = end - time.monotonic()
         if left <= 0 or not select.select([read_end], [], [], left)[0]:
+            if end < began + most and is_busy(pid):
+                end += 0.5
+                continue
             os.kill(pid, 9)
-            raise OSError("%s gave no answer within %g s" % (words[0], seconds))
+            os.waitpid(pid, 0)
+            said = data.decode("utf-8", "backslashreplace").strip()[-300:]
+            late = "%s gave no answer within %.3g s" % (words[0], end - began)
+            raise OSError("%s; so far it said: %s" % (late, said) if said else late)
         block = os.read(read_end, 65536)
         if not block:
             break
         data += block
     os.close(read_end)
+    if len(data) >= 1 << 20:
+        os.kill(pid, 9)  # it may never end
     status = os.waitpid(pid, 0)[1]
     text = data.decode("utf-8", "backslashreplace").strip()
     if status:
@@ -266,6 +287,14 @@ def gpus(root):
 
 
 def questions(request, root):
-    yield "gpus", lambda: gpus(root)
+    counted, found = {}, {}
+
+    def told(known, value):
+        known.update(value)
+        return value
+
+    yield "gpus", lambda: told(counted, gpus(root))
     yield "torchrun_on_path", lambda: which("torchrun")
-    yield "interpreter", lambda: interpreter(request)
+    yield "interpreter", lambda: told(found, interpreter(request))
+    # Last: it takes the longest, and may hang.
+    yield "nccl_answer", lambda: ask_nccl(request, counted, found)  # noqa: F821 (of facts_nccl.py)

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from ringup.bundle import SECRETS
 from ringup.facts import Cluster, Host, Job, Node, Unreached, risen, unreached_node
 from ringup.probes import pairs
 from ringup.probes.answer import Asked, node_from
@@ -22,11 +23,13 @@ from ringup.reach import Answer, Reach
 
 DEFAULT_TIMEOUT_S = 60.0
 FACTS_S = 20.0
-"""For a node that takes 8 s to log in and whose slowest probe takes all its 6 s."""
+"""For a node that takes 8 s to log in and whose slowest probe takes all its 12 s."""
 IN_NODE_S = 14.0
 """A shorter deadline shortens every limit on the node: parts of an answer are better than none."""
 PER_NODE_S = 0.15
 """More for every node: ssh costs 0.1 s of this machine's CPU each."""
+FOR_NCCL = ("NCCL_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON", "HOME", "CUDA_", "FI_", "UCX_")
+"""Variables of the job that NCCL is asked under."""
 MOST_NAMES = 256
 """Names a node is asked to resolve; every name is asked somewhere."""
 REVERSE_ADDRESSES = 2
@@ -68,6 +71,22 @@ def peers_of(position: int, hosts: Sequence[Host]) -> list[Host]:
     return [*others[: MOST_NAMES - 1], hosts[0]]
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable's value may not travel in a question."""
+    return any(word in name.upper() for word in SECRETS)
+
+
+NODE_ASKS = (
+    "NCCL_CONF_FILE",
+    "NCCL_DEBUG_FILE",
+    "CUDA_VISIBLE_DEVICES",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+)
+"""Variables of the job that decide where a node looks."""
+
+
 def facts_request(position: int, hosts: Sequence[Host], job: Job, default_python: str) -> dict[str, object]:
     """What the node at this position is asked; see payload/facts*.py."""
     peers = peers_of(position, hosts)
@@ -77,7 +96,9 @@ def facts_request(position: int, hosts: Sequence[Host], job: Job, default_python
         "default_python": default_python,
         "chdir": job.chdir,
         "script": job.script,
-        "env": {k: v for k, v in job.env.items() if k in ("NCCL_CONF_FILE", "CUDA_VISIBLE_DEVICES")},
+        "env": {k: v for k, v in job.env.items() if k in NODE_ASKS},
+        "backend": job.backend,
+        "nccl_env": {k: v for k, v in job.env.items() if k.startswith(FOR_NCCL) and not is_secret(k)},
         "names": list(dict.fromkeys(named)),
         "addresses": [p.address for p in peers if p.address][:REVERSE_ADDRESSES],
     }

@@ -1,0 +1,263 @@
+"""NCCL asked on a node before the job: the real library, and libraries that fail, hang or lie."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import oracle
+
+from ringup.facts import NcclAnswer, Node
+from ringup.nccl import choice, network
+from ringup.nccl.network import Known
+from ringup.parse.nccl_answer import parse_nccl_answer
+from tests import clusters as c
+from tests.test_nccl_oracle import CACHE, fetched
+from tests.test_probes import ask, request_of
+
+SAID = (
+    "ringup-nccl library /opt/site/nvidia/nccl/lib/libnccl.so.2",
+    "ringup-nccl version 22809",
+    "n1:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to =eth0",
+    "n1:7:7 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.5<0>",
+    "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so.",
+    "ringup-nccl result 0",
+)
+
+
+def test_what_nccl_said_is_read() -> None:
+    told = parse_nccl_answer(SAID, {"NCCL_SOCKET_IFNAME": "=eth0", "NCCL_COMM_ID": ""})
+    assert (told.version, told.interface, told.address) == ("2.28.9", "eth0", "10.0.0.5")
+    assert told.environment == {"NCCL_SOCKET_IFNAME": "=eth0"} == told.asked_with
+    assert told.plugins == ("NET/Plugin: Could not find: libnccl-net.so.",) and told.errors == ()
+
+
+def test_an_error_is_kept_in_nccls_own_words() -> None:
+    said = [*SAID[:2], "n1:7:7 [0] bootstrap.cc:48 NCCL WARN Bootstrap : no socket interface found"]
+    told = parse_nccl_answer([*said, "ringup-nccl result 5"])
+    assert (told.interface, told.result, told.errors) == ("", 5, ("Bootstrap : no socket interface found",))
+
+
+def test_an_ipv6_address_is_told_without_its_scope() -> None:
+    said = [*SAID[:2], "n1:7:7 [0] NCCL INFO Bootstrap : Using ib0:fe80::1%ib0<0>", SAID[-1]]
+    assert parse_nccl_answer(said).address == "fe80::1"
+
+
+@pytest.mark.parametrize("said", [(), SAID[:1], SAID[:-1], ("ringup-nccl result x",), ("\x00" * 50,)])
+def test_half_an_answer_is_none(said: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="did not answer"):
+        parse_nccl_answer(said)
+
+
+# The answer and the prediction.
+
+
+def asked(node: Node, answer: NcclAnswer) -> Node:
+    return replace(node, nccl_answer=answer)
+
+
+TOLD = NcclAnswer("/l", "", "2.28.9", 0, "enp99s0", "10.0.0.10")
+
+
+def test_an_answer_that_agrees_is_said_and_changes_nothing() -> None:
+    alone = network.predict(Known(c.plain(0), (2, 28, 9)), {})
+    with_it = network.predict(Known(asked(c.plain(0), TOLD), (2, 28, 9)), {})
+    assert with_it.bootstrap == alone.bootstrap and with_it.confidence == alone.confidence
+    assert any("itself, asked on this node, says the same" in b for b in with_it.because)
+
+
+def test_an_answer_that_disagrees_wins_and_both_are_shown() -> None:
+    made = network.predict(Known(asked(c.plain(0), replace(TOLD, interface="ib7")), (2, 28, 9)), {})
+    assert made.bootstrap is not None and made.bootstrap.interface == "ib7"
+    assert any("ib7" in b for b in made.because) and any("enp99s0" in d for d in made.doubts)
+    assert choice.bootstrap(asked(c.plain(0), replace(TOLD, interface="ib7")), {}) is not None
+
+
+@pytest.mark.parametrize(
+    ("env", "counts"),
+    [
+        ({}, True),
+        ({"NCCL_DEBUG": "INFO"}, True),
+        ({"NCCL_SOCKET_IFNAME": "=enp99s0"}, False),
+        ({"NCCL_COMM_ID": "10.0.0.1:1"}, False),
+    ],
+)
+def test_an_answer_counts_only_for_the_settings_it_was_given_under(env: dict[str, str], counts: bool) -> None:
+    assert bool(choice.asked(asked(c.plain(0), TOLD), env)) is counts
+
+
+def test_pasted_output_is_not_judged_by_what_the_node_said() -> None:
+    known = Known(asked(c.plain(0), replace(TOLD, interface="ib7")), (2, 28, 9), asked_counts=False)
+    made = network.predict(known, {})
+    assert made.bootstrap is not None and made.bootstrap.interface == "enp99s0"
+
+
+# Asking.
+
+PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+
+
+def answer_of(site: Path, env: dict[str, str] | None = None, **request: Any) -> Node:
+    """This machine, asked with a libnccl below `site`; no torch is installed for this interpreter."""
+    wanted = request_of(**{"python": PYTHON, "backend": "nccl", **request})
+    scale = request.pop("scale", 1.0)
+    return ask(wanted, parts=("software",), env={"PYTHONPATH": str(site), **(env or {})}, scale=scale)
+
+
+def test_without_a_gpu_nobody_is_asked(tmp_path: Path) -> None:
+    told = ask(request_of(root=str(empty(tmp_path))), parts=("software",)).nccl_answer
+    assert (told.library, told.not_asked) == ("", "no GPU on this node")
+
+
+def test_a_job_over_gloo_asks_nobody(tmp_path: Path) -> None:
+    told = answer_of(tmp_path, backend="gloo").nccl_answer
+    assert told.not_asked == "the job uses gloo"
+
+
+def test_where_no_library_is_there_it_is_said(tmp_path: Path) -> None:
+    told = answer_of(tmp_path).nccl_answer
+    assert "no libnccl" in told.not_asked or "without CUDA" in told.not_asked
+
+
+def empty(root: Path) -> Path:
+    (root / "dev").mkdir(parents=True)
+    (root / "proc").mkdir()
+    return root
+
+
+FAKE = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int ncclGetVersion(int *v) { *v = %(version)s; return 0; }
+int ncclGetUniqueId(void *id) { %(body)s }
+"""
+USING = 'printf("n:1:1 [0] NCCL INFO Bootstrap: Using %s:10.9.8.7<0>\\n", getenv("NCCL_SOCKET_IFNAME"));'
+CC = shutil.which("cc") or shutil.which("gcc")
+needs_cc = pytest.mark.skipif(CC is None, reason="needs a C compiler")
+
+
+def fake(place: Path, body: str, version: str = "22707") -> Path:
+    """A libnccl with this ncclGetUniqueId in `place`; the site directory it is in."""
+    lib = place / "nvidia" / "nccl" / "lib"
+    lib.mkdir(parents=True)
+    source = place / "nccl.c"
+    source.write_text(FAKE % {"version": version, "body": body})
+    subprocess.run([str(CC), "-shared", "-fPIC", "-o", str(lib / "libnccl.so.2"), str(source)], check=True)
+    return place
+
+
+@needs_cc
+@pytest.mark.slow
+def test_the_jobs_env_reaches_nccl_and_its_debug_file_does_not_take_the_answer(tmp_path: Path) -> None:
+    site = fake(tmp_path, USING + " return 0;")
+    env = {"NCCL_DEBUG_FILE": str(tmp_path / "log"), "NCCL_SOCKET_IFNAME": "shell0"}
+    told = answer_of(site, env, nccl_env={"NCCL_SOCKET_IFNAME": "job0"}).nccl_answer
+    assert (told.interface, told.version) == ("job0", "2.27.7")
+    assert told.asked_with == {"NCCL_SOCKET_IFNAME": "job0"} and not (tmp_path / "log").exists()
+
+
+@needs_cc
+@pytest.mark.slow
+def test_what_is_preloaded_or_on_the_library_path_is_asked_before_the_wheel(tmp_path: Path) -> None:
+    wheel = fake(tmp_path / "wheel", "return 0;", "22005")
+    other = fake(tmp_path / "other", USING + "return 0;", "22104") / "nvidia/nccl/lib"
+    env = {"NCCL_SOCKET_IFNAME": "x"}
+    assert answer_of(wheel, env).nccl_answer.version == "2.20.5"
+    node = answer_of(wheel, {**env, "LD_LIBRARY_PATH": str(other)})
+    assert node.nccl_answer.version == node.interpreter.nccl == "2.21.4"
+    assert answer_of(wheel, {**env, "LD_PRELOAD": f"{other}/libnccl.so.2"}).nccl_answer.version == "2.21.4"
+
+
+@needs_cc
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tag", "version"), [("--disable-new-dtags", "2.20.5"), ("--enable-new-dtags", "2.21.4")]
+)
+def test_a_library_path_reaches_torch_only_where_its_own_path_is_a_runpath(
+    tmp_path: Path, tag: str, version: str
+) -> None:
+    own = fake(tmp_path / "site", "return 0;", "22005")
+    other = fake(tmp_path / "other", "return 0;", "22104") / "nvidia/nccl/lib"
+    torch = own / "torch"
+    (torch / "lib").mkdir(parents=True)
+    (torch / "__init__.py").write_text("raise SystemExit('torch is never imported')\n")
+    (torch / "version.py").write_text("__version__ = '2.8.0+cu128'\ncuda = '12.8'\n")
+    (own / "user.c").write_text("int ncclGetVersion(int *); int user(int *v) { return ncclGetVersion(v); }\n")
+    words = [str(CC), "-shared", "-fPIC", str(own / "user.c"), "-o", str(torch / "lib/libtorch_cuda.so")]
+    # The name it needs is the soname, which the fake has none of: the file's.
+    library = own / "nvidia/nccl/lib"
+    (library / "libnccl.so").symlink_to("libnccl.so.2")
+    link = ["-Wl,--no-as-needed", f"-Wl,{tag}", "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib", f"-L{library}"]
+    subprocess.run([*words, *link, "-l:libnccl.so.2"], check=True)
+    assert answer_of(own, {"LD_LIBRARY_PATH": str(other)}).nccl_answer.version == version
+
+
+@needs_cc
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("abort();", "signal 6"),
+        ("*(volatile int *)0 = 1; return 0;", "signal 11"),
+        ("exit(3);", "exit status 3"),
+        ('for (;;) puts("x");', "signal 9"),
+        ("_exit(0);", "did not answer"),
+    ],
+)
+def test_a_library_that_dies_or_talks_without_end_leaves_the_answer_unknown_alone(
+    tmp_path: Path, body: str, words: str
+) -> None:
+    node = answer_of(fake(tmp_path, body), scale=0.1)
+    assert set(node.unknown) - {"clock"} == {"nccl_answer"} and node.interpreter.path
+    assert words in node.unknown["nccl_answer"]
+
+
+@needs_cc
+@pytest.mark.slow
+def test_a_library_that_hangs_is_ended_in_time_and_nothing_of_it_is_left(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    body = f'FILE *f = fopen("{mark}", "w"); fprintf(f, "%d", getpid()); fclose(f); for (;;) pause();'
+    began = time.monotonic()
+    node = answer_of(fake(tmp_path, body), scale=0.1)
+    assert "gave no answer within" in node.unknown["nccl_answer"]
+    assert "version 22707" in node.unknown["nccl_answer"], "what it said before is told"
+    assert time.monotonic() - began < 8
+    assert not Path(f"/proc/{mark.read_text()}").exists()
+
+
+# The real library.
+
+
+def real_site() -> Path:
+    """A directory with the real libnccl as a wheel installs it; skips where it cannot be had."""
+    reason = fetched(("2.20.5",))
+    if reason:
+        pytest.skip(reason)
+    return oracle.libraries(CACHE)["2.20.5"].parents[3]
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_the_real_library_answers_as_predicted_and_names_its_failure() -> None:
+    site = real_site()
+    node = ask(
+        request_of(python=PYTHON, backend="nccl"),
+        parts=("software", "network"),
+        env={"PYTHONPATH": str(site)},
+    )
+    told, ours = node.nccl_answer, choice.by_rules(node, {})
+    assert ours is not None and (told.interface, told.address) == (ours.interface, ours.address)
+    assert told.version == "2.20.5" and told.result == 0 and told.plugins
+    none = answer_of(site, nccl_env={"NCCL_SOCKET_IFNAME": "eth7x"}).nccl_answer
+    assert (none.interface, none.result) == ("", 3)
+    assert none.errors == ("Bootstrap : no socket interface found",)
+    assert none.environment["NCCL_SOCKET_IFNAME"] == "eth7x"
+    assert not [p for p in Path("/dev/shm").glob("nccl-*") if p.stat().st_uid == os.getuid()]
