@@ -1,10 +1,28 @@
-"""How many GPUs a job sees."""
+"""GPUs from what nvidia-smi and rocm-smi print, and how many of them a job sees."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
+from ringup.facts import Gpu, GpuLink, GpuProcess, KernelEvent, NvLink
+
+MIB = 1024**2
+MOST_GPUS = 256
 _GPU_LINE = re.compile(r"^GPU (\d+): (.*?)(?: \(UUID: ([\w-]+)\))?\s*$", re.MULTILINE)
+_BUS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_NOTHING = ("N/A", "[N/A]", "[Not Supported]", "Not Supported", "[Unknown]", "")
+_TROUBLE = re.compile(
+    r"\[?(GPU requires reset|GPU is lost|Unknown Error|Insufficient Permissions)\]?", re.IGNORECASE
+)
+_LINK = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|(<inactive>))")
+_ERRORS = re.compile(r"^\s*Link (\d+): (?:Replay|Recovery|CRC) Errors: (\d+)")
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(.*)")
+_SXID = re.compile(r"SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(.*)")
 
 
 def gpu_uuids(text: str) -> list[str]:
@@ -32,6 +50,10 @@ def visible_count(total: int, cuda_visible_devices: str | None) -> int:
     """
     if cuda_visible_devices is None:
         return total
+    return min(len(_chosen(total, cuda_visible_devices)), total)
+
+
+def _chosen(total: int, cuda_visible_devices: str) -> list[str]:
     chosen: list[str] = []
     for word in cuda_visible_devices.split(","):
         name = word.strip()
@@ -43,6 +65,283 @@ def visible_count(total: int, cuda_visible_devices: str | None) -> int:
         elif not name.startswith(("GPU-", "MIG-")):
             break
         chosen.append(name)
-    if len(set(chosen)) < len(chosen):
-        return 0
-    return min(len(chosen), total)
+    return [] if len(set(chosen)) < len(chosen) else chosen
+
+
+def shown_to(
+    gpus: Sequence[Gpu], cuda_visible_devices: str | None, order: str | None = None
+) -> tuple[Gpu, ...]:
+    """
+    The GPUs, each marked whether the job sees it.
+
+    CUDA numbers by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID: where GPUs differ an index cannot be
+    told, and all count as seen.
+
+    >>> [g.is_visible for g in shown_to([Gpu(0), Gpu(1)], "1")]
+    [False, True]
+    """
+    if cuda_visible_devices is None:
+        return tuple(gpus)
+    chosen = _chosen(len(gpus), cuda_visible_devices)
+    alike = len({g.name for g in gpus}) < 2 or order == "PCI_BUS_ID"
+    if any(w.startswith("MIG-") for w in chosen) or (not alike and any(w.isdigit() for w in chosen)):
+        return tuple(gpus)
+
+    def seen(gpu: Gpu) -> bool:
+        return any(w == str(gpu.index) or (w.startswith("GPU-") and gpu.uuid.startswith(w)) for w in chosen)
+
+    return tuple(replace(g, is_visible=seen(g)) for g in gpus)
+
+
+def bus_id(text: str) -> str:
+    """
+    A PCI address as sysfs writes it, "" for anything else.
+
+    >>> bus_id("00000000:1A:00.0"), bus_id("0000:3b:00"), bus_id("x")
+    ('0000:1a:00.0', '0000:3b:00.0', '')
+    """
+    match = _BUS.fullmatch(text.strip())
+    if not match:
+        return ""
+    return f"{int(match[1] or '0', 16):04x}:{match[2]}:{match[3]}.{match[4] or '0'}".lower()
+
+
+class _Row:
+    """One line of --query-gpu: values by the names that were asked."""
+
+    def __init__(self, fields: Sequence[str], line: str) -> None:
+        # A model's name may hold a comma in theory; no other value does.
+        values = [v.strip() for v in line.split(",")]
+        extra = len(values) - len(fields)
+        if extra > 0 and "name" in fields:
+            at = fields.index("name")
+            values[at : at + extra + 1] = [",".join(values[at : at + extra + 1])]
+        if len(values) != len(fields):
+            raise ValueError(f"{len(values)} values for {len(fields)} fields")
+        self.by_name = dict(zip(fields, values, strict=True))
+        self.trouble = next(
+            (m[1] for v in values if (m := _TROUBLE.fullmatch(v)) and "Permissions" not in m[1]), ""
+        )
+
+    def text(self, name: str) -> str:
+        value = self.by_name.get(name, "")
+        return "" if value in _NOTHING or _TROUBLE.fullmatch(value) else value
+
+    def number(self, name: str) -> float | None:
+        try:
+            return float(self.text(name).split()[0])
+        except (ValueError, IndexError):
+            return None
+
+    def whole(self, name: str) -> int | None:
+        value = self.number(name)
+        return None if value is None or value != value or abs(value) > 1 << 60 else int(value)
+
+    def yes(self, name: str) -> bool | None:
+        return {"yes": True, "no": False, "enabled": True, "disabled": False}.get(self.text(name).lower())
+
+
+def parse_gpus(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
+    """
+    Answer of `nvidia-smi --query-gpu=FIELDS --format=csv,noheader,nounits`.
+
+    Lines that are no row (warnings about a GPU that does not answer) are skipped.
+
+    >>> parse_gpus(["0, NVIDIA L4, [N/A]"], ["index", "name", "gpu_recovery_action"])[0].name
+    'NVIDIA L4'
+    """
+    found = []
+    for line in lines:
+        try:
+            row = _Row(fields, line)
+        except ValueError:
+            continue
+        index = row.whole("index")
+        if index is None or not 0 <= index < MOST_GPUS:
+            continue
+        found.append(_gpu(index, row))
+    return tuple(found)
+
+
+def _gpu(index: int, row: _Row) -> Gpu:
+    reasons = row.text("clocks_throttle_reasons.active") or row.text("clocks_event_reasons.active")
+    pages = [row.whole(f"retired_pages.{n}.count") for n in ("single_bit_ecc", "double_bit")]
+    told = [p for p in pages if p is not None]
+    used = row.whole("memory.used")
+    return Gpu(
+        index=index,
+        name=row.text("name"),
+        uuid=row.text("uuid"),
+        bus_id=bus_id(row.text("pci.bus_id")),
+        memory_bytes=(row.whole("memory.total") or 0) * MIB,
+        used_bytes=None if used is None else used * MIB,
+        compute_capability=row.text("compute_cap"),
+        sm_clock_mhz=row.number("clocks.sm"),
+        max_sm_clock_mhz=row.number("clocks.max.sm"),
+        throttle_reasons=int(reasons, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", reasons) else None,
+        ecc_uncorrected=row.whole("ecc.errors.uncorrected.volatile.total"),
+        remap_pending=row.yes("remapped_rows.pending"),
+        remap_failed=row.yes("remapped_rows.failure"),
+        retired_pages=sum(told) if told else None,
+        retirement_pending=row.yes("retired_pages.pending"),
+        is_mig=row.yes("mig.mode.current"),
+        compute_mode=row.text("compute_mode"),
+        power_limit_w=row.number("power.limit"),
+        temperature_c=row.number("temperature.gpu"),
+        link_generation=row.whole("pcie.link.gen.current"),
+        max_link_generation=row.whole("pcie.link.gen.max"),
+        link_width=row.whole("pcie.link.width.current"),
+        max_link_width=row.whole("pcie.link.width.max"),
+        vbios=row.text("vbios_version"),
+        # Some releases write "state  Completed" and "status Success".
+        fabric_state=row.text("fabric.state").removeprefix("state").strip(),
+        fabric_status=row.text("fabric.status").removeprefix("status").strip(),
+        recovery_action=row.text("gpu_recovery_action"),
+        trouble=row.trouble,
+    )
+
+
+def parse_processes(lines: Iterable[str], gpus: Sequence[Gpu]) -> tuple[GpuProcess, ...]:
+    """
+    Answer of `--query-compute-apps=gpu_uuid,pid,used_memory,name`, its numbers in MiB.
+
+    >>> parse_processes(["GPU-5a, 4711, 2566, python train.py"], [Gpu(3, uuid="GPU-5a")])
+    (GpuProcess(gpu=3, pid=4711, name='python train.py', used_bytes=2690646016),)
+    """
+    index = {g.uuid: g.index for g in gpus if g.uuid}
+    found = []
+    for line in lines:
+        words = [w.strip() for w in line.split(",", 3)]
+        if len(words) == 4 and words[0] in index and words[1].isdigit() and len(words[1]) < 10:
+            used = int(words[2]) * MIB if words[2].isdigit() and len(words[2]) < 12 else None
+            found.append(GpuProcess(index[words[0]], int(words[1]), words[3][:200], used))
+    return tuple(found)
+
+
+def parse_nvlinks(status: Iterable[str], errors: Iterable[str] = ()) -> dict[int, tuple[NvLink, ...]]:
+    """
+    GPU -> its links, from `nvidia-smi nvlink --status` and `nvidia-smi nvlink -e`.
+
+    >>> parse_nvlinks(["GPU 0: NVIDIA A100 (UUID: GPU-5a)", " Link 0: 25 GB/s", " Link 1: <inactive>"],
+    ...     ["GPU 0: NVIDIA A100 (UUID: GPU-5a)", " Link 0: Replay Errors: 2", " Link 0: CRC Errors: 1"])
+    {0: (NvLink(number=0, gbyte_s=25.0, errors=3), NvLink(number=1, gbyte_s=0.0, errors=None))}
+    """
+    counted: dict[tuple[int, int], int] = {}
+    for gpu, match in _of_gpus(errors, _ERRORS):
+        counted[gpu, int(match[1])] = counted.get((gpu, int(match[1])), 0) + int(match[2])
+    found: dict[int, tuple[NvLink, ...]] = {}
+    for gpu, match in _of_gpus(status, _LINK):
+        link = NvLink(int(match[1]), float(match[2] or 0.0), counted.get((gpu, int(match[1]))))
+        found[gpu] = (*found.get(gpu, ()), link)[:64]
+    return found
+
+
+def _of_gpus(lines: Iterable[str], pattern: re.Pattern[str]) -> Iterable[tuple[int, re.Match[str]]]:
+    gpu = -1
+    for line in lines:
+        head = _GPU_LINE.match(line)
+        if head:
+            gpu = int(head[1][:6])
+        elif 0 <= gpu < MOST_GPUS and (match := pattern.match(line)):
+            yield gpu, match
+
+
+def parse_square(lines: Iterable[str]) -> dict[tuple[int, int], str]:
+    """
+    Cells between GPUs of a table such as `nvidia-smi topo -p2p r` or `topo -m`.
+
+    >>> parse_square([" GPU0 GPU1", " GPU0 X CNS", " GPU1 CNS X"])
+    {(0, 1): 'CNS', (1, 0): 'CNS'}
+    """
+    columns: list[str] = []
+    found = {}
+    for line in lines:
+        words = _ESCAPES.sub("", line).split()
+        if not columns:
+            if words[:1] == ["GPU0"] and "X" not in words:
+                columns = words
+            elif words[:2] == ["GPU0", "X"]:  # one GPU has no header worth the name
+                columns = ["GPU0"]
+            continue
+        match = re.fullmatch(r"GPU(\d{1,3})", words[0]) if words else None
+        if not match:
+            continue
+        for name, cell in zip(columns, words[1:], strict=False):
+            other = re.fullmatch(r"GPU(\d{1,3})", name)
+            if other and cell != "X":
+                found[int(match[1]), int(other[1])] = cell[:8]
+    return found
+
+
+def parse_links(peers: Iterable[str], matrix: Iterable[str] = ()) -> tuple[GpuLink, ...]:
+    """Pairs of GPUs from `topo -p2p r` and `topo -m`; of two directions the one that does not work counts."""
+    allowed, paths = parse_square(peers), parse_square(matrix)
+    found = []
+    for one, other in sorted({(min(pair), max(pair)) for pair in (*allowed, *paths)}):
+        both = [allowed.get((one, other), ""), allowed.get((other, one), "")]
+        peer = next((cell for cell in both if cell and cell != "OK"), both[0])
+        found.append(GpuLink(one, other, peer, paths.get((one, other), "")))
+    return tuple(found)
+
+
+def parse_kernel_events(lines: Iterable[str], uptime_s: float) -> tuple[KernelEvent, ...]:
+    """
+    Xid and SXid among lines of /dev/kmsg ("PRIORITY,NUMBER,MICROSECONDS,-;TEXT") or dmesg, the last of each.
+
+    >>> parse_kernel_events(["4,99,60000000,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."],
+    ...     100.0)[0].age_s
+    40.0
+    """
+    found: dict[tuple[str, str, int], KernelEvent] = {}
+    for line in lines:
+        kind: Literal["xid", "sxid"] = "xid"
+        match = _XID.search(line)
+        if not match:
+            kind, match = "sxid", _SXID.search(line)
+        if not match or len(match[2]) > 9:
+            continue
+        stamp = re.match(r"\d+,\d+,(\d{1,18}),|\[ *(\d{1,12}\.\d+)\]", line)
+        at_s = (int(stamp[1]) / 1e6 if stamp[1] else float(stamp[2])) if stamp else uptime_s
+        key = kind, bus_id(match[1]), int(match[2])
+        before = found.pop(key, None)
+        text = match[3].strip(" ,")[:200]
+        age_s = round(max(0.0, uptime_s - at_s), 1)
+        found[key] = KernelEvent(*key, text, age_s, before.count + 1 if before else 1)
+    return tuple(found.values())
+
+
+def parse_rocm_smi(text: str) -> tuple[Gpu, ...]:
+    """
+    Answer of `rocm-smi --showproductname --showbus --showmeminfo vram --json`.
+
+    Keys are as ROCm 5 and 6 write them, which differ in capitals.  Raises ValueError for anything else.
+
+    >>> parse_rocm_smi('{"card0": {"PCI Bus": "0000:E7:00.0", "VRAM Total Memory (B)": "68702699520",'
+    ...     '"Card series": "Instinct MI210"}}')[0].name
+    'Instinct MI210'
+    """
+    start = text.find("{")
+    cards: Mapping[str, Any] = json.loads(text[start:]) if start >= 0 else {}
+    found = []
+    for card, values in sorted(cards.items(), key=lambda item: (len(item[0]), item[0])):
+        match = re.fullmatch(r"card(\d{1,3})", card)
+        if not match or not isinstance(values, dict):
+            continue
+        told = {str(k).lower(): str(v) for k, v in values.items()}
+
+        def amount(key: str, told: Mapping[str, str] = told) -> int | None:
+            return int(told[key]) if told.get(key, "").isdigit() and len(told[key]) < 18 else None
+
+        found.append(
+            Gpu(
+                int(match[1]),
+                told.get("card series") or told.get("card model", ""),
+                bus_id=bus_id(told.get("pci bus", "")),
+                vendor="amd",
+                memory_bytes=amount("vram total memory (b)") or 0,
+                used_bytes=amount("vram total used memory (b)"),
+            )
+        )
+    if not found:
+        raise ValueError("rocm-smi told of no card")
+    return tuple(found)

@@ -1,0 +1,168 @@
+"""
+The PCI tree above GPUs and network cards, from sysfs (Documentation/ABI/testing/sysfs-bus-pci).
+
+An ordinary user may read all of it; what is in configuration space beyond 64 bytes (ACS) needs root.
+"""
+
+import os
+
+MOST = 400
+NVIDIA, AMD = 0x10DE, 0x1002
+GPU_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)
+NETWORK_CLASSES = (0x0200, 0x0207, 0x0280)
+VIRTUAL = ("KVM", "QEMU", "Virtual", "VMware", "Amazon EC2", "Google Compute Engine")
+WORDS = ("iommu", "intel_iommu", "amd_iommu", "arm-smmu", "pci=", "pcie_acs_override", "iommu.passthrough")
+
+
+def read(path, most=4096):
+    try:
+        with open(path, "rb") as file:
+            return file.read(most).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def number(text, base=16):
+    try:
+        return int(text, base)
+    except ValueError:
+        return 0
+
+
+def is_address(name):
+    """ "0000:18:00.0"."""
+    parts = name.replace(".", ":").split(":")
+    return len(parts) == 4 and name[-2:-1] == "." and all(p.isalnum() for p in parts)
+
+
+def of_interest(path):
+    """A GPU, an NVSwitch or a network card; virtual functions only where RDMA runs over them."""
+    kind, vendor = number(read(path + "/class")) >> 8, number(read(path + "/vendor"))
+    if kind in GPU_CLASSES and vendor in (NVIDIA, AMD):
+        return True
+    if kind in NETWORK_CLASSES:
+        return not os.path.exists(path + "/physfn") or os.path.isdir(path + "/infiniband")
+    return kind == 0x0680 and vendor == NVIDIA
+
+
+def rate(text):
+    """ "16.0 GT/s PCIe" -> 16.0; None for "Unknown" or nothing."""
+    try:
+        return float(text.split()[0])
+    except (ValueError, IndexError):
+        return None
+
+
+def width(text):
+    """Lanes; None where there is no link to speak of."""
+    lanes = number(text, 10)
+    return lanes if 0 < lanes <= 32 else None
+
+
+def total(path, name):
+    """The sum at the end of an AER statistics file, None where the kernel keeps none."""
+    for line in read(path).splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == name:
+            return number(words[1], 10)
+    return None
+
+
+def link_name(path):
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return ""
+
+
+def facts_of(path, root_name, above):
+    node = read(path + "/numa_node")
+    group = link_name(path + "/iommu_group")
+    return {
+        "bus_id": os.path.basename(path),
+        "above": above,
+        "root": root_name,
+        "vendor": number(read(path + "/vendor")),
+        "device": number(read(path + "/device")),
+        "ids": [number(read(path + "/subsystem_vendor")), number(read(path + "/subsystem_device"))],
+        "class_code": number(read(path + "/class")) >> 8,
+        "driver": link_name(path + "/driver"),
+        "numa_node": int(node) if node.isdigit() else None,
+        "link_gt_s": rate(read(path + "/current_link_speed")),
+        "max_link_gt_s": rate(read(path + "/max_link_speed")),
+        "link_width": width(read(path + "/current_link_width")),
+        "max_link_width": width(read(path + "/max_link_width")),
+        "iommu_group": int(group) if group.isdigit() else None,
+        "iommu_type": read(path + "/iommu_group/type"),
+        "correctable_errors": total(path + "/aer_dev_correctable", "TOTAL_ERR_COR"),
+        "nonfatal_errors": total(path + "/aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
+        "fatal_errors": total(path + "/aer_dev_fatal", "TOTAL_ERR_FATAL"),
+    }
+
+
+def way(real):
+    """
+    (root complex, bridges from the root port down, paths of the bridges) of a device's path in /sys/devices.
+
+    /sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0
+    """
+    parts = real.split("/")
+    roots = [k for k, part in enumerate(parts) if part.startswith("pci") and ":" in part]
+    start = roots[-1] if roots else len(parts) - 2
+    bridges = [k for k in range(start + 1, len(parts) - 1) if is_address(parts[k])]
+    return parts[start], [parts[k] for k in bridges], ["/".join(parts[: k + 1]) for k in bridges]
+
+
+def pci(root):
+    base = root + "/sys/bus/pci/devices"
+    if not os.path.isdir(root + "/sys/bus"):
+        raise OSError("/sys is not mounted")
+    found = {}
+    names = sorted(os.listdir(base)) if os.path.isdir(base) else []
+    for name in names:
+        if len(found) >= MOST or not of_interest("%s/%s" % (base, name)):
+            continue
+        real = os.path.realpath("%s/%s" % (base, name))
+        top, bridges, paths = way(real)
+        for k, path in enumerate(paths):
+            if bridges[k] not in found:
+                found[bridges[k]] = facts_of(path, top, bridges[:k])
+        found[name] = facts_of(real, top, bridges)
+    return [found[name] for name in sorted(found)]
+
+
+def cpuinfo(root):
+    """Of the first processor: /proc/cpuinfo's names and values."""
+    block = read(root + "/proc/cpuinfo", 8192).partition("\n\n")[0]
+    pairs = [line.partition(":")[::2] for line in block.splitlines()]
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def processor(root):
+    about = cpuinfo(root)
+    return {
+        "vendor": about.get("vendor_id", ""),
+        "family": number(about.get("cpu family", ""), 10),
+        "model": number(about.get("model", ""), 10),
+    }
+
+
+def virtual_machine(root):
+    """Who made this virtual machine, "" on bare metal: the processor says so, firmware names it."""
+    dmi = root + "/sys/class/dmi/id/"
+    name = "%s %s" % (read(dmi + "sys_vendor"), read(dmi + "product_name"))
+    if "hypervisor" in cpuinfo(root).get("flags", "").split():
+        return name.strip() or "unnamed"
+    # Processors other than x86 have no such flag.
+    return name if "metal" not in name and any(word in name for word in VIRTUAL) else ""
+
+
+def boot_options(root):
+    return [word[:200] for word in read(root + "/proc/cmdline").split() if word.startswith(WORDS)]
+
+
+def questions(request, root):
+    yield "pci", lambda: pci(root)
+    yield "processor", lambda: processor(root)
+    yield "virtual_machine", lambda: virtual_machine(root)
+    yield "boot_options", lambda: boot_options(root)
