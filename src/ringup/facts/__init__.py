@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ringup.facts.counters import Counters, Risen, risen
+from ringup.facts.gpu import Gpu, GpuDriver, GpuLink, GpuProcess, KernelEvent, NvLink
 from ringup.facts.nccl import NcclAnswer
 from ringup.facts.network import (
     Address,
@@ -26,6 +27,7 @@ from ringup.facts.network import (
     Route,
     SocketLimits,
 )
+from ringup.facts.pci import PciDevice, Processor
 from ringup.facts.rdma import Gid, RdmaPort, Verbs
 from ringup.facts.system import Clock, FileFact, Interpreter, Limits, Process, Space
 
@@ -37,18 +39,26 @@ __all__ = [
     "Counters",
     "FileFact",
     "Gid",
+    "Gpu",
+    "GpuDriver",
+    "GpuLink",
+    "GpuProcess",
     "Host",
     "Interface",
     "InterfaceKind",
     "Interpreter",
     "Job",
+    "KernelEvent",
     "Limits",
     "Link",
     "LinkPurpose",
     "Listener",
     "Node",
+    "NvLink",
+    "PciDevice",
     "PortRanges",
     "Process",
+    "Processor",
     "RdmaPort",
     "ReachFailure",
     "Resolution",
@@ -151,6 +161,21 @@ class Node:
     """Variables set by /etc/nccl.conf or ~/.nccl.conf, the latter winning."""
     gpu_count: int = 0
     """GPUs visible to the job; 0 where there are none."""
+    gpus: tuple[Gpu, ...] = ()
+    """All that the vendor's tool lists, hidden ones too."""
+    gpu_links: tuple[GpuLink, ...] = ()
+    gpu_processes: tuple[GpuProcess, ...] = ()
+    gpu_driver: GpuDriver = field(default_factory=GpuDriver)
+    kernel_events: tuple[KernelEvent, ...] = ()
+    """Faults of GPUs and NVSwitches in the kernel log."""
+    pci: tuple[PciDevice, ...] = ()
+    """GPUs, NVSwitches, network cards and all bridges above them."""
+    processor: Processor = field(default_factory=Processor)
+    virtual_machine: str = ""
+    """Who made the virtual machine this is; "" on bare metal."""
+    boot_options: tuple[str, ...] = ()
+    """Words of the kernel's command line about IOMMU, ACS and PCI."""
+    uptime_s: float = 0.0
     rdma_ports: tuple[RdmaPort, ...] = ()
     """In the order libibverbs lists the devices."""
     verbs: Verbs = field(default_factory=Verbs)

@@ -111,6 +111,7 @@ def questions(request, root):
     yield "machine", lambda: os.uname().machine
     yield "cpu_count", lambda: len(os.sched_getaffinity(0))
     yield "memory_bytes", lambda: memory_bytes(root)
+    yield "uptime_s", lambda: float(read(root + "/proc/uptime").split()[0])
     yield "limits", limits
     yield "ports", lambda: ports(root)
     yield "environment", environment

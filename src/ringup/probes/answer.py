@@ -28,8 +28,10 @@ from ringup.facts import (
     Limits,
     Listener,
     Node,
+    PciDevice,
     PortRanges,
     Process,
+    Processor,
     RdmaPort,
     Resolution,
     Route,
@@ -42,7 +44,7 @@ from ringup.facts import (
 from ringup.parse.frames import Frames, split_frames
 from ringup.parse.gpus import gpu_uuids, visible_count
 from ringup.parse.nccl_conf import merged
-from ringup.probes import plain
+from ringup.probes import devices, plain
 from ringup.probes.script import FIELDS
 from ringup.reach import Answer
 from ringup.units import printable
@@ -66,6 +68,11 @@ TYPES: dict[str, Any] = {
     "environment": dict[str, str],
     "gpu_count": int,
     "interfaces": tuple[Interface, ...],
+    "pci": tuple[PciDevice, ...],
+    "processor": Processor,
+    "virtual_machine": str,
+    "boot_options": tuple[str, ...],
+    "uptime_s": float,
     "rdma_ports": tuple[RdmaPort, ...],
     "verbs": Verbs,
     "bonds": tuple[Bond, ...],
@@ -236,6 +243,11 @@ def _fields_of(
         unknown.update(dict.fromkeys(FIELDS[part], f"garbage: {printable(str(error), 200)}"))
         return
     why_missing = str(facts.get("?", why_missing))
+    if part == "gpu":
+        found, missing = devices.gpu_fields(facts, why_missing)
+        values.update(found)
+        unknown.update(missing)
+        return
     for name in FIELDS[part]:
         told = "gpus" if name == "gpu_count" else name
         if told not in facts:
@@ -243,7 +255,7 @@ def _fields_of(
             continue
         try:
             if name == "gpu_count":
-                values["gpus"] = msgspec.convert(facts["gpus"], dict[str, Any])
+                values["counted gpus"] = msgspec.convert(facts["gpus"], dict[str, Any])
                 continue
             value = msgspec.convert(_prepared(name, facts[name]), TYPES[name])
             check(value)
@@ -265,7 +277,10 @@ def _decoded(frames: Frames, asked: Asked) -> tuple[dict[str, Any], dict[str, st
         return {}, dict.fromkeys([f for p in asked.parts for f in FIELDS[p]], reason), {}
     failed = plain_head.get("failed")
     failed = failed if isinstance(failed, dict) else {}
+    absent = plain_head.get("absent")
     for part in asked.parts:
+        if isinstance(absent, list) and part in absent:
+            continue  # its fields' empty defaults are the answer
         why_missing = str(failed.get(part, "the node did not tell"))
         _fields_of(part, bytes(parts.get(part, b"{}")), why_missing, values, unknown)
     return values, unknown, plain_head
@@ -341,7 +356,7 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
         values, unknown, head = _decoded(frames, asked)
     else:
         values, unknown, head = plain.decoded(frames.plain, asked.parts)
-    raw_gpus = values.pop("gpus", None)
+    raw_gpus = values.pop("counted gpus", None)
     if raw_gpus is not None and "gpu_count" not in unknown:
         environment = values.get("environment", {})
         visible = asked.env.get("CUDA_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
@@ -349,6 +364,8 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
             values["gpu_count"] = gpu_count(raw_gpus, visible)
         except (ValueError, TypeError, AttributeError) as error:
             unknown["gpu_count"] = printable(str(error), 200)
+    if "gpus" in values:
+        values["gpus"] = devices.seen_by_job(values["gpus"], values.get("environment", {}), asked.env)
     setup_error = _setup_error(frames)
     if setup_error:
         unknown.update(dict.fromkeys(AFTER_SETUP, f"--setup failed: {setup_error}"))

@@ -19,6 +19,8 @@ PARTS = {
     "system": "facts_system.py",
     "network": "facts_network.py",
     "rdma": "facts_rdma.py",
+    "gpu": "facts_gpu.py",
+    "pci": "facts_pci.py",
     "counters": "counters.py",
     "names": "facts_names.py",
     "processes": "facts_processes.py",
@@ -32,11 +34,13 @@ PARTS = {
 FIELDS = {
     "system": (
         "hostname", "boot_id", "user", "uid", "kernel", "machine", "cpu_count", "memory_bytes", "limits",
-        "ports", "environment",
+        "ports", "environment", "uptime_s",
     ),
     "network": ("interfaces", "routes", "bonds", "socket_limits"),
     "rdma": ("rdma_ports", "verbs"),
     "counters": ("counters",),
+    "gpu": ("gpus", "gpu_links", "gpu_processes", "gpu_driver", "kernel_events"),
+    "pci": ("pci", "processor", "virtual_machine", "boot_options"),
     "names": ("own_name", "fqdn", "peer_names", "reverse_lookup_s"),
     "processes": ("listeners", "leftovers"),
     "software": ("interpreter", "torchrun_on_path", "gpu_count"),
@@ -51,6 +55,8 @@ LIMITS_S = {
     "network": 3.0,
     "rdma": 3.0,
     "counters": 3.0,
+    "gpu": 8.0,
+    "pci": 3.0,
     "names": 6.0,
     "processes": 5.0,
     "software": 8.0,
@@ -59,6 +65,9 @@ LIMITS_S = {
     "home": 4.0,
 }
 """Seconds each part is given on a node; all run at once, and one that waits for the CPU gets twice that."""
+
+WHERE_PRESENT = ("gpu", "pci")
+"""Parts for which no process is started on a node that has none of it; see payload/facts.py."""
 
 LOOK_S = 3.0
 """A path that cannot be looked at for so long is on a file server that is down."""
@@ -165,7 +174,7 @@ def facts_script(
     `token` marks what is ours in its output.  `scale` stretches every limit.
     """
     limits = {part: LIMITS_S[part] * scale for part in parts}
-    asked = {**request, "parts": [*parts], "limits": limits, "setup": setup}
+    asked = {**request, "parts": [*parts], "limits": limits, "setup": setup, "where_present": WHERE_PRESENT}
     seconds = 2 * max(limits.values()) + 1  # a starved part gets twice its limit
     values = {
         "RU_TOKEN": token,
