@@ -140,9 +140,9 @@ def test_arguments_reach_the_script_word_for_word() -> None:
 
 
 def test_an_unknown_launcher_is_an_error_that_lists_the_known() -> None:
-    place = command.Place("/py", 1, 0, 1, (1,), "", "127.0.0.1", 29500, "r", "/d")
+    place = command.Place("/py", 1, 0, 1, (1,), "", "127.0.0.1", 29500, "r")
     with pytest.raises(LaunchError) as error:
-        command.words(place, job(launcher="mpirun"))
+        command.start(place, job(launcher="mpirun"))
     assert "torchrun" in error.value.hint
 
 

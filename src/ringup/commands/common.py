@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -107,9 +108,37 @@ def environment_from(pairs: list[str]) -> dict[str, str]:
     return found
 
 
+def launcher_words(text: str) -> tuple[str, ...]:
+    """
+    `--launcher-args` as words, quoted as in a shell.
+
+    Raises UsageError for a quote that is not closed.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(
+            f"--launcher-args {text!r}: {error}", hint="quote it as in a shell: '--a 1 --b \"x y\"'"
+        ) from error
+
+
+def without_command(launcher: str, words: list[str]) -> list[str]:
+    """
+    LLaMA-Factory's own command left out: the file it is given is what must be on every node.
+
+    >>> without_command("llamafactory", ["llamafactory-cli", "train", "sft.yaml", "learning_rate=1e-5"])
+    ['sft.yaml', 'learning_rate=1e-5']
+    """
+    if launcher == "llamafactory":
+        for own in ("llamafactory-cli", "train"):
+            words = words[1:] if words[:1] == [own] and len(words) > 1 else words
+    return words
+
+
 def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
     """The job as asked; `words` are the script and its arguments (for `run`)."""
-    script, *arguments = words or [""]
+    launcher = getattr(args, "launcher", "torchrun")
+    script, *arguments = without_command(launcher, words or [""])
     env = environment_from(args.env)
     port = env.get("MASTER_PORT", "")
     if port and not (port.isdigit() and 0 < int(port) < 65536):
@@ -121,7 +150,8 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
         setup=args.setup,
         python=args.python,
         nproc=getattr(args, "nproc", None) or 0,
-        launcher=getattr(args, "launcher", "torchrun"),
+        launcher=launcher,
+        launcher_arguments=launcher_words(getattr(args, "launcher_args", "")),
         backend=args.backend,
         rendezvous=getattr(args, "rdzv", "static"),
         port=int(port) if port else 0,

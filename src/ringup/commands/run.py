@@ -20,6 +20,7 @@ from ringup.errors import UsageError
 from ringup.facts import Cluster, Host
 from ringup.launch import Event
 from ringup.plan import Plan
+from ringup.plan.command import LAUNCHERS
 from ringup.reach import Reach
 from ringup.rules import Finding
 
@@ -33,10 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job")
     group.add_argument("--nproc", type=positive, metavar="N", help="ranks per node (default: visible GPUs)")
     group.add_argument(
-        "--with", dest="launcher", choices=("torchrun",), default="torchrun", help="what starts the ranks"
+        "--with",
+        dest="launcher",
+        choices=LAUNCHERS,
+        default="torchrun",
+        help="what starts the ranks (torchrun)",
     )
     group.add_argument(
-        "--rdzv", choices=("static", "c10d"), default="static", help="torchrun's rendezvous (static)"
+        "--launcher-args", default="", metavar="'...'", help="options for the launcher itself, as one word"
+    )
+    group.add_argument(
+        "--rdzv",
+        choices=("static", "c10d"),
+        default="static",
+        help="rendezvous of what torchrun is in (static)",
     )
     group.add_argument("--dry-run", action="store_true", help="print what each node would execute, and stop")
     group.add_argument("--anyway", action="store_true", help="start despite errors")

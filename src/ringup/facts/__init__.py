@@ -159,8 +159,6 @@ class Node:
     """NCCL_*, GLOO_*, TORCH_*, PET_*, ... already set in the shell the job gets."""
     nccl_conf: Mapping[str, str] = field(default_factory=dict)
     """Variables set by /etc/nccl.conf or ~/.nccl.conf, the latter winning."""
-    nccl_answer: NcclAnswer = field(default_factory=NcclAnswer)
-    """What the job's own libnccl said here; empty where the job would not use NCCL."""
     gpu_count: int = 0
     """GPUs visible to the job; 0 where there are none."""
     gpus: tuple[Gpu, ...] = ()
@@ -221,6 +219,8 @@ class Link:
 
     `bound` says how the socket was opened: "routed" as NCCL and Gloo do it, "source" bound
     to an address of `src_interface`, "device" bound to the device (only to explain a failure).
+    nccl_answer: NcclAnswer = field(default_factory=NcclAnswer)
+    """What the job's own libnccl said here; empty where the job would not use NCCL."""
     `src_interface` of a routed attempt is the one the kernel chose, "" where it could not say.
     """
 
@@ -263,6 +263,8 @@ class Job:
     nproc: int = 0
     """Ranks per node; 0 means the visible GPUs of each node."""
     launcher: str = "torchrun"
+    launcher_arguments: tuple[str, ...] = ()
+    """Options of the user for the launcher itself; the last word in its command line."""
     backend: str = ""
     rendezvous: Literal["static", "c10d"] = "static"
     port: int = 0
@@ -271,6 +273,11 @@ class Job:
     """`--env` of the user; wins over everything."""
     debug: bool = False
     link_gbit_s: float | None = None
+
+    @property
+    def launcher_package(self) -> str:
+        """The distribution the launcher comes in, "" where it is torch's own or none is needed."""
+        return "" if self.launcher in ("", "torchrun", "python", "launch", "spawn") else self.launcher
 
 
 @dataclass(frozen=True)

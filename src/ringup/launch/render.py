@@ -42,7 +42,7 @@ def render(plan: Plan, *, lease_s: float = 20.0, grace_s: float = 3.0) -> Render
     """Orders and text for every node."""
     orders = {n.node: order(plan, n, lease_s=lease_s, grace_s=grace_s) for n in plan.nodes}
     reasons = {v.name: v.because for v in plan.env}
-    text = "\n\n".join(_node_text(name, told, reasons) for name, told in orders.items())
+    text = "\n\n".join(_node_text(n.node, orders[n.node], {**n.reasons, **reasons}) for n in plan.nodes)
     return Rendered(orders, text)
 
 

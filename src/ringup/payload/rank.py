@@ -24,6 +24,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 END_WITHIN_S = 2.0
 TERM_ONCE_S = 30.0
 """torchrun and the guard may both ask for the end; a rank that saves its state then hears it once."""
+LOCAL_RANK_OPTIONS = ("--local-rank", "--local_rank")
+LONGEST_SCRIPT_BYTES = 4 << 20
 
 
 def words():
@@ -36,7 +38,25 @@ def words():
     readable = is_module or (script.endswith(".py") and os.access(script, os.R_OK) and os.path.isfile(script))
     if os.environ.get("RINGUP_STACKS") != "0" and readable and os.path.isfile(runner):
         what.insert(0, runner)
-    return [sys.executable, "-u"] + what + sys.argv[1:]
+    return [sys.executable, "-u"] + what + [spelled(word, script) for word in sys.argv[1:]]
+
+
+def spelled(word, script):
+    """
+    `--local-rank=K` or `--local_rank=K` of a launcher (torch 2, torch 1 and DeepSpeed) as the script has it.
+
+    Where it names neither, or both, the launcher's word stays; so does every other word.
+    """
+    option, equals, value = word.partition("=")
+    if option not in LOCAL_RANK_OPTIONS or not equals or value != os.environ.get("LOCAL_RANK"):
+        return word
+    try:
+        with open(script, "rb") as file:
+            text = file.read(LONGEST_SCRIPT_BYTES)
+    except OSError:
+        return word
+    named = [known for known in LOCAL_RANK_OPTIONS if known.encode() in text]
+    return named[0] + equals + value if len(named) == 1 else word
 
 
 def connect():
@@ -210,8 +230,49 @@ def end_alike(status):
     os._exit(128 + number)
 
 
+def become(rank, local_rank):
+    """Take a rank's numbers: RANK and LOCAL_RANK, and wherever a variable or an argument asks for them."""
+    os.setsid()
+    numbers = {"{rank}": str(rank), "{local_rank}": str(local_rank)}
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank))
+    for name, value in list(os.environ.items()):
+        if value in numbers:
+            os.environ[name] = numbers[value]
+    for i, word in enumerate(sys.argv):
+        for asked, number in numbers.items():
+            word = word.replace(asked, number)
+        sys.argv[i] = word
+
+
+def be_every_rank():
+    """
+    Where there is no launcher: fork a shim for each rank of this node; comes back in each of them.
+
+    The starter itself ends with the first failure's code, once all have ended.  Who ends the others
+    when one fails is the guard, to which every shim is connected.
+    """
+    first, count = os.environ.pop("RINGUP_RANKS").split(":")
+    ranks = set()
+    for local_rank in range(int(count)):
+        pid = os.fork()
+        if pid == 0:
+            become(int(first) + local_rank, local_rank)
+            return
+        ranks.add(pid)
+    for name in PASSED_ON:  # the guard tells each shim itself
+        signal.signal(getattr(signal, name), lambda number, frame: None)
+    failed = 0
+    while ranks:
+        pid, status = os.waitpid(-1, 0)
+        ranks.discard(pid)
+        failed = failed or status
+    os._exit(os.WEXITSTATUS(failed) if os.WIFEXITED(failed) else 128 + os.WTERMSIG(failed))
+
+
 def main():
     """Be the parent of one rank."""
+    if "RINGUP_RANKS" in os.environ:
+        be_every_rank()
     guard = connect()
     if guard is None:
         command = words()

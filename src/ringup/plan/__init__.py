@@ -41,6 +41,8 @@ class NodePlan:
     words: tuple[str, ...]
     env: Mapping[str, str]
     """Everything set for the job, the plan's and the user's, complete."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why the launcher needs those variables that are neither the plan's nor the user's."""
     unset: tuple[str, ...] = ()
     chdir: str = ""
     setup: str = ""

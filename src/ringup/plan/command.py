@@ -1,7 +1,6 @@
 """
 The words each node executes, one function a launcher.
 
-Sources: torch 2.13 `torch/distributed/run.py`, `launcher/api.py`, `elastic/rendezvous/`.
 Words are never joined here; a shell never sees them.
 """
 
@@ -12,95 +11,98 @@ from dataclasses import dataclass
 
 from ringup.errors import LaunchError
 from ringup.facts import Job
+from ringup.plan.launchers import LLAMAFACTORY_MODULE, SHIM, Place, Start, bare, torch
 
-SHIM = "rank.py"
-"""File in a node's run directory that starts one rank and keeps its own exit code."""
+__all__ = ["LAUNCHERS", "SHIM", "Launcher", "Place", "Start", "known", "program", "start"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where on the cluster one node's words run."""
+class Launcher:
+    """One way to start the ranks of a node."""
 
-    python: str
-    node_count: int
-    node_rank: int
-    nproc: int
-    nproc_all: tuple[int, ...]
-    address: str
-    """This node's own address on the chosen network, "" when unknown."""
-    master_addr: str
-    master_port: int
-    run_id: str
-    run_dir: str
+    start: Callable[[Place, Job], Start]
+    rendezvous: tuple[str, ...] = ("static",)
+    is_even: bool = False
+    """Whether every node must have the same number of ranks."""
+    is_bare: bool = False
+    """Whether there is no launcher that could take options."""
+    by_node: bool = False
+    """Whether one process a node is the default, and not one a GPU."""
+    note: str = ""
+    """What a user who knows the launcher would not expect."""
 
 
-def torchrun_static(place: Place, job: Job) -> tuple[str, ...]:
+BOTH = ("static", "c10d")
+
+LAUNCHERS: dict[str, Launcher] = {
+    "torchrun": Launcher(torch.torchrun, BOTH),
+    "accelerate": Launcher(
+        torch.accelerate,
+        BOTH,
+        is_even=True,
+        note="no node's accelerate config is used: precision is what the script says, or --launcher-args",
+    ),
+    "deepspeed": Launcher(bare.deepspeed, note="deepspeed: its launcher of one node, without pdsh and ssh"),
+    "colossalai": Launcher(
+        torch.colossalai, BOTH, note="colossalai run: what it starts on each node, without its own ssh"
+    ),
+    "llamafactory": Launcher(
+        torch.llamafactory,
+        BOTH,
+        note="llamafactory-cli: what it starts on each node, torchrun and its module",
+    ),
+    "jax": Launcher(bare.jax, is_bare=True, by_node=True),
+    "python": Launcher(bare.python, is_bare=True),
+    "launch": Launcher(torch.launch, BOTH),
+    "spawn": Launcher(
+        bare.spawn,
+        is_even=True,
+        is_bare=True,
+        note="mp.spawn: one process a node; ranks share their node's prefix and log file",
+    ),
+}
+"""`--with NAME` -> how a node is started."""
+
+
+def known(job: Job) -> Launcher:
     """
-    `torchrun` with static rendezvous: the store listens on exactly the address and port given.
+    The job's launcher.
 
-    Unlike c10d it never joins a stranger's listener, never asks the host name, and keeps
-    the node order (torch 2.13 `static_tcp_rendezvous.py`).
-    """
-    return (
-        place.python,
-        "-m",
-        "torch.distributed.run",
-        f"--nnodes={place.node_count}",
-        f"--nproc-per-node={place.nproc}",
-        f"--node-rank={place.node_rank}",
-        f"--master-addr={place.master_addr}",
-        f"--master-port={place.master_port}",
-        "--rdzv-conf=timeout=300",
-        "--max-restarts=0",
-        f"{place.run_dir}/{SHIM}",
-        *job.arguments,
-    )
-
-
-def torchrun_c10d(place: Place, job: Job) -> tuple[str, ...]:
-    """
-    `torchrun` with c10d rendezvous, done right.
-
-    `is_host` says who hosts the store, which torch otherwise guesses from the host name's
-    addresses alone; `--local-addr` is what the others are told instead of getfqdn()
-    (torch 2.13 `rendezvous/utils.py`, `rendezvous/api.py`).  Node order is torch's, not ours.
-    """
-    endpoint = place.master_addr if ":" not in place.master_addr else f"[{place.master_addr}]"
-    local = (f"--local-addr={place.address}",) if place.address else ()
-    return (
-        place.python,
-        "-m",
-        "torch.distributed.run",
-        f"--nnodes={place.node_count}",
-        f"--nproc-per-node={place.nproc}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={endpoint}:{place.master_port}",
-        f"--rdzv-id={place.run_id}",
-        f"--rdzv-conf=is_host={int(place.node_rank == 0)},join_timeout=300,read_timeout=60",
-        *local,
-        "--max-restarts=0",
-        f"{place.run_dir}/{SHIM}",
-        *job.arguments,
-    )
-
-
-def torchrun(place: Place, job: Job) -> tuple[str, ...]:
-    """`torchrun`, with the rendezvous the job asks for."""
-    return torchrun_c10d(place, job) if job.rendezvous == "c10d" else torchrun_static(place, job)
-
-
-LAUNCHERS: dict[str, Callable[[Place, Job], tuple[str, ...]]] = {"torchrun": torchrun}
-"""`--with NAME` -> the function that gives a node's words."""
-
-
-def words(place: Place, job: Job) -> tuple[str, ...]:
-    """
-    What one node executes.
-
-    Raises LaunchError for a launcher that is not known or cannot do what is asked.
+    Raises LaunchError for one that is not known.
     """
     if job.launcher not in LAUNCHERS:
         raise LaunchError(
             f"no launcher {job.launcher!r}", hint="--with takes one of: " + ", ".join(sorted(LAUNCHERS))
         )
-    return LAUNCHERS[job.launcher](place, job)
+    return LAUNCHERS[job.launcher]
+
+
+def start(place: Place, job: Job) -> Start:
+    """
+    What one node executes, and the variables this needs there.
+
+    Raises LaunchError for a launcher that is not known or cannot do what is asked.
+    """
+    launcher = known(job)
+    if job.rendezvous not in launcher.rendezvous:
+        raise LaunchError(
+            f"{job.launcher} has no {job.rendezvous} rendezvous",
+            hint="leave --rdzv out, or take --with torchrun",
+        )
+    if launcher.is_even and len(set(place.nproc_all)) > 1:
+        counts = ", ".join(map(str, place.nproc_all))
+        raise LaunchError(
+            f"{job.launcher} cannot start different numbers of ranks on the nodes ({counts})",
+            hint="give all the same with --nproc, or take --with torchrun",
+        )
+    if launcher.is_bare and job.launcher_arguments:
+        raise LaunchError(
+            f"--with {job.launcher} has no launcher that could take --launcher-args",
+            hint="options of the script go behind it",
+        )
+    return launcher.start(place, job)
+
+
+def program(job: Job, script: str) -> str:
+    """What the shim is told to run (RINGUP_SCRIPT): `script` is the path of the job's own."""
+    return f"-m {LLAMAFACTORY_MODULE}" if job.launcher == "llamafactory" else script

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringup import gloo
-from ringup.facts import Cluster, Node
+from ringup.facts import Cluster, Job, Node
 from ringup.nccl import choice
 from ringup.plan import EnvVar, NodePlan, Plan, command, devices
 from ringup.plan.devices import user_value
@@ -67,7 +67,7 @@ def decide(cluster: Cluster, run_id: str = "") -> Plan | None:
     pins, notes = pin_interfaces(cluster, network)
     undecided: list[str] = []
     env = (*pins, *devices.variables(cluster, undecided))
-    ranks = [job.nproc or n.host.slots or n.gpu_count or 1 for n in nodes]
+    ranks = rank_counts(cluster)
     plan = Plan(
         run_id=run_id,
         job=job,
@@ -76,7 +76,9 @@ def decide(cluster: Cluster, run_id: str = "") -> Plan | None:
         master_addr=head_address,
         master_port=port,
         world_size=sum(ranks),
-        notes=tuple(notes + port_notes(cluster, port) + network_notes(cluster, network)),
+        notes=tuple(
+            notes + port_notes(cluster, port) + network_notes(cluster, network) + launcher_notes(job)
+        ),
         open=tuple(undecided),
         avoided=avoided(cluster, network, port, pins),
     )
@@ -222,6 +224,12 @@ def network_notes(cluster: Cluster, network: Network | None) -> list[str]:
     return [f"ranks meet on {where} (head {network.addresses[cluster.head.name]})"]
 
 
+def launcher_notes(job: Job) -> list[str]:
+    """What is done otherwise than the launcher's own command does it."""
+    note = command.known(job).note
+    return [note] if note else []
+
+
 def avoided(cluster: Cluster, network: Network | None, port: int, pins: Sequence[EnvVar]) -> dict[str, str]:
     """Finding subject -> how this plan avoids it."""
     words: dict[str, str] = {}
@@ -248,20 +256,10 @@ def node_plan(
     node, job = cluster.nodes[rank], plan.job
     run_dir = posixpath.join(node.cache.path or "/tmp/ringup", f"{plan.run_id or 'RUN'}-{rank}")
     address = network.addresses[node.name] if network else LOOPBACK
-    place = command.Place(
-        python=node.interpreter.path,
-        node_count=len(cluster.nodes),
-        node_rank=rank,
-        nproc=ranks[rank],
-        nproc_all=tuple(ranks),
-        address=address,
-        master_addr=plan.master_addr,
-        master_port=plan.master_port,
-        run_id=plan.run_id,
-        run_dir=run_dir,
-    )
+    begun = command.start(place_of(plan, node, rank, ranks, address, run_dir), job)
     env = {v.name: v.value for v in plan.env if v.node in (None, node.name)}
-    env["RINGUP_SCRIPT"] = posixpath.join(job.chdir, job.script)
+    env |= {v.name: v.value for v in begun.env}
+    env["RINGUP_SCRIPT"] = command.program(job, posixpath.join(job.chdir, job.script))
     env |= {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
     stale = [k for k in node.environment if k.startswith(STALE) or k in RANK_VARIABLES]
     return NodePlan(
@@ -271,10 +269,42 @@ def node_plan(
         first_rank=sum(ranks[:rank]),
         interface=network.interfaces[node.name] if network else "",
         address=address,
-        words=command.words(place, job),
+        words=begun.words,
         env=env,
+        reasons={v.name: v.because for v in begun.env},
         unset=tuple(sorted(set(stale) - set(job.env))),
         chdir=job.chdir,
         setup=job.setup,
         run_dir=run_dir,
     )
+
+
+def place_of(
+    plan: Plan, node: Node, rank: int, ranks: Sequence[int], address: str, run_dir: str
+) -> command.Place:
+    """Where a node's launcher runs."""
+    job = plan.job
+    visible = job.env.get("CUDA_VISIBLE_DEVICES") or node.environment.get("CUDA_VISIBLE_DEVICES", "")
+    return command.Place(
+        python=node.interpreter.path,
+        node_count=len(ranks),
+        node_rank=rank,
+        nproc=ranks[rank],
+        nproc_all=tuple(ranks),
+        address=address,
+        master_addr=plan.master_addr,
+        master_port=plan.master_port,
+        run_id=plan.run_id,
+        run_dir=run_dir,
+        shim=posixpath.join(run_dir, command.SHIM),
+        devices=tuple(d.strip() for d in visible.split(",") if d.strip()),
+        gpu_count=node.gpu_count,
+    )
+
+
+def rank_counts(cluster: Cluster) -> list[int]:
+    """Ranks on each node: as asked, else one a visible GPU; where one process has all GPUs, one."""
+    job = cluster.job
+    if command.known(job).by_node:
+        return [job.nproc or 1] * len(cluster.nodes)
+    return [job.nproc or n.host.slots or n.gpu_count or 1 for n in cluster.nodes]
