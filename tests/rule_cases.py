@@ -254,6 +254,7 @@ for kind in (
     "ssh-key-exchange-hangs",
     "ssh-long-answer-lost",
     "ssh-failed",
+    "srun-failed",
     "no-answer",
 ):
     FIRES[kind] = lambda kind=kind: c.cluster(c.plain(0), c.unreached("node1", kind))  # type: ignore[misc]

@@ -88,7 +88,7 @@ def errors_of(name: str, size: int = 65536) -> tuple[ssh.Errors, bytes]:
 )
 def test_ssh_words_of_every_failure_are_understood(name: str, kind: str, words: str, size: int) -> None:
     errors, _ = errors_of(name, size)
-    failure = ssh.ended_early(errors, 255, "")
+    failure = errors.ended_early(255, "")
     assert failure.kind == kind
     assert words in failure.words
 
@@ -96,7 +96,7 @@ def test_ssh_words_of_every_failure_are_understood(name: str, kind: str, words: 
 @pytest.mark.parametrize("name", ["long-packets-dropped", "long-packets-dropped-outgoing"])
 def test_a_hanging_key_exchange_is_told_from_a_dead_node(name: str) -> None:
     errors, _ = errors_of(name)
-    failure = ssh.stuck(errors, 10.0)
+    failure = errors.stuck(10.0)
     assert failure.kind == "ssh-key-exchange-hangs"
     assert "10.0.0.11" in failure.words
 
@@ -104,7 +104,7 @@ def test_a_hanging_key_exchange_is_told_from_a_dead_node(name: str) -> None:
 def test_a_silent_proxy_is_not_blamed_on_the_node() -> None:
     errors = ssh.Errors()
     errors.feed(b"debug1: Executing proxy command: exec ssh -W '[10.0.0.11]:22' jump\r\n")
-    failure = ssh.stuck(errors, 10.0)
+    failure = errors.stuck(10.0)
     assert failure.kind == "ssh-timeout"
     assert "cannot be told" in failure.words
 
@@ -122,7 +122,7 @@ def test_chatter_of_ssh_is_taken_out_and_the_rest_kept(size: int) -> None:
 def test_a_lost_connection_is_not_blamed_on_what_the_program_said() -> None:
     errors, _ = errors_of("fine")
     errors.feed(b"RuntimeError: Connection refused\nclient_loop: send disconnect: Broken pipe\r\n")
-    failure = ssh.lost(errors, 255, str)
+    failure = errors.lost(255, str)
     assert failure.kind == "ssh-failed"
     assert failure.words == "connection lost: client_loop: send disconnect: Broken pipe"
 
@@ -130,18 +130,18 @@ def test_a_lost_connection_is_not_blamed_on_what_the_program_said() -> None:
 def test_a_node_that_went_silent_is_a_timeout() -> None:
     errors, _ = errors_of("fine")
     errors.feed(b"Timeout, server 10.0.0.11 not responding.\r\n")
-    assert ssh.lost(errors, 255, str).kind == "ssh-timeout"
+    assert errors.lost(255, str).kind == "ssh-timeout"
 
 
 def test_a_killed_client_is_told_by_its_signal() -> None:
-    failure = ssh.lost(ssh.Errors(), -9, lambda n: signal.Signals(n).name)
+    failure = ssh.Errors().lost(-9, lambda n: signal.Signals(n).name)
     assert failure.words == "the ssh client was ended by SIGKILL"
 
 
 def test_words_of_a_hostile_node_are_made_safe_and_short() -> None:
     errors = ssh.Errors()
     errors.feed(b"\x1b]0;owned\x07" + b"A" * 100_000 + b"\r\n")
-    words = ssh.ended_early(errors, 255, "").words
+    words = errors.ended_early(255, "").words
     assert words.isprintable()
     assert len(words) < 1000
 

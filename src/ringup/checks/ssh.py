@@ -246,6 +246,28 @@ def ssh_failed(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
+@check("srun-failed", reads=())
+def srun_failed(cluster: Cluster) -> Iterator[Finding]:
+    """
+    Slurm could not start a step of one task on a node of the allocation, or the step was lost.
+
+    Why: inside an allocation `srun` is the way to the nodes; a job has no other.
+
+    Fix: `srun --overlap -N1 -n1 -w NODE hostname`; when the node is gone, a new allocation; without
+    a working srun, `--ssh-config ~/.ssh/config` reaches the nodes by ssh.
+
+    In logs: `srun: error: Unable to create step for job`
+    """
+    yield from failed(
+        cluster,
+        "srun-failed",
+        "a step of one task on the node",
+        "see what srun says; when the node is gone, ask for a new allocation",
+        "srun --overlap -N1 -n1 -w HOST hostname",
+        "sinfo -n HOST -o '%n %T %E'",
+    )
+
+
 @check("no-answer", reads=())
 def no_answer(cluster: Cluster) -> Iterator[Finding]:
     """

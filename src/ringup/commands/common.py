@@ -86,7 +86,10 @@ def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
         return hosts_module.read_hostfile(text)
     if args.local is not None:
         return hosts_module.local_nodes(args.local)
-    return hosts_module.from_allocation(os.environ) or hosts_module.this_machine()
+    allocated = hosts_module.from_allocation(os.environ)
+    for note in hosts_module.notes(os.environ) if allocated else ():
+        say(f"note: {note}", quiet=args.quiet)
+    return allocated or hosts_module.this_machine()
 
 
 def environment_from(pairs: list[str]) -> dict[str, str]:

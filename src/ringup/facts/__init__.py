@@ -84,6 +84,7 @@ ReachFailure = Literal[
     "ssh-key-exchange-hangs",
     "ssh-long-answer-lost",
     "ssh-failed",
+    "srun-failed",
     "no-answer",
 ]
 """How a node was not reached; each is also the name of a rule."""
@@ -103,6 +104,8 @@ class Host:
     slots: int = 0
     local: bool = False
     address: str = ""
+    in_slurm: bool = False
+    """Of the Slurm allocation we run in, so `srun` is the way to it."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable
 
 from ringup.facts import Host
-from ringup.hosts.allocation import from_allocation
+from ringup.hosts.allocation import from_allocation, notes
 from ringup.hosts.hostfile import LONGEST_HOSTFILE, read_hostfile
 from ringup.hosts.nodeset import LONGEST_NAME, MOST_NODES, NAME, expand, refuse
 
@@ -26,6 +26,7 @@ __all__ = [
     "from_allocation",
     "local_nodes",
     "names",
+    "notes",
     "read_hostfile",
     "this_machine",
 ]

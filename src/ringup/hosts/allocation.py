@@ -38,11 +38,29 @@ def _slurm(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
     if not nodes:
         return None
-    found = expand(nodes)
+    tasks, task = environ.get("SLURM_STEP_NUM_TASKS", ""), environ.get("SLURM_PROCID", "")
+    if tasks.isdigit() and int(tasks) > 1:
+        refuse(
+            f"this is task {printable(task, 10)} of {tasks[:10]} that srun started, and each of them would "
+            "start the whole job",
+            "call ringup once, in the batch script or in salloc's shell, without srun before it",
+        )
+    found = tuple(dataclasses.replace(host, in_slurm=True) for host in expand(nodes))
     slots = [*_slurm_counts(environ.get("SLURM_TASKS_PER_NODE", ""))]
     if len(slots) != len(found):
         return found
     return tuple(dataclasses.replace(host, slots=n) for host, n in zip(found, slots, strict=True))
+
+
+def notes(environ: Mapping[str, str]) -> list[str]:
+    """What somebody who asked Slurm for these nodes should know, a sentence each."""
+    tasks = environ.get("SLURM_NTASKS_PER_NODE", "")
+    if environ.get("SLURM_JOB_NODELIST") and tasks.isdigit() and int(tasks) > 1:
+        return [
+            f"ntasks-per-node is {tasks[:10]}: a launcher such as torchrun wants one task a node, and that is "
+            "what is started; --nproc says how many ranks"
+        ]
+    return []
 
 
 def _slurm_counts(text: str) -> Iterator[int]:

@@ -8,7 +8,7 @@ import os
 import selectors
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 CHUNK_BYTES = 65536
 LAST_CHUNKS = 64
@@ -31,6 +31,7 @@ class Client:
         on_stdout: Callable[[bytes], None],
         on_stderr: Callable[[bytes], None],
         on_end: Callable[[int], None],
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self._selector = selector
         self._on_end = on_end
@@ -48,6 +49,7 @@ class Client:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
+            env=env,
         )
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._pipes = (self._process.stdin, self._process.stdout, self._process.stderr)

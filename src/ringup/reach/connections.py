@@ -10,6 +10,7 @@ how far ssh got cannot be learnt from it.  Node sets stay ClusterShell's.
 
 from __future__ import annotations
 
+import os
 import resource
 import selectors
 import time
@@ -18,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from ringup.facts import Host, Unreached
-from ringup.reach import Answer, Listener, boot, ssh
-from ringup.reach.session import Request, Session
+from ringup.reach import Answer, Listener, boot, srun, ssh
+from ringup.reach.session import Request, Session, Way
 from ringup.reach.witness import OVERDUE_S, Witness
 from ringup.units import show_bytes, show_seconds
 
@@ -68,8 +69,15 @@ class Connections:
 
     def _session(self, host: Host) -> Session:
         token = boot.new_token()
+        return Session(host, self._way(host, token), token, self._selector)
+
+    def _way(self, host: Host, token: str) -> Way:
+        """This machine's shell, a step of the allocation, or ssh."""
         if host.local:
-            return Session(host, ["sh", "-c", boot.loop_script(token)], token, self._selector)
+            return Way(["sh", "-c", boot.loop_script(token)], is_ssh=False)
+        if host.in_slurm and not self._ssh_config and srun.is_here(os.environ):
+            argv = srun.command(host, self.hosts, boot.loop_script(token), os.environ)
+            return Way(argv, srun.Errors, srun.environment(os.environ), is_ssh=False)
         argv, shared_argv = (
             ssh.command(
                 host,
@@ -80,7 +88,7 @@ class Connections:
             )
             for shared in (False, True)
         )
-        return Session(host, argv, token, self._selector, shared_argv)
+        return Way(argv, shared_argv=shared_argv)
 
     def _begin_waiting(self) -> None:
         """Open what the window allows, in the order of the nodes."""
@@ -322,7 +330,7 @@ class _Question:
 
     def _overdue(self) -> Unreached:
         if self._session.state == "connecting" and not self._session.is_local:
-            return ssh.stuck(self._session.errors, self._deadline_s)
+            return self._session.errors.stuck(self._deadline_s)
         if self._session.is_running_program:
             return Unreached("no-answer", "not asked: a program runs on this node's connection")
         came = f"{show_bytes(len(self._stdout))} came" if self._stdout else "nothing came"

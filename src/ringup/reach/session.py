@@ -7,7 +7,8 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from ringup.facts import Host, Unreached
@@ -39,6 +40,41 @@ class Sink(Protocol):
         """The end."""
 
 
+class Errors(Protocol):
+    """The stderr of the client that reaches a node: takes its own lines out and knows what they mean."""
+
+    phase: ssh.Phase
+
+    def feed(self, data: bytes) -> bytes:
+        """What is the node's."""
+
+    def was_dropped(self) -> bool:
+        """Whether a second try may succeed."""
+
+    def ended_early(self, code: int, noise: str) -> Unreached:
+        """Why the client ended before the node's shell had answered."""
+
+    def stuck(self, silent_s: float) -> Unreached:
+        """Why nothing comes."""
+
+    def lost(self, code: int, show_signal: Callable[[int], str]) -> Unreached:
+        """Why a client that had served ended."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a node is reached: the client's words, and who reads its stderr."""
+
+    argv: Sequence[str]
+    errors: Callable[[], Errors] = ssh.Errors
+    env: Mapping[str, str] | None = None
+    """What the client is started with; None: what we were."""
+    shared_argv: Sequence[str] = ()
+    """What to try once when the key is refused: the connection that the user has open already."""
+    is_ssh: bool = True
+    """Whether a login comes first, which may hang, and two connections can be compared."""
+
+
 class Request:
     """A script on its way; `body` is what follows it on stdin."""
 
@@ -67,15 +103,14 @@ class Session:
     def __init__(
         self,
         host: Host,
-        argv: Sequence[str],
+        way: Way,
         token: str,
         selector: selectors.BaseSelector,
-        shared_argv: Sequence[str] = (),
     ) -> None:
         self.host = host
         self.state: Literal["waiting", "connecting", "ready", "dead"] = "waiting"
         self.failure: Unreached | None = None
-        self.errors = ssh.Errors()
+        self.errors = way.errors()
         self.noise = b""
         self.began = 0.0
         self.not_before = 0.0
@@ -87,9 +122,7 @@ class Session:
         self.client: Client | None = None
         self.current: Request | None = None
         self.queue: deque[Request] = deque()
-        self._argv = list(argv)
-        self._shared_argv = list(shared_argv)
-        """What to try once when the key is refused: the connection that the user has open already."""
+        self._way = way
         self._selector = selector
         self._stdout = boot.MarkedStream(token)
         self._stderr = boot.MarkedStream(token)
@@ -107,7 +140,8 @@ class Session:
     @property
     def is_logging_in(self) -> bool:
         """Whether it is on its way, and the login is not done."""
-        return self.state == "connecting" and (self.is_local or self.errors.phase is not ssh.Phase.LOGGED_IN)
+        is_through = self._way.is_ssh and self.errors.phase is ssh.Phase.LOGGED_IN
+        return self.state == "connecting" and not is_through
 
     @property
     def is_running_program(self) -> bool:
@@ -117,7 +151,7 @@ class Session:
     def is_overdue(self, now: float, silent_s: float) -> bool:
         """Whether a script was sent over ssh and nothing came for so long."""
         waits = self.state == "ready" and self.current is not None and self.current.kind == "ask"
-        return waits and not self.is_local and now - max(self.heard, self.sent) > silent_s
+        return waits and self._way.is_ssh and now - max(self.heard, self.sent) > silent_s
 
     def begin(self) -> None:
         """Start the process; a failure to do so is the node's failure."""
@@ -125,10 +159,17 @@ class Session:
         self.state = "connecting"
         try:
             self.client = Client(
-                self._argv, self._selector, self._read_stdout, self._read_stderr, self._ended
+                self._way.argv,
+                self._selector,
+                self._read_stdout,
+                self._read_stderr,
+                self._ended,
+                self._way.env,
             )
         except OSError as error:
-            self.fail(Unreached("ssh-failed", f"{self._argv[0]} cannot be started here: {error.strerror}"))
+            self.fail(
+                Unreached("ssh-failed", f"{self._way.argv[0]} cannot be started here: {error.strerror}")
+            )
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -247,9 +288,7 @@ class Session:
             logged_in = self.is_local or self.errors.phase is ssh.Phase.LOGGED_IN
             allowed = answer_timeout_s if logged_in else connect_timeout_s + crowd * KEY_EXCHANGE_S
             if now - self.heard > allowed or now - self.began > 2 * connect_timeout_s + answer_timeout_s:
-                self.fail(
-                    ssh.stuck(self.errors, allowed) if not self.is_local else self._silent_shell(allowed)
-                )
+                self.fail(self.errors.stuck(allowed) if not self.is_local else self._silent_shell(allowed))
         if self.state == "dead":
             self._end_requests()
 
@@ -267,18 +306,18 @@ class Session:
             return
         if self.is_local:
             failure = Unreached("no-answer", f"the shell here ended with {code}{self._said()}")
-        elif ssh.was_dropped(self.errors) and self._tries < len(RETRY_AFTER_S):
+        elif self.errors.was_dropped() and self._tries < len(RETRY_AFTER_S):
             self._try_again(RETRY_AFTER_S[self._tries] * random.uniform(0.5, 1.5))
             return
         elif self.state == "connecting":
-            failure = ssh.ended_early(self.errors, code, self.show_noise())
-            shared, self._shared_argv = self._shared_argv, []
+            failure = self.errors.ended_early(code, self.show_noise())
+            shared = self._way.shared_argv
             if failure.kind == "ssh-key-refused" and shared and ssh.has_control_path(shared):
-                self._argv = shared
+                self._way = replace(self._way, argv=shared, shared_argv=())
                 self._try_again(0.0)
                 return
         else:
-            failure = ssh.lost(self.errors, code, _signal_name)
+            failure = self.errors.lost(code, _signal_name)
         self.fail(failure)
 
     def _try_again(self, after_s: float) -> None:
@@ -287,7 +326,7 @@ class Session:
         self.not_before = time.monotonic() + after_s
         self._tries += 1
         self.state = "waiting"
-        self.errors = ssh.Errors()
+        self.errors = self._way.errors()
         self._readies = 0
 
     def _said(self) -> str:

@@ -197,6 +197,46 @@ class Errors:
         telling += [line for line in lines if line.startswith("Offending ")]
         return printable(" / ".join(telling or lines[-3:]), 400)
 
+    def was_dropped(self) -> bool:
+        """Whether sshd dropped the connection before its banner, which a second try may survive."""
+        said = self.said()
+        return classify(said) == "ssh-failed" and bool(_DROPPED.search(said))
+
+    def ended_early(self, code: int, noise: str) -> Unreached:
+        """Why a connection ended before the node's shell had answered."""
+        if self.phase is Phase.LOGGED_IN:
+            said = noise or self.words() or "nothing was said"
+            return Unreached(
+                "no-answer", f"logged in, but the shell ended with {code} before it answered: {said}"
+            )
+        kind = classify(self.said())
+        words = self.words() or f"ssh ended with {code} and said nothing"
+        if kind == "ssh-timeout" and self.phase in (Phase.CONNECTED, Phase.BANNER) and not self.proxied:
+            kind = "ssh-key-exchange-hangs"
+        if kind == "ssh-timeout" and self.proxied:
+            words += f" ({_PROXIED})"
+        if self.endpoint and self.endpoint.strip("[").split("]")[0] not in words:
+            words += f" ({self.endpoint})"
+        return Unreached(kind, words)
+
+    def stuck(self, silent_s: float) -> Unreached:
+        """What a connection that says nothing more is stuck in."""
+        kind, words = _STUCK[self.phase]
+        endpoint = f" ({self.endpoint})" if self.endpoint else ""
+        said = self.words() if self.phase is Phase.LOGGED_IN else ""
+        return Unreached(
+            kind, f"{words} within {show_seconds(silent_s)}{endpoint}{': ' + said if said else ''}"
+        )
+
+    def lost(self, code: int, show_signal: Callable[[int], str]) -> Unreached:
+        """Why a connection that had served ended."""
+        if code < 0:
+            return Unreached("ssh-failed", f"the ssh client was ended by {show_signal(-code)}")
+        kind = classify(self.said())
+        if kind not in ("ssh-timeout", "ssh-no-route"):
+            kind = "ssh-failed"
+        return Unreached(kind, f"connection lost: {self.words() or f'ssh ended with {code}'}")
+
 
 def classify(words: str) -> ReachFailure:
     """
@@ -206,30 +246,6 @@ def classify(words: str) -> ReachFailure:
     'ssh-no-route'
     """
     return next((kind for pattern, kind in _WORDS if pattern.search(words)), "ssh-failed")
-
-
-def was_dropped(errors: Errors) -> bool:
-    """Whether sshd dropped the connection before its banner, which a second try may survive."""
-    said = errors.said()
-    return classify(said) == "ssh-failed" and bool(_DROPPED.search(said))
-
-
-def ended_early(errors: Errors, code: int, noise: str) -> Unreached:
-    """Why a connection ended before the node's shell had answered."""
-    if errors.phase is Phase.LOGGED_IN:
-        said = noise or errors.words() or "nothing was said"
-        return Unreached(
-            "no-answer", f"logged in, but the shell ended with {code} before it answered: {said}"
-        )
-    kind = classify(errors.said())
-    words = errors.words() or f"ssh ended with {code} and said nothing"
-    if kind == "ssh-timeout" and errors.phase in (Phase.CONNECTED, Phase.BANNER) and not errors.proxied:
-        kind = "ssh-key-exchange-hangs"
-    if kind == "ssh-timeout" and errors.proxied:
-        words += f" ({_PROXIED})"
-    if errors.endpoint and errors.endpoint.strip("[").split("]")[0] not in words:
-        words += f" ({errors.endpoint})"
-    return Unreached(kind, words)
 
 
 _PROXIED = "through a proxy or jump host; whether it or the node is silent cannot be told"
@@ -249,22 +265,3 @@ _STUCK: dict[Phase, tuple[ReachFailure, str]] = {
     Phase.KEYS: ("ssh-timeout", "keys are exchanged, but the login does not end"),
     Phase.LOGGED_IN: ("no-answer", "logged in, but the shell did not answer"),
 }
-
-
-def stuck(errors: Errors, silent_s: float) -> Unreached:
-    """What a connection that says nothing more is stuck in."""
-    kind, words = _STUCK[errors.phase]
-    endpoint = f" ({errors.endpoint})" if errors.endpoint else ""
-    said = errors.words() if errors.phase is Phase.LOGGED_IN else ""
-    return Unreached(kind, f"{words} within {show_seconds(silent_s)}{endpoint}{': ' + said if said else ''}")
-
-
-def lost(errors: Errors, code: int, show_signal: Callable[[int], str]) -> Unreached:
-    """Why a connection that had served ended."""
-    words = errors.words()
-    if code < 0:
-        return Unreached("ssh-failed", f"the ssh client was ended by {show_signal(-code)}")
-    kind = classify(errors.said())
-    if kind not in ("ssh-timeout", "ssh-no-route"):
-        kind = "ssh-failed"
-    return Unreached(kind, f"connection lost: {words or f'ssh ended with {code}'}")
