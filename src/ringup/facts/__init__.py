@@ -162,6 +162,8 @@ class Node:
     """NCCL_*, GLOO_*, TORCH_*, PET_*, ... already set in the shell the job gets."""
     nccl_conf: Mapping[str, str] = field(default_factory=dict)
     """Variables set by /etc/nccl.conf or ~/.nccl.conf, the latter winning."""
+    nccl_answer: NcclAnswer = field(default_factory=NcclAnswer)
+    """What the job's own libnccl said here; empty where the job would not use NCCL."""
     gpu_count: int = 0
     """GPUs visible to the job; 0 where there are none."""
     gpus: tuple[Gpu, ...] = ()
@@ -222,8 +224,6 @@ class Link:
 
     `bound` says how the socket was opened: "routed" as NCCL and Gloo do it, "source" bound
     to an address of `src_interface`, "device" bound to the device (only to explain a failure).
-    nccl_answer: NcclAnswer = field(default_factory=NcclAnswer)
-    """What the job's own libnccl said here; empty where the job would not use NCCL."""
     `src_interface` of a routed attempt is the one the kernel chose, "" where it could not say.
     """
 
