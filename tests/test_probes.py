@@ -207,8 +207,39 @@ def test_the_users_nccl_file_wins_over_the_machines(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "nccl.conf").write_text("NCCL_NET=IB\nNCCL_DEBUG=WARN\n")
     (tmp_path / ".nccl.conf").write_text("#NCCL_IB_HCA=mlx5_0\nNCCL_DEBUG=INFO\n")
-    node = ask(request_of(root=str(tmp_path)), parts=("home",), env={"HOME": str(tmp_path)})
+    (tmp_path / "etc" / "passwd").write_text(f"ada:x:{os.getuid()}:0::{tmp_path}:/bin/sh\n")
+    node = ask(request_of(root=str(tmp_path)), parts=("home",), env={"HOME": "/nonexistent"})
     assert dict(node.nccl_conf) == {"NCCL_DEBUG": "INFO", "NCCL_NET": "IB"}
+
+
+@pytest.mark.parametrize(("nccl", "value"), [("2.20.5", "PASSWD"), ("2.27.7", "NAMED"), ("2.30.7", "NAMED")])
+def test_which_file_of_the_user_counts_depends_on_the_release(tmp_path: Path, nccl: str, value: str) -> None:
+    node = conf_node(tmp_path, nccl, {"NCCL_CONF_FILE": str(tmp_path / "named.conf")})
+    assert dict(node.nccl_conf) == {"NCCL_NET": value}
+
+
+@pytest.mark.parametrize(("nccl", "value"), [("2.29.7", "PASSWD"), ("2.30.3", "HOME")])
+def test_before_2_30_the_home_of_passwd_counts_and_then_the_variable(
+    tmp_path: Path, nccl: str, value: str
+) -> None:
+    assert dict(conf_node(tmp_path, nccl, {}).nccl_conf) == {"NCCL_NET": value}
+
+
+def conf_node(tmp_path: Path, nccl: str, env: dict[str, str]) -> Node:
+    """A node with three files of the user's, each setting NCCL_NET to where it lies."""
+    (tmp_path / "etc").mkdir()
+    site = tmp_path / "site"
+    for name in ("torch", f"nvidia_nccl_cu12-{nccl}.dist-info"):
+        (site / name).mkdir(parents=True)
+    (site / "torch" / "__init__.py").touch()
+    (site / "torch" / "version.py").write_text("__version__ = '2.7.1'\ncuda = '12.8'\n")
+    (tmp_path / "etc" / "passwd").write_text(f"ada:x:{os.getuid()}:0::{tmp_path}/passwd:/bin/sh\n")
+    for home in ("passwd", "home"):
+        (tmp_path / home).mkdir()
+        (tmp_path / home / ".nccl.conf").write_text(f"NCCL_NET={home.upper()}\n")
+    (tmp_path / "named.conf").write_text("NCCL_NET=NAMED\n")
+    kept = {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(site), **env}
+    return ask(request_of(root=str(tmp_path)), parts=("home", "software"), env=kept)
 
 
 @pytest.mark.parametrize(("visible", "count"), [(None, 2), ("1", 1), ("", 0)])

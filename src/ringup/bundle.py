@@ -24,7 +24,11 @@ SCHEMA = 1
 LARGEST_BYTES = 1 << 30
 SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 HIDDEN = "(hidden)"
-LATER = ("rdma_ports", "verbs", "bonds", "socket_limits", "counters", "rises")
+LATER = (
+    "rdma_ports", "verbs", "bonds", "socket_limits", "counters", "rises", "container", "memory", "numa",
+    "ptrace_scope", "remove_ipc", "product", "ofed", "stuck", "shm_files", "looks", "disks", "revision",
+    "nccl_libraries", "nccl_plugins",
+)  # fmt: skip
 """Facts that files of schema 1 did not have from the beginning."""
 HINT = "give a file written by `ringup check --save F`"
 
@@ -91,8 +95,8 @@ def from_json(data: bytes) -> Cluster:
 
 
 def _restore_limits(cluster: Any) -> None:
-    for node in cluster["nodes"]:
-        limits = node.get("limits", {})
+    parts = [node.get(name, {}) for node in cluster["nodes"] for name in ("limits", "container")]
+    for limits in [*parts, cluster.get("job", {})]:
         for name, value in limits.items():
             if value == "unlimited":
                 limits[name] = math.inf

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 
 from ringup import hosts as hosts_module
@@ -138,6 +140,16 @@ def without_command(launcher: str, words: list[str]) -> list[str]:
     return words
 
 
+def time_left_s(end: str, now_s: float) -> float:
+    """
+    Seconds until the moment that Slurm writes into SLURM_JOB_END_TIME of an allocation; infinity without it.
+
+    >>> time_left_s("1700000600", 1700000000.0), time_left_s("", 0.0)
+    (600.0, inf)
+    """
+    return max(0.0, int(end) - now_s) if end.isascii() and end.isdigit() else math.inf
+
+
 def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
     """The job as asked; `words` are the script and its arguments (for `run`)."""
     launcher = getattr(args, "launcher", "torchrun")
@@ -161,6 +173,7 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
         env=env,
         debug=getattr(args, "debug", False),
         link_gbit_s=args.link_gbit,
+        time_left_s=time_left_s(os.environ.get("SLURM_JOB_END_TIME", ""), time.time()),
     )
 
 

@@ -9,12 +9,14 @@ rule may then read.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ringup.facts.counters import Counters, Risen, risen
 from ringup.facts.gpu import Gpu, GpuDriver, GpuLink, GpuProcess, KernelEvent, NvLink
+from ringup.facts.machine import Container, Library, Look, Memory, Numa, ShmFile, Stuck
 from ringup.facts.nccl import NcclAnswer
 from ringup.facts.network import (
     Address,
@@ -36,6 +38,7 @@ __all__ = [
     "Bond",
     "Clock",
     "Cluster",
+    "Container",
     "Counters",
     "FileFact",
     "Gid",
@@ -49,11 +52,16 @@ __all__ = [
     "Interpreter",
     "Job",
     "KernelEvent",
+    "Library",
     "Limits",
     "Link",
     "LinkPurpose",
     "Listener",
+    "Look",
+    "Memory",
+    "NcclAnswer",
     "Node",
+    "Numa",
     "NvLink",
     "PciDevice",
     "PortRanges",
@@ -64,9 +72,10 @@ __all__ = [
     "Resolution",
     "Risen",
     "Route",
+    "ShmFile",
     "SocketLimits",
     "Space",
-    "NcclAnswer",
+    "Stuck",
     "Unreached",
     "Verbs",
     "risen",
@@ -152,6 +161,30 @@ class Node:
     tmp: Space = field(default_factory=lambda: Space("/tmp", 0, 0))
     cache: Space = field(default_factory=lambda: Space("", 0, 0))
     """First writable of ~/.cache/ringup, /dev/shm, /tmp: where a run keeps its few files on the node."""
+    disks: tuple[Space, ...] = ()
+    """File systems of the job's directory, of TMPDIR and of NCCL_DEBUG_FILE; each once."""
+    looks: tuple[Look, ...] = ()
+    """How long one look at those directories and at the script took."""
+    shm_files: tuple[ShmFile, ...] = ()
+    """Files of NCCL's and torch's in /dev/shm, the largest first."""
+    container: Container = field(default_factory=Container)
+    memory: Memory = field(default_factory=Memory)
+    numa: Numa = field(default_factory=Numa)
+    stuck: Stuck = field(default_factory=Stuck)
+    ptrace_scope: int = 0
+    """kernel.yama.ptrace_scope, 0 where the kernel has no Yama."""
+    remove_ipc: str = "no"
+    """RemoveIPC of systemd-logind, "" where nothing sets it, "no" where it does not concern the user."""
+    product: str = ""
+    """Vendor and model of the machine ("Amazon EC2 p5.48xlarge"), "" where the firmware does not tell."""
+    ofed: str = ""
+    """Version of the vendor's RDMA drivers, "" for the kernel's own."""
+    revision: str = ""
+    """Commit that git has checked out in the job's directory, "" for none."""
+    nccl_libraries: tuple[Library, ...] = ()
+    """Every libnccl.so a process of the job could load."""
+    nccl_plugins: tuple[str, ...] = ()
+    """Paths of libnccl-net*.so that NCCL could load."""
     chdir: FileFact = field(default_factory=lambda: FileFact("", False))
     script: FileFact = field(default_factory=lambda: FileFact("", False))
     clock: Clock = field(default_factory=lambda: Clock(0.0, 0.0))
@@ -276,6 +309,8 @@ class Job:
     """`--env` of the user; wins over everything."""
     debug: bool = False
     link_gbit_s: float | None = None
+    time_left_s: float = math.inf
+    """What the scheduler leaves the job, from when it was asked; infinity where nothing tells."""
 
     @property
     def launcher_package(self) -> str:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+NAMED_SINCE = (2, 23, 4)
+"""NCCL_CONF_FILE is read from this release on."""
+HOME_SINCE = (2, 30, 3)
+"""From here on ~ is $HOME; before, the directory of the passwd entry (userHomeDir in src/misc/param.cc)."""
 
 
 def parse_nccl_conf(lines: Iterable[str]) -> dict[str, str]:
@@ -35,3 +40,18 @@ def merged(files: Iterable[Iterable[str]]) -> dict[str, str]:
         for name, value in parse_nccl_conf(lines).items():
             found.setdefault(name, value)
     return found
+
+
+def of_release(files: Iterable[tuple[str, Sequence[str]]], version: tuple[int, ...]) -> dict[str, str]:
+    """
+    Variables that this release of NCCL takes from (source, lines) as payload/facts_files.py tells them.
+
+    >>> files = [("passwd", ["NCCL_NET=IB"]), ("home", ["NCCL_NET=Socket"]), ("system", ["NCCL_NTHREADS=64"])]
+    >>> of_release(files, (2, 27, 7)), of_release(files, (2, 30, 7))["NCCL_NET"]
+    ({'NCCL_NET': 'IB', 'NCCL_NTHREADS': '64'}, 'Socket')
+    """
+    found = dict(files)
+    own = "home" if version >= HOME_SINCE else "passwd"
+    if "named" in found and version >= NAMED_SINCE:
+        own = "named"
+    return merged(found.get(source, ()) for source in (own, "system"))

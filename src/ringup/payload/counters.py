@@ -73,8 +73,17 @@ def count_tcp(root):
     return None
 
 
+def count_memory(root):
+    """Processes ended for memory, and pages read back from swap (/proc/vmstat)."""
+    lines = [line.split() for line in count_read(root + "/proc/vmstat").splitlines()]
+    totals = {
+        w[0]: int(w[1]) for w in lines if len(w) == 2 and w[0] in ("oom_kill", "pswpin") and w[1] != "0"
+    }
+    return {"of": "memory", "at_s": time.monotonic(), "totals": totals}
+
+
 def count_all(root):
-    found = []
+    found = [count_memory(root)]
     base = root + "/sys/class/net"
     for name in [n for n in count_listed(base) if not n.startswith(COUNT_NO_CARD)][:COUNT_MOST]:
         if root or count_is_ours(name, "%s/%s" % (base, name)):

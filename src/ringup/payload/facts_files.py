@@ -7,11 +7,16 @@ file server leaves the other two known.
 """
 
 import os
+import select
+import time
 
 LARGEST_SCRIPT_BYTES = 64 << 20
 NO_FILE = {"path": "", "exists": False}
+MOST_SHM = 200
 ROOM_BYTES = 16 << 20
 """A run keeps its program, environment and spooled output there."""
+LOOK_S = 2.5
+"""Of the part's four seconds: a path that takes longer is on a file server that is down."""
 
 
 def space(path):
@@ -87,34 +92,213 @@ def cache():
 
 def configurations(request, root):
     """
-    Texts of the files NCCL reads, the one that wins first.
+    [[source, lines], ...] of the files NCCL may read, in the order of who wins.
 
-    NCCL_CONF_FILE, else ~/.nccl.conf; then /etc/nccl.conf (initEnv in NCCL's src/misc/param.cc).
+    "named" is NCCL_CONF_FILE, "passwd" and "home" are .nccl.conf in the directory of the user's
+    entry in /etc/passwd and in $HOME (one of the two counts, by NCCL's release), then "system".
     """
     named = request.get("env", {}).get("NCCL_CONF_FILE") or os.environ.get("NCCL_CONF_FILE")
-    home = os.environ.get("HOME") or os.path.expanduser("~")
-    texts = []
-    for path in (named or home + "/.nccl.conf", root + "/etc/nccl.conf"):
+    entry, variable = passwd_home(root), os.environ.get("HOME", "")
+    places = [("named", named or "")]
+    places += [("passwd", entry and entry + "/.nccl.conf"), ("home", variable and variable + "/.nccl.conf")]
+    found = []
+    for source, path in places + [("system", root + "/etc/nccl.conf")]:
         try:
+            if not path:
+                continue
             with open(path, "rb") as file:
-                texts.append(file.read(65536).decode("utf-8", "backslashreplace"))
+                text = file.read(65536).decode("utf-8", "backslashreplace")
         except OSError as error:
             if error.errno not in (2, 20):  # absent is an answer, forbidden is not
                 raise
-    # A text in the answer is bounded at 4096 characters, a file of variables need not be.
-    return [[line for line in text.splitlines() if "=" in line][:500] for text in texts]
+            text = ""
+        # A text in the answer is bounded at 4096 characters, a file of variables need not be.
+        found.append([source, [line for line in text.splitlines() if "=" in line][:500]])
+    return found
+
+
+def passwd_home(root):
+    """Home directory of /etc/passwd, else the system's own answer where a directory server knows the user."""
+    uid = str(os.getuid())
+    try:
+        with open(root + "/etc/passwd", "rb") as file:
+            for line in file.read(1 << 20).decode("utf-8", "replace").splitlines():
+                fields = line.split(":")
+                if len(fields) > 5 and fields[2] == uid:
+                    return fields[5]
+    except OSError:
+        pass
+    import pwd  # may ask a directory server; this part may be late
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def look(path):
+    """
+    How long one stat() of a path takes, in a process of its own that may be given up.
+
+    Nothing is concluded from a process that only waits for its turn on a busy machine.
+    """
+    read_end, write_end = os.pipe()
+    begin = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read_end)
+            try:
+                os.stat(path)
+            except OSError:
+                pass
+            os.write(write_end, repr(time.monotonic() - begin).encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    while True:
+        if select.select([read_end], [], [], LOOK_S)[0] or not runs(pid):
+            break
+    if select.select([read_end], [], [], 0)[0]:
+        data = os.read(read_end, 64)
+        os.close(read_end)
+        os.waitpid(pid, 0)
+        return {"path": path, "took_s": float(data or 0), "answered": True}
+    os.close(read_end)
+    os.kill(pid, 9)
+    os.waitpid(pid, os.WNOHANG)
+    return {"path": path, "took_s": time.monotonic() - begin, "answered": False}
+
+
+def runs(pid):
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read(4096).rpartition(b")")[2].split()[0] == b"R"
+    except (OSError, IndexError):
+        return False
+
+
+def looks(paths):
+    """Each once; of a path on a dead server those below it are not asked again."""
+    found = []
+    for path in paths:
+        dead = [f["path"] for f in found if not f["answered"]]
+        if not any(path.startswith(d.rstrip("/") + "/") for d in dead):
+            found.append(look(path))
+    return found
+
+
+def disks(places):
+    """The space of each file system below these directories, once; what is missing is said elsewhere."""
+    found, seen = [], set()
+    for path in places:
+        try:
+            device = os.stat(path).st_dev
+        except OSError:
+            continue
+        if device not in seen:
+            seen.add(device)
+            found.append(space(path))
+    return found
+
+
+def revision(directory):
+    """Commit that git has checked out in the directory or above it, "" for none; git itself is not run."""
+    at = os.path.abspath(directory)
+    while not os.path.exists(at + "/.git"):
+        if at in ("/", ""):
+            return ""
+        at = os.path.dirname(at)
+    folder = at + "/.git"
+    if os.path.isfile(folder):  # a worktree or a submodule
+        named = text_of(folder).partition("gitdir: ")[2]
+        folder = os.path.join(at, named)
+    head = text_of(folder + "/HEAD")
+    if not head.startswith("ref: "):
+        return head[:64]
+    name = head[5:]
+    common = text_of(folder + "/commondir")
+    for place in (folder, os.path.join(folder, common) if common else folder):
+        found = text_of(place + "/" + name)
+        if found:
+            return found[:64]
+        for line in text_of(place + "/packed-refs", 1 << 22).splitlines():
+            if line.endswith(" " + name):
+                return line.split()[0][:64]
+    return ""
+
+
+def text_of(path, most=4096):
+    try:
+        with open(path, "rb") as file:
+            return file.read(most).decode("utf-8", "backslashreplace").strip()
+    except OSError:
+        return ""
+
+
+def users(root):
+    """uid -> name of /etc/passwd."""
+    found = {}
+    for line in text_of(root + "/etc/passwd", 1 << 20).splitlines():
+        fields = line.split(":")
+        if len(fields) > 2:
+            found.setdefault(fields[2], fields[0])
+    return found
+
+
+def owner(name, root):
+    """Whether the process that made a file lives: torch writes its number into the name (torch_PID_...)."""
+    pid = name.split("_")[1:2]
+    if not name.startswith("torch_") or not pid or not pid[0].isdigit():
+        return "unknown"
+    return "lives" if os.path.exists(root + "/proc/" + pid[0]) else "gone"
+
+
+def shm_files(root):
+    """Files of NCCL's, torch's and of POSIX semaphores; who uses them only `ringup clean` looks for."""
+    found, names = [], None
+    for name in os.listdir(root + "/dev/shm"):
+        if not name.startswith(("nccl-", "torch_", "sem.")):
+            continue
+        try:
+            st = os.lstat(root + "/dev/shm/" + name)
+        except OSError:
+            continue  # gone meanwhile
+        names = users(root) if names is None else names
+        found.append(
+            {
+                "name": name,
+                "size_bytes": st.st_blocks * 512,
+                "user": names.get(str(st.st_uid), str(st.st_uid)),
+                "age_s": max(0.0, time.time() - max(st.st_mtime, st.st_ctime)),
+                "owner": owner(name, root),
+            }
+        )
+    return sorted(found, key=lambda f: -f["size_bytes"])[:MOST_SHM]
 
 
 def spaces(request, root):
-    return {"shm": lambda: space(root + "/dev/shm"), "tmp": lambda: space(root + "/tmp")}
+    return {
+        "shm": lambda: space(root + "/dev/shm"),
+        "tmp": lambda: space(root + "/tmp"),
+        "shm_files": lambda: shm_files(root),
+    }
 
 
 def work(request, root):
     directory, script = request.get("chdir", ""), request.get("script", "")
     directory = directory or os.getcwd()
+    path = os.path.join(directory, script) if script else ""
+    env = request.get("env", {})
+    temporary = env.get("TMPDIR") or os.environ.get("TMPDIR", "")
+    logs = os.path.dirname(env.get("NCCL_DEBUG_FILE") or os.environ.get("NCCL_DEBUG_FILE", ""))
+    places = [directory] + [os.path.join(directory, p) for p in (temporary, logs) if p]
     return {
+        "looks": lambda: looks(dict.fromkeys(places + [path] if path else places)),
         "chdir": lambda: file_fact(directory),
-        "script": lambda: file_fact(os.path.join(directory, script)) if script else NO_FILE,
+        "script": lambda: file_fact(path) if path else NO_FILE,
+        "disks": lambda: disks(places),
+        "revision": lambda: revision(directory),
     }
 
 

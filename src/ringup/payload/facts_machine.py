@@ -178,7 +178,7 @@ def remove_ipc(root):
 
 
 def lingers(root):
-    """Whether systemd keeps the user's manager without any login, and so the IPC (`loginctl enable-linger`)."""
+    """Whether systemd keeps the user's manager, and the IPC, without any login (`loginctl enable-linger`)."""
     name = os.environ.get("USER") or os.environ.get("LOGNAME") or ""
     return bool(name) and "/" not in name and os.path.exists(root + "/var/lib/systemd/linger/" + name)
 

@@ -6,6 +6,7 @@ cannot be read without root; such a listener is reported with its user alone.
 """
 
 import os
+import select
 import sys
 import time
 
@@ -19,23 +20,14 @@ HZ = os.sysconf("SC_CLK_TCK")
 MOST_LISTENERS = 2000
 MOST_LEFTOVERS = 300
 FD_SECONDS = 3.0
+MOST_BLOCKED = 50
+BLOCKED_S = 2.0
+"""A disk that is merely slow answers sooner, or lets its process run in between."""
 SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 
 SHELLS = (
-    "sh",
-    "bash",
-    "dash",
-    "zsh",
-    "ksh",
-    "fish",
-    "timeout",
-    "env",
-    "nohup",
-    "setsid",
-    "stdbuf",
-    "nice",
-    "time",
-)
+    "sh", "bash", "dash", "zsh", "ksh", "fish", "timeout", "env", "nohup", "setsid", "stdbuf", "nice", "time",
+)  # fmt: skip
 INITS = (
     "systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "runit", "runsvdir",
     "sleep", "tail", "pause", "cat", "sshd",
@@ -83,7 +75,7 @@ class Table:
         self.users = names_of_users(root)
         self.uptime_s = float(read(root + "/proc/uptime").split()[0])
         self.uid = os.getuid()
-        self.parents, self.commands, self.starts, self.uids = {}, {}, {}, {}
+        self.parents, self.commands, self.starts, self.uids, self.states = {}, {}, {}, {}, {}
         for name in os.listdir(root + "/proc"):
             if name.isdigit():
                 self.add(int(name))
@@ -99,6 +91,7 @@ class Table:
             self.parents[pid], self.starts[pid] = int(fields[1]), int(fields[19])
             self.commands[pid] = head.partition("(")[2]
             self.uids[pid] = os.stat(path).st_uid
+            self.states[pid] = fields[0]
         except (OSError, IndexError, ValueError):
             self.parents.pop(pid, None)
 
@@ -336,7 +329,64 @@ def leftovers(table):
     return sorted(found, key=lambda p: not p["evidence"].startswith("orphan"))[:MOST_LEFTOVERS]
 
 
+def switches(table, pid):
+    """How often a process has left the processor; None once it is no longer in uninterruptible sleep."""
+    count = 0
+    try:
+        for line in read("%s/proc/%d/status" % (table.root, pid)).decode("utf-8", "replace").splitlines():
+            if line.startswith("State:") and line.split()[1] != "D":
+                return None
+            if "voluntary_ctxt_switches:" in line:
+                count += int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return count
+
+
+def blocked(table):
+    """
+    Processes that sleep uninterruptibly all through BLOCKED_S, with how long they were watched.
+
+    Nothing is waited for where there is none.  Threads of the kernel (children of 2) sleep so by design.
+    """
+    count = {
+        pid: switches(table, pid)
+        for pid, state in table.states.items()
+        if state == "D" and pid != 2 and table.parents.get(pid) != 2
+    }
+    for pause in (0.1, BLOCKED_S - 0.1):
+        count = {pid: n for pid, n in count.items() if n is not None}
+        if count:
+            select.select([], [], [], pause)
+        count = {pid: n for pid, n in count.items() if switches(table, pid) == n}
+    return sorted(count)[:MOST_BLOCKED]
+
+
+def stuck(table):
+    zombies = [pid for pid, state in table.states.items() if state == "Z"]
+    found = []
+    for pid in blocked(table):
+        # Its command line is not asked for: that look would hang as the process does.
+        found.append(
+            {
+                "pid": pid,
+                "ppid": table.parents[pid],
+                "user": table.users.get(table.uids[pid], str(table.uids[pid])),
+                "age_s": max(0.0, table.uptime_s - table.starts[pid] / float(HZ)),
+                "command": table.commands[pid],
+                "evidence": "waiting in the kernel for %g s and more" % BLOCKED_S,
+            }
+        )
+    return {
+        "processes": len(table.states),
+        "zombies": len(zombies),
+        "own_zombies": len([pid for pid in zombies if table.uids[pid] == table.uid]),
+        "blocked": found,
+    }
+
+
 def questions(request, root):
     table = Table(root)
     yield "listeners", lambda: listeners(table)
     yield "leftovers", lambda: leftovers(table)
+    yield "stuck", lambda: stuck(table)

@@ -296,5 +296,8 @@ def questions(request, root):
     yield "gpus", lambda: told(counted, gpus(root))
     yield "torchrun_on_path", lambda: which("torchrun")
     yield "interpreter", lambda: told(found, interpreter(request))
+    # noqa: F821 below is for names of facts_libraries.py and facts_nccl.py, which follow in this part.
+    yield "nccl_libraries", lambda: libraries(request, found, root)[0]  # noqa: F821
+    yield "nccl_plugins", lambda: libraries(request, found, root)[1]  # noqa: F821
     # Last: it takes the longest, and may hang.
-    yield "nccl_answer", lambda: ask_nccl(request, counted, found)  # noqa: F821 (of facts_nccl.py)
+    yield "nccl_answer", lambda: ask_nccl(request, counted, found)  # noqa: F821

@@ -18,34 +18,26 @@ import msgspec
 
 from ringup.facts import (
     Address,
-    Bond,
     Clock,
     Counters,
-    FileFact,
     Host,
     Interface,
-    Interpreter,
-    Limits,
     Listener,
+    NcclAnswer,
     Node,
-    PciDevice,
     PortRanges,
-    Process,
-    Processor,
-    RdmaPort,
     Resolution,
-    Route,
-    SocketLimits,
-    Space,
     Unreached,
-    Verbs,
     unreached_node,
 )
+from ringup.nccl.choice import version_of
+from ringup.parse import nccl_conf
 from ringup.parse.frames import Frames, split_frames
 from ringup.parse.gpus import gpu_uuids, visible_count
-from ringup.parse.nccl_conf import merged
+from ringup.parse.nccl_answer import parse_nccl_answer
 from ringup.probes import devices, plain
 from ringup.probes.script import FIELDS
+from ringup.probes.shapes import TYPES
 from ringup.reach import Answer
 from ringup.units import printable
 
@@ -54,49 +46,7 @@ MOST_ITEMS = 100_000
 DEEPEST = 12
 MOST_GPUS = 4096
 
-TYPES: dict[str, Any] = {
-    "hostname": str,
-    "boot_id": str,
-    "user": str,
-    "uid": int,
-    "kernel": str,
-    "machine": str,
-    "cpu_count": int,
-    "memory_bytes": int,
-    "limits": Limits,
-    "ports": PortRanges,
-    "environment": dict[str, str],
-    "gpu_count": int,
-    "interfaces": tuple[Interface, ...],
-    "pci": tuple[PciDevice, ...],
-    "processor": Processor,
-    "virtual_machine": str,
-    "boot_options": tuple[str, ...],
-    "uptime_s": float,
-    "rdma_ports": tuple[RdmaPort, ...],
-    "verbs": Verbs,
-    "bonds": tuple[Bond, ...],
-    "socket_limits": SocketLimits,
-    "counters": tuple[Counters, ...],
-    "routes": tuple[Route, ...],
-    "own_name": Resolution,
-    "fqdn": str,
-    "peer_names": tuple[Resolution, ...],
-    "reverse_lookup_s": float,
-    "listeners": tuple[Listener, ...],
-    "leftovers": tuple[Process, ...],
-    "interpreter": Interpreter,
-    "torchrun_on_path": str,
-    "shm": Space,
-    "tmp": Space,
-    "chdir": FileFact,
-    "script": FileFact,
-    "cache": Space,
-    "nccl_conf": dict[str, str],
-}
-"""Field of Node -> type of its value."""
-
-AFTER_SETUP = ("interpreter", "torchrun_on_path", "limits", "environment", "gpu_count")
+AFTER_SETUP = ("interpreter", "torchrun_on_path", "limits", "environment", "gpu_count", "nccl_answer")
 """Fields that mean nothing when --setup failed."""
 
 
@@ -218,14 +168,23 @@ def gpu_count(raw: Mapping[str, Any], visible: str | None) -> int:
     return visible_count(devices if proc is None else min(proc, devices), visible)
 
 
+class _Told(msgspec.Struct):
+    """What payload/facts_nccl.py sends."""
+
+    lines: list[str] = []
+    asked_with: dict[str, str] = {}
+    not_asked: str = ""
+
+
 def _prepared(name: str, raw: Any) -> Any:
     """A field's raw value brought into the shape of its type."""
-    if name == "limits":
+    if name in ("limits", "container"):
         if not isinstance(raw, dict):
             raise Garbage("an object expected")
         return {k: math.inf if v is None else v for k, v in raw.items()}
-    if name == "nccl_conf":
-        return merged(msgspec.convert(raw, list[list[str]]))
+    if name == "nccl_answer":
+        told = msgspec.convert(raw, _Told)
+        return msgspec.to_builtins(parse_nccl_answer(told.lines, told.asked_with, told.not_asked))
     if name == "cache" and raw is None:
         return {"path": "", "total_bytes": 0, "free_bytes": 0}
     return raw
@@ -366,6 +325,9 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
             unknown["gpu_count"] = printable(str(error), 200)
     if "gpus" in values:
         values["gpus"] = devices.seen_by_job(values["gpus"], values.get("environment", {}), asked.env)
+    if "nccl_conf" in values:
+        release = version_of(values["interpreter"].nccl if "interpreter" in values else "")
+        values["nccl_conf"] = nccl_conf.of_release(values["nccl_conf"], release)
     setup_error = _setup_error(frames)
     if setup_error:
         unknown.update(dict.fromkeys(AFTER_SETUP, f"--setup failed: {setup_error}"))
@@ -377,6 +339,14 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
         values["clock"] = clock
     if asked.host.local and asked.host.address and "interfaces" in values:
         values["interfaces"] = _local_interfaces(values["interfaces"], asked.host.address)
+        if "nccl_answer" in values:
+            # It saw all of this machine's interfaces, of which the node played here has one.
+            told = values["nccl_answer"]
+            values["nccl_answer"] = NcclAnswer(told.library, told.not_asked, told.version)
+    if "interpreter" in values and values.get("nccl_answer", NcclAnswer()).version:
+        # Not always the wheel's: LD_LIBRARY_PATH and LD_PRELOAD may bring another.
+        loaded = values["nccl_answer"].version
+        values["interpreter"] = dataclasses.replace(values["interpreter"], nccl=loaded)
     before = printable(" / ".join(frames.noise.decode("utf-8", "replace").split("\n")).strip(" /"), 400)
     node = Node(
         name=asked.host.name,

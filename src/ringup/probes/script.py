@@ -24,12 +24,13 @@ PARTS = {
     "counters": "counters.py",
     "names": "facts_names.py",
     "processes": "facts_processes.py",
-    "software": "facts_software.py",
+    "machine": "facts_machine.py",
+    "software": "facts_software.py facts_libraries.py facts_nccl.py",
     "spaces": "facts_files.py",
     "work": "facts_files.py",
     "home": "facts_files.py",
 }
-"""Part of the program -> its source; see payload/facts.py."""
+"""Part of the program -> its sources; see payload/facts.py."""
 
 FIELDS = {
     "system": (
@@ -42,10 +43,13 @@ FIELDS = {
     "gpu": ("gpus", "gpu_links", "gpu_processes", "gpu_driver", "kernel_events"),
     "pci": ("pci", "processor", "virtual_machine", "boot_options"),
     "names": ("own_name", "fqdn", "peer_names", "reverse_lookup_s"),
-    "processes": ("listeners", "leftovers"),
-    "software": ("interpreter", "torchrun_on_path", "gpu_count"),
-    "spaces": ("shm", "tmp"),
-    "work": ("chdir", "script"),
+    "processes": ("listeners", "leftovers", "stuck"),
+    "machine": ("container", "memory", "numa", "ptrace_scope", "remove_ipc", "product", "ofed"),
+    "software": (
+        "interpreter", "torchrun_on_path", "gpu_count", "nccl_libraries", "nccl_plugins", "nccl_answer",
+    ),
+    "spaces": ("shm", "tmp", "shm_files"),
+    "work": ("looks", "chdir", "script", "disks", "revision"),
     "home": ("cache", "nccl_conf"),
 }  # fmt: skip
 """Part -> fields of Node it fills."""
@@ -59,7 +63,8 @@ LIMITS_S = {
     "pci": 3.0,
     "names": 6.0,
     "processes": 5.0,
-    "software": 8.0,
+    "machine": 3.0,
+    "software": 12.0,
     "spaces": 3.0,
     "work": 4.0,
     "home": 4.0,
@@ -161,7 +166,7 @@ def _program(parts: tuple[str, ...]) -> str:
     folder = resources.files("ringup") / "payload"
     pieces = ["", (folder / "facts.py").read_text("utf-8")]
     for part in parts:
-        pieces += [part, (folder / PARTS[part]).read_text("utf-8")]
+        pieces += [part, "\n".join((folder / name).read_text("utf-8") for name in PARTS[part].split())]
     return base64.b64encode(zlib.compress("\x1f".join(pieces).encode(), 9)).decode("ascii")
 
 
