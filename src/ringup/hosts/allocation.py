@@ -57,8 +57,8 @@ def notes(environ: Mapping[str, str]) -> list[str]:
     tasks = environ.get("SLURM_NTASKS_PER_NODE", "")
     if environ.get("SLURM_JOB_NODELIST") and tasks.isdigit() and int(tasks) > 1:
         return [
-            f"ntasks-per-node is {tasks[:10]}: a launcher such as torchrun wants one task a node, and that is "
-            "what is started; --nproc says how many ranks"
+            f"ntasks-per-node is {tasks[:10]}: torchrun wants one task a node, and that is what is started; "
+            "--nproc says how many ranks"
         ]
     return []
 
