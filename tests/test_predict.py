@@ -17,7 +17,7 @@ from ringup import bundle, cli
 from ringup.commands import predict as command
 from ringup.errors import UsageError
 from ringup.facts import Node
-from ringup.nccl import network, variables
+from ringup.nccl import network, shown, variables
 from ringup.parse.pasted import parse_pasted
 from tests import clusters as c
 
@@ -322,7 +322,7 @@ def test_no_paste_and_no_setting_breaks_a_prediction(
         Node("n", unknown=dict(command.NOT_PASTED)), parse_pasted("\n".join(lines)), None, version
     )
     predicted = network.predict(made, env)
-    assert json.dumps(command.as_json(predicted)) and "\x1b" not in command.as_text(predicted)
+    assert json.dumps(shown.as_json(predicted)) and "\x1b" not in shown.as_text(predicted)
 
 
 # The sixteen real runs.

@@ -8,7 +8,8 @@ from html import escape
 from ringup import __version__
 from ringup.facts import Cluster
 from ringup.plan import Plan
-from ringup.report import counts, pairs_line, skipped_lines
+from ringup.plan.expected import Expected
+from ringup.report import counts, pairs_line, prediction_lines, skipped_lines
 from ringup.rules import Finding, Skipped
 from ringup.units import printable
 
@@ -100,11 +101,16 @@ def node_rows(cluster: Cluster) -> list[list[str]]:
 
 
 def check_page(
-    cluster: Cluster, findings: Sequence[Finding], skipped: Sequence[Skipped], plan: Plan | None
+    cluster: Cluster,
+    findings: Sequence[Finding],
+    skipped: Sequence[Skipped],
+    plan: Plan | None,
+    predictions: Sequence[Expected] = (),
 ) -> str:
     """The whole page."""
     env = plan.env if plan else ()
     env_rows = [[text(v.name), text(v.value), text(v.node or "every node"), text(v.because)] for v in env]
+    chosen = escape("\n".join(prediction_lines(predictions)))
     body = [
         f"<h1>ringup check: {text(counts(findings))}</h1>",
         f"<p>{len(cluster.nodes)} nodes; {text(pairs_line(cluster))}.</p>",
@@ -112,6 +118,7 @@ def check_page(
         "<h2>Environment</h2>",
         table(["variable", "value", "node", "because"], env_rows) if env_rows else "<p>Nothing to set.</p>",
         *(f"<p>{text(note)}</p>" for note in (plan.notes if plan else ())),
+        *(["<h2>What will be chosen</h2>", f"<pre>{chosen}</pre>"] if chosen else []),
         "<h2>Nodes</h2>",
         table(["node", "interfaces", "python", "torch", "GPUs"], node_rows(cluster)),
     ]

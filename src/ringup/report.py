@@ -12,7 +12,10 @@ from typing import Any, TextIO
 from ringup import __version__
 from ringup.facts import Cluster, Link, Node
 from ringup.launch import RunResult
+from ringup.nccl import shown
+from ringup.nccl.network import Prediction
 from ringup.plan import EnvVar, Plan
+from ringup.plan.expected import GLOO, Expected
 from ringup.rules import Finding, Fix, Severity, Skipped
 from ringup.units import printable, show_seconds
 
@@ -74,8 +77,17 @@ def env_json(variables: Iterable[EnvVar]) -> list[dict[str, Any]]:
     return [{"name": v.name, "value": v.value, "node": v.node, "because": v.because} for v in variables]
 
 
+def expected_json(one: Expected) -> dict[str, Any]:
+    """A prediction as `predict --json` has it, and what it would be without the recommended variables."""
+    return {**shown.as_json(one.prediction), "alone": shown.as_json(one.alone) if one.alone else None}
+
+
 def check_json(
-    cluster: Cluster, findings: Sequence[Finding], skipped: Sequence[Skipped], plan: Plan | None
+    cluster: Cluster,
+    findings: Sequence[Finding],
+    skipped: Sequence[Skipped],
+    plan: Plan | None,
+    predictions: Sequence[Expected] = (),
 ) -> dict[str, Any]:
     """`check --json`."""
     return envelope(
@@ -85,6 +97,7 @@ def check_json(
         pairs=[link_json(link) for link in cluster.links],
         schedule=cluster.schedule,
         env=env_json(plan.env if plan else ()),
+        predictions=[expected_json(p) for p in predictions],
     )
 
 
@@ -219,6 +232,50 @@ def env_lines(variables: Sequence[EnvVar]) -> list[str]:
     ]
 
 
+def prediction_lines(predictions: Sequence[Expected]) -> list[str]:
+    """What NCCL or Gloo will choose, nodes that choose alike as one."""
+    groups: dict[tuple[object, ...], list[Expected]] = {}
+    for one in predictions:
+        also = shown.likeness(one.alone) if one.alone else None
+        groups.setdefault((*shown.likeness(one.prediction), also), []).append(one)
+    lines = []
+    for same in groups.values():
+        names = [printable(p.prediction.name, 64) for p in same]
+        who = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        lines += [f"  {who}{', for example' if len(names) > 1 else ''}:", *_one_prediction(same[0])]
+    return lines
+
+
+def _one_prediction(one: Expected) -> list[str]:
+    made = one.prediction
+    lines = [f"    {line}" for line in _said(made)]
+    used: dict[str, list[str]] = {}
+    for use in made.used:
+        used.setdefault(use.device, []).append(str(use.gpu))
+    if used:
+        told = ", ".join(f"{printable(device)} by GPU {' '.join(gpus)}" for device, gpus in used.items())
+        lines.append(f"    used: {told}")
+    if one.alone:
+        lines.append(f"    without the variables above: {' | '.join(_said(one.alone))}")
+    doubts = [*made.missing, *made.doubts]
+    if doubts:
+        more = f" (and {len(doubts) - 1} more in --json)" if len(doubts) > 1 else ""
+        lines.append(f"    confidence {made.confidence}: {printable(doubts[0], 200)}{more}")
+    return lines
+
+
+def _said(made: Prediction) -> list[str]:
+    """The lines of the log that tell it; Gloo prints none."""
+    boot = made.bootstrap
+    if made.network == GLOO:
+        told = (
+            f"Gloo announces {boot.interface} {boot.address}" if boot else "what Gloo announces is not known"
+        )
+        return [printable(told)]
+    said = [printable(line, 2000) for line in (made.bootstrap_line, made.log_line) if line]
+    return said or ["what NCCL chooses is not known"]
+
+
 def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
     """What was not checked, one line a reason, rules folded; a node that was not reached is one line."""
     groups: dict[tuple[str | None, str], list[str]] = {}
@@ -250,8 +307,9 @@ def check_text(
     skipped: Sequence[Skipped],
     plan: Plan | None,
     style: Style,
+    predictions: Sequence[Expected] = (),
 ) -> str:
-    """`ringup check` for people: findings worst first, then what the plan would be."""
+    """`ringup check` for people: findings worst first, then what the plan would be and what it leads to."""
     width = max((len(n.name) for n in cluster.nodes), default=4)
     lines = [style("bold", f"{len(cluster.nodes)} node{'s' * (len(cluster.nodes) != 1)}")]
     shown = cluster.nodes if len(cluster.nodes) <= 16 else (*cluster.nodes[:8], *cluster.nodes[-2:])
@@ -265,6 +323,8 @@ def check_text(
         lines += [style("bold", "environment"), *env_lines(plan.env)]
         lines += [f"  {printable(note, 300)}" for note in (*plan.notes, *plan.open)]
         lines.append("")
+    if predictions and not (cluster.is_local and predictions[0].prediction.network == GLOO):
+        lines += [style("bold", "what will be chosen"), *prediction_lines(predictions), ""]
     if skipped:
         lines += [style("bold", "not checked"), *skipped_lines(skipped), ""]
     worst = findings[0].severity or "error" if findings else "ok"

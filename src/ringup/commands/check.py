@@ -88,16 +88,20 @@ def show(
 ) -> None:
     """The result, as asked: text or JSON, and a page."""
     from ringup import report
+    from ringup.plan.expected import expected
 
+    predictions = expected(cluster, plan)
     if args.html:
         from ringup import page
 
-        Path(args.html).write_text(page.check_page(cluster, findings, skipped, plan), encoding="utf-8")
+        whole = page.check_page(cluster, findings, skipped, plan, predictions)
+        Path(args.html).write_text(whole, encoding="utf-8")
         common.say(f"page written: {args.html}", quiet=args.quiet)
     if args.json:
-        print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
+        print(json.dumps(report.check_json(cluster, findings, skipped, plan, predictions)))
     else:
-        print(report.check_text(cluster, findings, skipped, plan, report.Style(sys.stdout)))
+        style = report.Style(sys.stdout)
+        print(report.check_text(cluster, findings, skipped, plan, style, predictions))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,17 +12,16 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ringup import __version__
 from ringup.commands import common
 from ringup.errors import UsageError
 from ringup.facts import Cluster, Node
-from ringup.nccl import across, choice, network, rdma
+from ringup.nccl import across, choice, network, rdma, shown
 from ringup.nccl.network import Known, Prediction
 from ringup.parse.pasted import MOST_CHARACTERS, Pasted, parse_pasted, together
-from ringup.parse.topology import Matrix, Topology, parse_topology
-from ringup.units import printable
+from ringup.parse.topology import Topology, parse_topology
+from ringup.plan import expected
 
 UNNAMED = "node"
 NOT_PASTED = {
@@ -73,10 +72,10 @@ def run(args: argparse.Namespace) -> int:
     predictions = across.together([k.node for k in knowns], [network.predict(k, env) for k in knowns])
     predictions = tuple(_with_better(k, env, p) for k, p in zip(knowns, predictions, strict=True))
     if args.json:
-        made = {"ringup": __version__, "schema": 1, "nodes": [as_json(p) for p in predictions]}
+        made = {"ringup": __version__, "schema": 1, "nodes": [shown.as_json(p) for p in predictions]}
         print(json.dumps(made))
     else:
-        print("\n\n".join(as_text(p) for p in predictions))
+        print("\n\n".join(shown.as_text(p) for p in predictions))
     return 3 if args.strict and any(p.missing for p in predictions) else 0
 
 
@@ -184,22 +183,24 @@ def _known(
 ) -> Known:
     """Facts of a node with what was pasted for it on top."""
     unknown = dict(node.unknown)
-    told = node.interpreter.nccl
     if pasted and pasted.interfaces:
         unknown.pop("interfaces", None)
         node = dataclasses.replace(node, interfaces=pasted.interfaces)
     if pasted and pasted.rdma_ports:
         unknown.pop("rdma_ports", None)
         node = dataclasses.replace(node, rdma_ports=pasted.rdma_ports)
-    return Known(
-        dataclasses.replace(node, unknown=unknown),
-        version or choice.version_of(told),
-        bool(version or told),
-        pasted.interfaces_in_kernel_order if pasted and pasted.interfaces else True,
-        pasted.devices_in_library_order if pasted and pasted.rdma_ports else True,
-        asked_counts=not (pasted and pasted.interfaces) and version in (None, choice.version_of(told)),
-        topology=topology or Topology(),
-        matrix=pasted.matrix if pasted else Matrix(),
+    base = expected.known(dataclasses.replace(node, unknown=unknown))
+    pasted = pasted or Pasted()
+    own_order = not pasted.interfaces or pasted.interfaces_in_kernel_order
+    return dataclasses.replace(
+        base,
+        version=version or base.version,
+        version_is_known=bool(version) or base.version_is_known,
+        interfaces_in_kernel_order=own_order,
+        devices_in_library_order=not pasted.rdma_ports or pasted.devices_in_library_order,
+        asked_counts=not pasted.interfaces and version in (None, base.version),
+        topology=topology or base.topology,
+        matrix=pasted.matrix if pasted.matrix.distance else base.matrix,
     )
 
 
@@ -219,45 +220,3 @@ def _with_better(known: Known, env: Mapping[str, str], made: Prediction) -> Pred
         f"better: NCCL_IB_HCA='{value}', which leaves out {out}, of another network than {chosen[0].name}"
     )
     return dataclasses.replace(made, because=(*made.because, better))
-
-
-def as_json(made: Prediction) -> dict[str, Any]:
-    """One node as INTERFACE.md promises it."""
-    boot = made.bootstrap
-    return {
-        "name": printable(made.name),
-        "bootstrap": {"interface": printable(boot.interface), "address": choice.shown(boot)}
-        if boot
-        else None,
-        "network": printable(made.network) or None,
-        "interfaces": [printable(i) for i in made.interfaces],
-        "oob": printable(made.oob) or None,
-        "used": [{"gpu": u.gpu, "device": printable(u.device)} for u in made.used],
-        "log_line": printable(made.log_line, 4000) or None,
-        "because": [printable(b) for b in _reasons(made)],
-        "confidence": made.confidence,
-    }
-
-
-def _reasons(made: Prediction) -> list[str]:
-    return [
-        *made.because,
-        *(f"not sure: {d}" for d in made.doubts),
-        *(f"not known: {m}" for m in made.missing),
-    ]
-
-
-def as_text(made: Prediction) -> str:
-    """One node for people."""
-    boot = made.bootstrap
-    rows = [
-        ("bootstrap", f"{boot.interface} {choice.shown(boot)}" if boot else "-"),
-        ("network", made.network or "-"),
-        ("devices", " ".join(made.interfaces) or "-"),
-        ("out of band", made.oob or "-"),
-        ("used", ", ".join(f"GPU {u.gpu}: {u.device}" for u in made.used) or "-"),
-        ("NCCL will say", made.log_line or "-"),
-        ("confidence", made.confidence),
-    ]
-    lines = [printable(made.name), *(f"  {name:<14} {printable(value, 4000)}" for name, value in rows)]
-    return "\n".join([*lines, *(f"  - {printable(reason)}" for reason in _reasons(made))])

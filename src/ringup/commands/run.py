@@ -197,6 +197,9 @@ def decide_and_start(
     if args.dry_run:
         print(render(plan, lease_s=args.lease).text)
         return 0
+    from ringup.plan.expected import with_transports
+
+    plan = with_transports(plan, cluster)
     show_before(cluster, findings, plan, args)
     assert door is not None
     return start(plan, door, findings, log_dir, args)

@@ -11,11 +11,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ringup.facts import Node
+from ringup.facts import Cluster, Node
 from ringup.nccl.network import Prediction
 
 MOST_COMPARED = 64
 """Every node is held against so many others: one that differs shows against any of a kind."""
+
+
+def uses_nccl(cluster: Cluster) -> bool:
+    """Whether NCCL will run: it was asked for, or no node is known to be without GPUs."""
+    if cluster.job.backend:
+        return cluster.job.backend == "nccl"
+    return any("gpu_count" in n.unknown or n.gpu_count for n in cluster.nodes if not n.unreached)
 
 
 def together(nodes: Sequence[Node], predictions: Sequence[Prediction]) -> tuple[Prediction, ...]:

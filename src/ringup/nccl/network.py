@@ -46,6 +46,7 @@ class Prediction:
     interfaces: tuple[str, ...] = ()
     oob: str = ""
     used: tuple[topology.Use, ...] = ()
+    bootstrap_line: str = ""
     log_line: str = ""
     because: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -364,6 +365,7 @@ def _made(
         interfaces,
         oob,
         used,
+        choice.bootstrap_line(found, known.version) if found else "",
         log_line,
         tuple(dict.fromkeys([*traps_found, *notes.because])),
         tuple(dict.fromkeys(notes.doubts)),

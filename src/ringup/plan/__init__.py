@@ -51,6 +51,16 @@ class NodePlan:
 
 
 @dataclass(frozen=True)
+class Transport:
+    """What carries data on a node: "IB", "Socket", "Gloo" or a plugin's name, and over which devices."""
+
+    node: str
+    network: str
+    devices: tuple[str, ...]
+    confidence: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """The whole job, ready to render or start."""
 
@@ -63,6 +73,8 @@ class Plan:
     world_size: int
     notes: tuple[str, ...] = ()
     """Decisions in words, one line each, worth showing before the start."""
+    transports: tuple[Transport, ...] = ()
+    """What carries data on each node, as predicted under this plan."""
     open: tuple[str, ...] = ()
     """What could not be decided, one line each."""
     avoided: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,109 @@
+"""What `check` and `run` say will be chosen: NCCL's or Gloo's choice with the plan, and without it."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+from ringup import page, report
+from ringup.facts import Cluster
+from ringup.launch import record
+from ringup.plan import network
+from ringup.plan.expected import Expected, expected, with_transports
+from tests import clusters as c
+from tests.test_env import cluster as with_ports
+from tests.test_env import ib, roce
+
+
+def foretold(made: Cluster) -> tuple[Expected, ...]:
+    return expected(made, network.decide(made, "r"))
+
+
+def text(made: Cluster) -> str:
+    plan = network.decide(made, "r")
+    return report.check_text(made, [], [], plan, report.Style(io.StringIO()), expected(made, plan))
+
+
+GPUS = c.job(backend="nccl")
+
+
+def test_nodes_that_choose_alike_are_told_once_with_nccls_own_lines() -> None:
+    shown = text(c.healthy(8, job=GPUS))
+    assert "node0, node1, node2 and 5 more, for example:" in shown
+    assert shown.count("Bootstrap: Using") == 1
+    assert "    NET/Socket : Using [0]enp99s0:10.0.0.10<0>" in shown
+
+
+def test_a_node_that_chooses_otherwise_stands_alone() -> None:
+    made = c.healthy(3, job=GPUS)
+    other = c.changed(made, "node1", rdma_ports=(ib("mlx5_0"),))
+    shown = text(other)
+    assert "node0, node2, for example:" in shown and "  node1:\n" in shown
+    assert "NET/IB : Using [0]mlx5_0:1/IB" in shown
+
+
+def test_what_the_plan_sets_is_in_the_prediction_and_what_it_saves_is_said() -> None:
+    made = with_ports(ib("mlx5_0"), roce("mlx5_bond_0", 50.0))
+    one, _ = foretold(replace(made, job=c.job(backend="nccl")))
+    assert one.prediction.interfaces == ("mlx5_0:1/IB",)
+    assert one.alone is not None and one.alone.interfaces == ("mlx5_0:1/IB", "mlx5_bond_0:1/RoCE")
+    shown = text(replace(made, job=GPUS))
+    assert "without the variables above: " in shown and "mlx5_bond_0:1/RoCE" in shown
+
+
+def test_where_nothing_is_set_there_is_only_one_prediction() -> None:
+    assert [e.alone for e in foretold(c.healthy(2, job=GPUS))] == [None, None]
+
+
+def test_a_job_without_gpus_is_told_what_gloo_announces() -> None:
+    one, other = foretold(c.healthy())
+    assert (one.prediction.network, one.prediction.interfaces) == ("Gloo", ("enp99s0:10.0.0.10",))
+    assert other.prediction.bootstrap is not None and other.prediction.bootstrap.address == "10.0.0.11"
+    assert "Gloo announces enp99s0 10.0.0.10" in text(c.healthy()) and "Bootstrap" not in text(c.healthy())
+
+
+def test_gloos_wrong_choice_is_shown_beside_the_one_the_plan_makes() -> None:
+    one, _ = foretold(c.article_002())
+    assert one.prediction.interfaces == ("enp99s0:90.91.33.64",)
+    assert one.alone is not None and one.alone.interfaces == ("em1:10.12.5.64",)
+
+
+def test_nodes_with_gpus_are_told_of_nccl_and_unreached_ones_of_nothing() -> None:
+    made = c.cluster(c.plain(0, gpu_count=8), c.unreached("node1", "ssh-timeout"))
+    assert [(e.prediction.name, e.prediction.network) for e in foretold(made)] == [("node0", "Socket")]
+
+
+def test_what_is_not_known_of_a_node_is_said_and_nothing_is_claimed() -> None:
+    made = c.changed(c.healthy(job=GPUS), "node1", interfaces=(), unknown={"interfaces": "timed out"})
+    one = foretold(made)[1].prediction
+    assert one.confidence == "low" and one.bootstrap is None
+    gloo = foretold(replace(made, job=c.job()))[1].prediction
+    assert gloo.bootstrap is None and gloo.missing == ("interfaces (timed out)",)
+
+
+def test_json_and_page_hold_the_predictions() -> None:
+    made = c.article_002()
+    plan = network.decide(made, "r")
+    whole = json.loads(json.dumps(report.check_json(made, [], [], plan, expected(made, plan))))
+    first = whole["predictions"][0]
+    assert first["network"] == "Gloo" and first["alone"]["bootstrap"]["interface"] == "em1"
+    assert "Gloo announces enp99s0" in page.check_page(made, [], [], plan, expected(made, plan))
+
+
+def test_on_one_machine_gloos_own_address_is_no_news() -> None:
+    alone = replace(c.healthy(1), is_local=True)
+    assert "what will be chosen" not in text(alone)
+
+
+def test_a_plan_holds_what_it_leads_to_for_the_record_of_the_run() -> None:
+    made = replace(with_ports(ib("mlx5_0"), roce("mlx5_bond_0", 50.0)), job=GPUS)
+    plan = network.decide(made, "r")
+    assert plan is not None
+    written = record.plan_json(with_transports(plan, made))["transports"]
+    assert written[0] == {
+        "node": "node0",
+        "network": "IB",
+        "devices": ("mlx5_0:1/IB",),
+        "confidence": "high",
+    }
