@@ -137,7 +137,7 @@ def _driver(said: _Nvidia) -> GpuDriver:
         is_open="Open Kernel Module" in line,
         library=library[1].rstrip(".") if library else "",
         error=answer.words if failed else "",
-        lost=tuple(filter(None, [*map(parse.bus_id, said.lost), *_no_handle(answer.lines)])),
+        lost=tuple(dict.fromkeys(filter(None, [*map(parse.bus_id, said.lost), *_no_handle(answer.lines)]))),
         peer_memory=said.peer_memory[0][:40] if said.peer_memory else "",
         fabric_manager=said.fabric_manager if said.fabric_manager in ("running", "absent") else "hidden",  # type: ignore[arg-type]
         silent_s=round(max([t.silent_s for t in said.told.values() if t.status is None] or [0.0]), 1),

@@ -1,0 +1,182 @@
+"""
+How far GPUs and network cards are from each other on a node's live PCI tree, and that tree as NCCL sees it.
+
+Distances are nvidia-smi's (legend of `nvidia-smi topo -m`).  The tree is built as NCCL builds its own from
+sysfs, `ncclTopoGetXmlFromSys` in src/graph/xml.cc: of two neighbouring bridges one element, the slower end of
+a link's maximum, a CPU per NUMA node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from ringup.facts import Gpu, Node, PciDevice, RdmaPort
+from ringup.parse.topology import Cpu, Matrix, Net, Pci, Topology
+
+Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+ORDER: tuple[Distance, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
+"""Close to far."""
+
+
+def distance(one: PciDevice, other: PciDevice) -> Distance:
+    """
+    What lies between two devices of one node.
+
+    PIX at most one switch, PXB several, PHB their common root complex, NODE two of one NUMA node, SYS the
+    link between processors.  Where a NUMA node is not told both count as near.
+
+    >>> switch = ("0000:16:01.0", "0000:17:00.0")
+    >>> gpu = PciDevice("0000:19:00.0", (*switch, "0000:18:00.0"), "pci0000:16", numa_node=0)
+    >>> distance(gpu, PciDevice("0000:1a:00.0", (*switch, "0000:18:01.0"), "pci0000:16", numa_node=0))
+    'PIX'
+    >>> distance(gpu, PciDevice("0000:98:00.0", ("0000:97:01.0",), "pci0000:97", numa_node=1))
+    'SYS'
+    """
+    shared = 0
+    for a, b in zip((*one.above, one.bus_id), (*other.above, other.bus_id), strict=False):
+        if a != b:
+            break
+        shared += 1
+    if shared:
+        rest = max(len(one.above), len(other.above)) - shared
+        return "PIX" if rest <= 1 else "PXB"
+    if one.root == other.root:
+        return "PHB"
+    known = one.numa_node is not None and other.numa_node is not None
+    return "SYS" if known and one.numa_node != other.numa_node else "NODE"
+
+
+def cards_of(node: Node) -> dict[str, PciDevice]:
+    """RDMA device -> its PCI function, for those on the tree."""
+    by_bus = {device.bus_id: device for device in node.pci}
+    return {p.device: by_bus[p.bus_id] for p in node.rdma_ports if p.bus_id in by_bus}
+
+
+def gpus_of(node: Node) -> dict[int, PciDevice]:
+    """GPU's index -> its PCI function, for those on the tree."""
+    by_bus = {device.bus_id: device for device in node.pci}
+    return {gpu.index: by_bus[gpu.bus_id] for gpu in node.gpus if gpu.bus_id in by_bus}
+
+
+def matrix(node: Node) -> Matrix:
+    """How far each RDMA device is from each GPU, as `nvidia-smi topo -m` would show it."""
+    cards = cards_of(node)
+    return Matrix(
+        {
+            (index, name): distance(gpu, card)
+            for index, gpu in gpus_of(node).items()
+            for name, card in cards.items()
+        }
+    )
+
+
+def has_gpudirect(node: Node) -> bool:
+    """
+    Whether RDMA devices can reach GPU memory: a peer-memory module, or DMA-BUF.
+
+    DMA-BUF needs the open kernel module and Linux 5.12 (NCCL user guide, NCCL_DMABUF_ENABLE).
+    """
+    driver = node.gpu_driver
+    return bool(driver.peer_memory) or (driver.is_open and kernel_version(node.kernel) >= (5, 12))
+
+
+def kernel_version(release: str) -> tuple[int, int]:
+    """
+    Major and minor number of a kernel's release; (0, 0) where it is none.
+
+    >>> kernel_version("5.15.0-91-generic"), kernel_version("?")
+    ((5, 15), (0, 0))
+    """
+    first = release.split(".")
+    if len(first) < 2 or not first[0].isdigit():
+        return 0, 0
+    digits = "".join(c for c in first[1].partition("-")[0] if c.isdigit())
+    return int(first[0]), int(digits or 0)
+
+
+def topology(node: Node) -> Topology:
+    """
+    The node's GPUs and RDMA devices on the tree NCCL would build; without any CPU where the tree is unknown.
+
+    GPUs the job does not see are left out, as NCCL's own ranks leave them.
+    """
+    by_bus = {device.bus_id: device for device in node.pci}
+    gpus = {by_bus[g.bus_id].bus_id: n for n, g in enumerate(_seen(node)) if g.bus_id in by_bus}
+    nets: dict[str, list[Net]] = {}
+    for port in node.rdma_ports:
+        if port.bus_id in by_bus:
+            nets.setdefault(port.bus_id, []).append(_net(port, has_gpudirect(node)))
+    wanted = [by_bus[bus] for bus in dict.fromkeys((*gpus, *nets))]
+    numa = sorted({_numa(device) for device in wanted})
+    return Topology(
+        tuple(
+            _cpu(node, number, [d for d in wanted if _numa(d) == number], by_bus, gpus, nets)
+            for number in numa
+        )
+    )
+
+
+def _seen(node: Node) -> list[Gpu]:
+    return [g for g in node.gpus if g.is_visible]
+
+
+def _numa(device: PciDevice) -> int:
+    return 0 if device.numa_node is None else device.numa_node
+
+
+def _net(port: RdmaPort, direct: bool) -> Net:
+    return Net(port.device, int((port.rate_gbit_s or 0) * 1000), direct, port.guid)
+
+
+def _elements(device: PciDevice) -> tuple[str, ...]:
+    """The device and every second bridge above it, topmost first: a switch is one, a root port none."""
+    return (*device.above, device.bus_id)[::-1][::2][::-1]
+
+
+def _cpu(
+    node: Node,
+    numa: int,
+    devices: Sequence[PciDevice],
+    by_bus: Mapping[str, PciDevice],
+    gpus: Mapping[str, int],
+    nets: Mapping[str, Sequence[Net]],
+) -> Cpu:
+    arch = {"aarch64": "arm64", "ppc64le": "ppc64"}.get(node.machine, node.machine)
+    below: dict[str, list[str]] = {"": []}
+    for device in sorted(devices, key=lambda d: d.bus_id):
+        parent = ""
+        for bus in _elements(device):
+            if bus not in below.setdefault(parent, []):
+                below[parent].append(bus)
+            parent = bus
+    order = {bus: n for n, bus in enumerate(sorted(by_bus))}
+
+    def element(bus: str) -> Pci:
+        device = by_bus.get(bus, PciDevice(bus))
+        speed, lanes = _link(device, by_bus)
+        return Pci(
+            bus,
+            order.get(bus, 0),
+            speed,
+            lanes,
+            (device.vendor, device.device, *device.ids),
+            gpus.get(bus),
+            bus in gpus and has_gpudirect(node),
+            0,
+            tuple(nets.get(bus, ())),
+            tuple(element(child) for child in below.get(bus, ())),
+        )
+
+    processor = node.processor
+    return Cpu(
+        numa, arch, processor.vendor, processor.family, processor.model, tuple(map(element, below[""]))
+    )
+
+
+def _link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[str, int]:
+    """The link's speed in sysfs's words, and its lanes: the lesser maximum of its two ends."""
+    ends = [device, *([by_bus[device.above[-1]]] if device.above and device.above[-1] in by_bus else [])]
+    speeds = [end.max_link_gt_s for end in ends if end.max_link_gt_s]
+    lanes = [end.max_link_width for end in ends if end.max_link_width]
+    return f"{min(speeds):.1f} GT/s PCIe" if speeds else "", min(lanes, default=0)

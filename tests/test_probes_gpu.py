@@ -1,0 +1,260 @@
+"""GPUs and their PCI tree as the facts script reads them: a tree of files and a fake nvidia-smi."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringup.facts import Gpu, GpuProcess, KernelEvent, Node
+from ringup.nccl import pci, topology
+from ringup.nccl.topology import Where
+from ringup.parse import gpus as parse
+from ringup.probes import devices
+from tests.gpu_machine import CARDS, GEN4, GPUS, GpuMachine
+from tests.test_probes import ask, request_of
+
+PARTS = ("system", "gpu", "pci")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> GpuMachine:
+    return GpuMachine(tmp_path)
+
+
+def asked(machine: GpuMachine, **options: Any) -> Node:
+    path = f"{machine.root}/bin:{os.environ['PATH']}"
+    env = {"PATH": path, **options.pop("env", {})}
+    return ask(request_of(root=str(machine.root)), parts=PARTS, env=env, **options)
+
+
+def unknown_of(node: Node) -> dict[str, str]:
+    """What is unknown beside what a made-up root has not got."""
+    wanted = ("gpu", "pci", "kernel_events", "processor", "virtual_machine", "boot_options")
+    return {k: v for k, v in node.unknown.items() if k.startswith(wanted)}
+
+
+def test_a_gpu_machine_tells_all_of_itself(machine: GpuMachine) -> None:
+    node = asked(machine)
+    assert unknown_of(node) == {}
+    assert [g.bus_id for g in node.gpus] == list(GPUS)
+    gpu = node.gpus[1]
+    assert (gpu.name, gpu.memory_bytes, gpu.used_bytes) == ("NVIDIA H100 80GB HBM3", 81559 << 20, 0)
+    assert (gpu.sm_clock_mhz, gpu.max_sm_clock_mhz, gpu.throttle_reasons) == (345.0, 1980.0, 1)
+    assert (gpu.ecc_uncorrected, gpu.remap_pending, gpu.retired_pages) == (0, False, None)
+    assert (gpu.is_mig, gpu.compute_mode, gpu.power_limit_w) == (False, "Default", 700.0)
+    assert (gpu.fabric_state, gpu.fabric_status, gpu.recovery_action) == ("Completed", "Success", "None")
+    assert len(gpu.nvlinks) == 18 and gpu.nvlinks[17].gbyte_s == 26.562 and gpu.nvlinks[0].errors == 0
+    assert [(x.first, x.second, x.peer, x.path) for x in node.gpu_links][:2] == [
+        (0, 1, "OK", "NV18"),
+        (0, 2, "OK", "NV18"),
+    ]
+    driver = node.gpu_driver
+    assert (driver.version, driver.is_open, driver.peer_memory) == ("590.48.01", True, "nvidia_peermem")
+    assert (driver.error, driver.lost, driver.silent_s, driver.refused) == ("", (), 0.0, ())
+    assert node.gpu_processes == () and node.kernel_events == ()
+
+
+def test_the_tree_above_gpus_and_cards_is_whole(machine: GpuMachine) -> None:
+    node = asked(machine)
+    by_bus = {d.bus_id: d for d in node.pci}
+    gpu = by_bus["0000:1a:00.0"]
+    assert gpu.above == ("0000:16:01.0", "0000:17:00.0", "0000:18:01.0")
+    assert (gpu.root, gpu.numa_node, gpu.driver, gpu.is_nvidia_gpu) == ("pci0000:16", 0, "nvidia", True)
+    assert (gpu.link_gt_s, gpu.max_link_width, gpu.iommu_group, gpu.iommu_type) == (32.0, 16, 0, "identity")
+    assert (gpu.correctable_errors, gpu.fatal_errors) == (0, 0)
+    assert by_bus["0000:97:00.0"].is_bridge and len(node.pci) == 16
+    assert node.processor.vendor == "GenuineIntel" and node.virtual_machine == ""
+
+
+def test_distances_are_those_nvidia_smi_shows(machine: GpuMachine) -> None:
+    node = asked(machine)
+    by_bus = {d.bus_id: d for d in node.pci}
+    gpu, other = by_bus[GPUS[0]], by_bus[GPUS[3]]
+    assert pci.distance(gpu, by_bus[CARDS[0]]) == "PIX"
+    assert pci.distance(gpu, other) == "SYS"
+    assert pci.distance(gpu, by_bus[CARDS[1]]) == "SYS"
+
+
+def test_nccl_would_build_one_element_a_switch(machine: GpuMachine) -> None:
+    import dataclasses
+
+    from ringup.facts import RdmaPort
+
+    machine.set_pci(CARDS[1], max_link_speed=GEN4)
+    node = asked(machine)
+    ports = tuple(RdmaPort(f"mlx5_{k}", 1, rate_gbit_s=400.0, bus_id=bus) for k, bus in enumerate(CARDS))
+    tree = pci.topology(dataclasses.replace(node, rdma_ports=ports))
+    assert [(c.numa, c.vendor, len(c.children)) for c in tree.cpus] == [
+        (0, "GenuineIntel", 1),
+        (1, "GenuineIntel", 1),
+    ]
+    assert [way[-1].bus_id for _, way in tree.devices()][:4] == ["0000:17:00.0", *GPUS[:2], CARDS[0]]
+    where = [Where(p.device, f"{p.device}/{p.bus_id}", 400_000) for p in ports]
+    found = topology.paths(tree, where, (2, 27, 7))
+    assert found[0]["mlx5_0"] == topology.Path(48.0, "PIX")
+    assert found[0]["mlx5_1"] == topology.Path(22.0, "SYS")
+    assert found[3]["mlx5_1"] == topology.Path(24.0, "PIX")
+    assert pci.matrix(dataclasses.replace(node, rdma_ports=ports)).distance[2, "mlx5_1"] == "PIX"
+
+
+def test_a_field_an_old_driver_does_not_know_loses_no_other(machine: GpuMachine) -> None:
+    machine.says("refuses", "gpu_recovery_action fabric.state fabric.status compute_cap")
+    node = asked(machine)
+    assert len(node.gpus) == 4 and node.gpus[0].recovery_action == ""
+    assert set(node.gpu_driver.refused) == {
+        "gpu_recovery_action",
+        "fabric.state",
+        "fabric.status",
+        "compute_cap",
+    }
+
+
+def test_the_newer_name_of_a_field_is_asked_where_the_older_is_gone(machine: GpuMachine) -> None:
+    table = (machine.smi / "gpus.csv").read_text()
+    machine.says("gpus.csv", table.replace("clocks_throttle_reasons", "clocks_event_reasons"))
+    node = asked(machine)
+    assert node.gpus[0].throttle_reasons == 1 and node.gpu_driver.refused == ()
+
+
+def test_nvidia_smi_that_hangs_holds_up_nothing_else(machine: GpuMachine) -> None:
+    machine.says("hangs", "")
+    node = asked(machine, scale=0.1)
+    assert "no answer within" in node.unknown["gpus"]
+    assert node.gpu_driver.silent_s > 0.5 and node.gpu_driver.version == "590.48.01"
+    assert node.pci and "kernel_events" not in node.unknown
+
+
+def test_a_library_of_another_release_is_told_in_nvidia_smis_words(machine: GpuMachine) -> None:
+    said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 595.71"
+    machine.says("fails", f"18 {said}")
+    node = asked(machine)
+    assert node.gpu_driver.library == "595.71" and "Driver/library version mismatch" in node.gpu_driver.error
+    assert "exit status 18" in node.unknown["gpus"]
+
+
+def test_a_gpu_that_does_not_answer_is_lost_and_the_others_are_told(machine: GpuMachine) -> None:
+    machine.forget_gpu(2)
+    machine.says("warns", "Unable to determine the device handle for GPU2: 0000:99:00.0: Unknown Error\n")
+    node = asked(machine)
+    assert node.gpu_driver.lost == ("0000:99:00.0",)
+    assert [g.index for g in node.gpus] == [0, 1, 3]
+
+
+def test_a_gpu_whose_device_file_is_not_here_is_hidden_and_not_lost(machine: GpuMachine) -> None:
+    machine.forget_gpu(3)
+    (machine.root / "dev/nvidia3").unlink()
+    node = asked(machine)
+    assert node.gpu_driver.lost == () and len(node.gpus) == 3
+
+
+def test_what_stands_in_place_of_values_is_kept(machine: GpuMachine) -> None:
+    machine.set_gpu(1, clocks__current__sm="[GPU requires reset]", power__limit="[GPU requires reset]")
+    gpu = asked(machine).gpus[1]
+    assert (gpu.trouble, gpu.sm_clock_mhz, gpu.name) == ("GPU requires reset", None, "NVIDIA H100 80GB HBM3")
+
+
+def test_the_job_sees_the_gpus_that_cuda_visible_devices_leaves(machine: GpuMachine) -> None:
+    uuid = "GPU-0a0b0c0d-1111-2222-3333-000000000002"
+    assert [g.is_visible for g in asked(machine, env={"CUDA_VISIBLE_DEVICES": "1"}).gpus] == [0, 1, 0, 0]
+    assert [g.is_visible for g in asked(machine, job_env={"CUDA_VISIBLE_DEVICES": uuid}).gpus] == [0, 0, 1, 0]
+
+
+def test_xids_are_read_where_the_kernel_log_may_be(machine: GpuMachine) -> None:
+    line = "NVRM: Xid (PCI:0000:1a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    switch = "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 20009, Non-fatal, Link 28 RX Short Error Rate"
+    machine.kernel_says("usb 1-1: new device", line, line, switch)
+    events = asked(machine).kernel_events
+    assert [(e.kind, e.bus_id, e.code, e.count) for e in events] == [
+        ("xid", "0000:1a:00.0", 79, 2),
+        ("sxid", "0000:c3:00.0", 20009, 1),
+    ]
+    assert events[0].age_s == pytest.approx(60, abs=0.1) and "fallen off the bus" in events[0].text
+
+
+def test_a_kernel_log_that_is_not_shown_is_unknown_with_the_reason(machine: GpuMachine) -> None:
+    (machine.root / "dev/kmsg").unlink()
+    assert "not shown here" in asked(machine).unknown["kernel_events"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read it")
+def test_a_kernel_log_that_needs_root_says_so(machine: GpuMachine) -> None:
+    (machine.root / "dev/kmsg").chmod(0)
+    assert "needs root" in asked(machine).unknown["kernel_events"]
+
+
+def test_a_driver_without_nvidia_smi_leaves_the_gpus_unknown(machine: GpuMachine) -> None:
+    node = ask(request_of(root=str(machine.root)), parts=PARTS, env={"PATH": "/usr/bin:/bin"})
+    if node.gpus:
+        pytest.skip("a real nvidia-smi is here")
+    assert node.unknown["gpus"] == devices.NO_TOOL and node.gpu_driver.version == "590.48.01"
+
+
+def test_a_machine_without_gpu_starts_no_process_for_them(tmp_path: Path) -> None:
+    node = ask(request_of(root=str(tmp_path)), parts=("gpu", "pci"))
+    assert (node.gpus, node.pci, dict(node.unknown)) == ((), (), {})
+
+
+def test_a_gpu_without_a_driver_is_on_the_bus_all_the_same(machine: GpuMachine) -> None:
+    import shutil
+
+    shutil.rmtree(machine.root / "proc/driver")
+    shutil.rmtree(machine.root / "dev")
+    node = asked(machine)
+    assert (node.gpus, node.gpu_driver.version) == ((), "")
+    assert [d.bus_id for d in node.pci if d.is_nvidia_gpu] == list(GPUS)
+
+
+@pytest.mark.parametrize("flags", ["fpu hypervisor sse", "fpu hypervisor"])
+def test_a_virtual_machine_is_named(machine: GpuMachine, flags: str) -> None:
+    machine.write("proc/cpuinfo", f"vendor_id\t: GenuineIntel\nflags\t\t: {flags}\n")
+    machine.write("sys/class/dmi/id/sys_vendor", "QEMU\n")
+    machine.write("sys/class/dmi/id/product_name", "Standard PC\n")
+    assert asked(machine).virtual_machine == "QEMU Standard PC"
+
+
+NONSENSE: tuple[Any, ...] = (
+    None,
+    7,
+    "x",
+    [],
+    {"told": 5},
+    {"told": {"gpus": {"lines": [1]}}},
+    {"lost": [[]]},
+)
+
+
+@pytest.mark.parametrize("raw", NONSENSE)
+@pytest.mark.parametrize("key", ["nvidia", "kernel", "amd"])
+def test_nonsense_from_a_node_is_unknown_and_no_traceback(key: str, raw: Any) -> None:
+    values, unknown = devices.gpu_fields({"nvidia": None, key: raw}, "it did not tell")
+    assert not set(values) & set(unknown)
+    assert all(reason for reason in unknown.values())
+
+
+def test_rows_that_are_none_are_skipped() -> None:
+    lines = ["No devices were found", "-1, x", "999999999999999999999, x", "1, NVIDIA L4"]
+    assert [g.name for g in parse.parse_gpus(lines, ["index", "name"])] == ["NVIDIA L4"]
+
+
+def test_a_process_is_told_with_its_gpu() -> None:
+    found = parse.parse_processes(
+        ["GPU-1, 77, 500, a, b", "GPU-9, 1, 1, x", "No running"], [Gpu(0, uuid="GPU-1")]
+    )
+    assert found == (GpuProcess(0, 77, "a, b", 500 << 20),)
+
+
+def test_a_line_of_dmesg_has_its_time_too() -> None:
+    found = parse.parse_kernel_events(["[  100.500000] NVRM: Xid (PCI:0000:01:00): 13, pid=1"], 200.5)
+    assert found == (KernelEvent("xid", "0000:01:00.0", 13, "pid=1", 100.0, 1),)
+
+
+def test_amd_cards_are_read_from_rocm_smi() -> None:
+    text = (
+        '{"card1": {"PCI Bus": "0000:E7:00.0", "VRAM Total Memory (B)": "68702699520", '
+        '"VRAM Total Used Memory (B)": "10960896", "Card Series": "Instinct MI210"}, "system": {}}'
+    )
+    gpu = parse.parse_rocm_smi(text)[0]
+    assert (gpu.index, gpu.bus_id, gpu.vendor, gpu.used_bytes) == (1, "0000:e7:00.0", "amd", 10960896)
