@@ -239,8 +239,10 @@ FIRES["orphan-of-earlier-run"] = lambda: c.changed(
 QUIET["orphan-of-earlier-run"] = c.healthy
 FIRES["other-job-running"] = on_node1(leftovers=(c.process(evidence="running: under sshd (pid 812)"),))
 QUIET["other-job-running"] = on_node1(leftovers=(STALE,))
-FIRES["port-in-ephemeral-range"] = with_job(c.healthy, port=50000)
-QUIET["port-in-ephemeral-range"] = with_job(everywhere(ports=PortRanges(32768, 60999, (50000,))), port=50000)
+FIRES["ports-reserved-or-ephemeral"] = with_job(c.healthy, port=50000)
+QUIET["ports-reserved-or-ephemeral"] = with_job(
+    everywhere(ports=PortRanges(32768, 60999, (50000,))), port=50000
+)
 
 # ssh.
 for kind in (
@@ -261,8 +263,8 @@ for kind in (
     QUIET[kind] = c.healthy
 FIRES["answer-slow"] = on_node1(answer_s=8.0)
 QUIET["answer-slow"] = everywhere(answer_s=8.0)  # A busy launcher makes all of them slow.
-FIRES["shell-startup-prints"] = on_node1(shell_noise="Welcome!\n")
-QUIET["shell-startup-prints"] = on_node1(shell_noise="\n")
+FIRES["ssh-banner-or-rc-output"] = on_node1(shell_noise="Welcome!\n")
+QUIET["ssh-banner-or-rc-output"] = on_node1(shell_noise="\n")
 
 # Software.
 FIRES["setup-fails"] = on_node1(

@@ -186,7 +186,7 @@ def other_job_running(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check("port-in-ephemeral-range", reads=("ports",), severity="note")
+@check("ports-reserved-or-ephemeral", reads=("ports",), severity="note")
 def port_in_ephemeral_range(cluster: Cluster) -> Iterator[Finding]:
     """
     The rendezvous port lies in the range from which the kernel takes ports for outgoing connections.

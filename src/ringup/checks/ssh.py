@@ -322,7 +322,7 @@ def answer_slow(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check("shell-startup-prints", reads=("shell_noise",), severity="note")
+@check("ssh-banner-or-rc-output", reads=("shell_noise",), severity="note")
 def shell_startup_prints(cluster: Cluster) -> Iterator[Finding]:
     """
     The shell's start-up files on a node print something even without a terminal.

@@ -18,6 +18,8 @@ GIB = 1024**3
 SHM_WANTED_BYTES = GIB
 """Docker gives 64 MiB; NCCL and a few loader workers want more."""
 TMP_WANTED_BYTES = 64 * MIB
+FULL_SHARE, ENOUGH_BYTES = 0.95, 10 * GIB
+"""imbue's host checks call a disk full at 95 %; a twentieth of a very large one is room enough."""
 CLOCK_WARNING_S = 1.0
 CLOCK_NOTE_S = 0.1
 FILES_SURELY_SHORT = 256
@@ -144,7 +146,7 @@ def shm_too_small(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@check("disk-full", reads=("tmp", "cache"), severity="error")
+@check("disk-full", reads=("tmp", "cache"), uses=("disks", "environment"), severity="error")
 def disk_full(cluster: Cluster) -> Iterator[Finding]:
     """
     There is no room, or no right, to write on a node where the run and its job keep files.
@@ -178,6 +180,36 @@ def disk_full(cluster: Cluster) -> Iterator[Finding]:
                         f"ssh {shlex.quote(node.name)} df -h {shlex.quote(node.tmp.path)}",
                         f"ssh {shlex.quote(node.name)} du -xhd1 {shlex.quote(node.tmp.path)}",
                     ),
+                ),
+            )
+
+    yield from crowded(cluster)
+
+
+def crowded(cluster: Cluster) -> Iterator[Finding]:
+    """The job's own directory, TMPDIR and NCCL_DEBUG_FILE's: full, or TMPDIR that cannot be written."""
+    for node in cluster.nodes:
+        own_tmp = cluster.job.env.get("TMPDIR") or (
+            node.environment.get("TMPDIR", "") if "environment" not in node.unknown else ""
+        )
+        for disk in node.disks if "disks" not in node.unknown else ():
+            used = 1 - disk.free_bytes / disk.total_bytes if disk.total_bytes else 0.0
+            full = used >= FULL_SHARE and disk.free_bytes < ENOUGH_BYTES
+            unwritable = disk.read_only and disk.path == own_tmp
+            if disk.path == node.tmp.path or not (full or unwritable):
+                continue
+            path = shlex.quote(disk.path)
+            yield Finding(
+                f"{node.name} {printable(disk.path, 200)}",
+                found="read-only" if unwritable else f"{used:.0%} used, {show_bytes(disk.free_bytes)} free",
+                wanted="TMPDIR on a file system that can be written"
+                if unwritable
+                else "room for what a job writes",
+                node=node.name,
+                severity="warning",
+                fix=Fix(
+                    "free space there, or name another directory",
+                    commands=(f"ssh {shlex.quote(node.name)} {shlex.quote(f'df -h {path}')}",),
                 ),
             )
 
