@@ -21,6 +21,7 @@ LAYERS = {
     "gloo": 1,
     "reachability": 1,
     "bundle": 1,
+    "looks": 2,
     "reach": 2,
     "lint": 2,
     "probes": 3,

@@ -173,7 +173,7 @@ def entry(ranks, pid, key):
     cpu_s, io_bytes, switches = used(pids)
     state, channel, call = waits(pid)
     children = []
-    for child in sorted(pids)[:]:
+    for child in sorted(pids):
         if child != pid and len(children) < MOST_CHILDREN:
             child_cpu_s, child_bytes, child_switches = used([child])
             child_state, child_channel, child_call = waits(child)
@@ -184,7 +184,8 @@ def entry(ranks, pid, key):
             })  # fmt: skip
     return {
         "rank": rank, "local_rank": local_rank, "world_size": size, "run": run, "node": node,
-        "job": list(job), "pid": pid, "started": ranks.table[pid][1], "age_s": age_s(ranks.table[pid][1]), "state": state,
+        "job": list(job), "pid": pid, "started": ranks.table[pid][1],
+        "age_s": age_s(ranks.table[pid][1]), "state": state,
         "wchan": channel, "syscall": call, "cpu_s": cpu_s, "io_bytes": io_bytes, "switches": switches,
         "command": tree.command(pid), "children": children,
     }  # fmt: skip
@@ -197,6 +198,8 @@ def age_s(started):
 def add_stacks(ranks, found, all_threads):
     """Ask every rank, and what it has forked, for its stack."""
     until = time.monotonic() + STACKS_S
+    # A file server that does not answer would hold us up as it does them.
+    disks_answer = all(one["state"] != "D" for one in found)
     for one in found:
         late = time.monotonic() > until
         one.update(
@@ -208,6 +211,10 @@ def add_stacks(ranks, found, all_threads):
             if look_stacks.stack_file(child["pid"]) and not late:
                 threads = look_stacks.by_signal(child["pid"], ranks.table[child["pid"]][1])
                 child["threads"] = [] if isinstance(threads, str) else [[f, n] for f, n in threads[:1]]
+            if disks_answer:
+                look_stacks.add_source(child["pid"], child.get("threads"))
+        if disks_answer:
+            look_stacks.add_source(one["pid"], one["threads"])
 
 
 def main(mode, run="", place=""):

@@ -25,6 +25,8 @@ PYSPY_S = 8.0
 MOST_FRAMES = 100
 LONGEST_DUMP_BYTES = 256 << 10
 SYS_TGKILL = {"x86_64": 234, "aarch64": 131, "ppc64le": 250, "riscv64": 131}
+LONGEST_SOURCE_BYTES = 1 << 20
+LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3(?:\.\d+)?/|^<")
 FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 
@@ -183,6 +185,17 @@ def by_pyspy(pid):
         return "py-spy's answer cannot be read"
     found.sort(key=lambda thread: thread[0])
     return [thread[1:] for thread in found if thread[1]] or "py-spy found no Python stack"
+
+
+def add_source(pid, threads):
+    """To the innermost frame outside libraries, the text of its line: what it calls may be no Python."""
+    for frame in threads[0][0] if threads else ():
+        if not LIBRARY.search(frame[0]):
+            name = frame[0] if frame[0].startswith("/") else "/proc/%d/cwd/%s" % (pid, frame[0])
+            if frame[1] and os.path.isfile(name):
+                lines = tree.read(name, LONGEST_SOURCE_BYTES).split(b"\n", frame[1])
+                frame += [line.decode("utf-8", "replace").strip()[:200] for line in lines[frame[1] - 1 :][:1]]
+            return
 
 
 def stack(pid, started, all_threads=False):

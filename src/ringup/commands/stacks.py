@@ -1,0 +1,110 @@
+"""
+Where every rank of a running job is in its code, ours or not, merged.
+
+Ranks are found by their environment (RANK and WORLD_SIZE; Slurm's or MPI's); only your own processes.
+A stack comes from the rank itself where `ringup run` started it, else from py-spy where the node has
+that; nothing is installed, and no signal is sent to a process that has not asked for it.
+Exit code 0 when ranks were found, 1 when there were none or a node could not be asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from ringup.commands import common
+from ringup.looks import NodeLook, RankLook, fold
+from ringup.looks.places import place_of
+from ringup.stacks import JobLook, jobs, look
+from ringup.units import show_seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `ringup stacks`."""
+    common.add_node_arguments(parser)
+    parser.add_argument("--python", default="", metavar="PY", help="interpreter on the nodes (python3)")
+    parser.add_argument("--run", default="", metavar="RUN", help="only this run's ranks")
+    parser.add_argument("--full", action="store_true", help="whole stacks, equal ones once")
+    parser.add_argument("--threads", action="store_true", help="every thread's stack (implies --full)")
+    parser.add_argument("--json", action="store_true", help="JSON on stdout, everything else on stderr")
+
+
+def job_lines(job: JobLook, full: bool) -> Iterator[str]:
+    """One job."""
+    nodes = list(dict.fromkeys(rank.node for rank in job.ranks))
+    name = f"run {job.run}" if job.run else f"job at {job.address or 'no rendezvous'}"
+    age = show_seconds(max(rank.age_s for rank in job.ranks))
+    places = ", ".join(nodes[:8]) + (", ..." if len(nodes) > 8 else "")
+    yield f"{name}: {len(job.ranks)} of {job.world_size} ranks on {places}, {age} old"
+    yield from (f"  {line}" for line in (full_lines(job) if full else fold.lines(job.ranks)))
+    if job.unseen:
+        yield f"  not seen: ranks {fold.numbers(job.unseen)}, on nodes not asked or ended"
+
+
+def full_lines(job: JobLook) -> Iterator[str]:
+    """Whole stacks, equal ones once."""
+    groups: dict[object, list[RankLook]] = {}
+    for rank in job.ranks:
+        groups.setdefault((rank.frames, rank.threads, "" if rank.frames else rank.why_not), []).append(rank)
+    for ranks in sorted(groups.values(), key=lambda g: -len(g)):
+        yield fold.group_line(fold.group(ranks)[0]) if not ranks[0].frames else fold.who(ranks)
+        yield from (f"  {line}" for line in fold.stack_lines(ranks[0].frames))
+        for name, frames in ranks[0].threads:
+            yield f"  {name}"
+            yield from (f"    {line}" for line in fold.stack_lines(frames))
+
+
+def as_json(nodes: tuple[NodeLook, ...], found: list[JobLook]) -> dict[str, Any]:
+    """Everything that is known."""
+    return {
+        "jobs": [
+            {
+                "run": job.run,
+                "address": job.address,
+                "world_size": job.world_size,
+                "not_seen": list(job.unseen),
+                "groups": [
+                    {"ranks": [r.rank for r in g.ranks], "place": asdict(g.place), "doing": g.doing}
+                    for g in fold.group(job.ranks)
+                ],
+                "ranks": [{**asdict(rank), "place": asdict(place_of(rank.frames))} for rank in job.ranks],
+            }
+            for job in found
+        ],
+        "nodes": [
+            {
+                "name": node.node,
+                "problem": node.problem,
+                "state": asdict(node.state),
+                "ras": asdict(node.ras) if node.ras else None,
+            }
+            for node in nodes
+        ],
+    }
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look and show."""
+    hosts = common.nodes_from(args)
+    from ringup import reach, report
+
+    with reach.open(hosts, ssh_config=args.ssh_config) as door:
+        if args.python:
+            door.interpreters.update({host.name: args.python for host in door.hosts})
+        nodes = look(door, threads=args.threads)
+    found = jobs(nodes, args.run)
+    if args.json:
+        print(json.dumps(report.envelope(**as_json(nodes, found))))
+    else:
+        for job in found:
+            print("\n".join(job_lines(job, args.full or args.threads)))
+    for node in nodes:
+        if node.problem:
+            common.say(f"{node.node}: could not be looked at: {node.problem}")
+    if not found:
+        print("no rank of a job of yours runs on these nodes", file=sys.stderr)
+    return 0 if found and not any(node.problem for node in nodes) else 1

@@ -1,0 +1,109 @@
+"""Many ranks in few lines: "31 ranks (0-16, 18-31): all_reduce, train.py:88"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ringup.looks import Frame, RankLook
+from ringup.looks.places import Place, child_doing, child_place, doing, place_of
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks at the same place."""
+
+    place: Place
+    doing: str
+    ranks: tuple[RankLook, ...]
+
+
+def numbers(ranks: Iterable[int]) -> str:
+    """
+    Rank numbers as ranges.
+
+    >>> numbers([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    found: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+
+
+def group(ranks: Iterable[RankLook]) -> list[Group]:
+    """Ranks by where they are, the largest group first."""
+    found: dict[tuple[Place, str, str], list[RankLook]] = {}
+    for rank in sorted(ranks, key=lambda r: (r.rank, r.node, r.pid)):
+        place = place_of(rank.frames)
+        # How a wait is made (futex, poll) is of no interest: they wait.
+        words = "" if place.waits and rank.state not in "DTtZ" else doing(rank)
+        key = (place, words, "" if rank.frames else rank.why_not)
+        found.setdefault(key, []).append(rank)
+    groups = [Group(key[0], key[1], tuple(members)) for key, members in found.items()]
+    return sorted(groups, key=lambda g: (-len(g.ranks), g.ranks[0].rank))
+
+
+def who(ranks: Sequence[RankLook]) -> str:
+    """ "rank 3 (node1)" or "3 ranks (0-2)"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0].rank} ({ranks[0].node})"
+    return f"{len(ranks)} ranks ({numbers(r.rank for r in ranks)})"
+
+
+def where(place: Place, words: str = "") -> str:
+    """ "all_reduce, train.py:88 in step" and what its process does there."""
+    at = place.where
+    if at and place.function and place.function != "<module>":
+        at += f" in {place.function}"
+    if at and place.kind == "own" and place.source:
+        at += f": {place.source}"
+    parts = [part for part in (place.what, at, words) if part]
+    return ", ".join(parts) or "nothing known"
+
+
+def group_line(one: Group) -> str:
+    """One group in one line."""
+    if one.place.kind == "unknown":
+        rank = one.ranks[0]
+        known = one.doing or f"state {rank.state}{f', {rank.wchan}' if rank.wchan else ''}"
+        return f"{who(one.ranks)}: {known}; no Python stack: {rank.why_not or 'not asked for'}"
+    return f"{who(one.ranks)}: {where(one.place, one.doing)}"
+
+
+def child_lines(one: Group) -> list[str]:
+    """What the processes below a single rank are stuck in, where that tells more than the rank."""
+    if len(one.ranks) > 4 or one.place.waits:
+        return []
+    lines = []
+    for rank in one.ranks:
+        known = child_place(rank.children)
+        if known:
+            child, place = known
+            lines.append(f"its process {child.pid}: {where(place, child_doing(child))}")
+        else:
+            for child in rank.children:
+                if child.state in "DT":
+                    lines.append(f"its process {child.pid} ({child.command[:60]}): {child_doing(child)}")
+                    break
+    return lines[:2]
+
+
+def lines(ranks: Iterable[RankLook]) -> list[str]:
+    """All of it."""
+    found = []
+    for one in group(ranks):
+        found.append(group_line(one))
+        found += [f"  {line}" for line in child_lines(one)]
+    return found
+
+
+def stack_lines(frames: tuple[Frame, ...]) -> list[str]:
+    """A whole stack, innermost first."""
+    return [
+        f"{frame.file}:{frame.line} in {frame.function}{f': {frame.source}' if frame.source else ''}"
+        for frame in frames
+    ]

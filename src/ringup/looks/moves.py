@@ -1,0 +1,102 @@
+"""What has changed between two looks at the same ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ringup.looks import NodeLook, NodeState, RankLook
+
+IDLE_CPU_SHARE = 0.02
+"""Below this share of one core a process keeps house (heartbeats, a progress bar); it does not compute."""
+IDLE_BYTES = 16 << 10
+IDLE_SWITCHES_PER_S = 8.0
+"""A main thread that waits wakes seldom: a DataLoader every 5 s, a poll with time.sleep once a second."""
+FLOWING_BYTES_PER_S = 64 << 10
+
+
+@dataclass(frozen=True)
+class Move:
+    """What one rank and its descendants have used between two looks."""
+
+    seconds: float
+    cpu_s: float
+    io_bytes: int
+    switches: int
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it gained neither CPU time nor bytes worth the name."""
+        if self.seconds <= 0:
+            return False
+        # CPU time comes in ticks of 10 ms: one of them is nothing, however short the time.
+        return (
+            self.cpu_s <= max(0.02, IDLE_CPU_SHARE * self.seconds)
+            and self.io_bytes <= IDLE_BYTES
+            and self.switches <= max(4, IDLE_SWITCHES_PER_S * self.seconds)
+        )
+
+
+def identity(look: RankLook) -> tuple[str, int, int]:
+    """The same process in two looks."""
+    return look.node, look.pid, look.started
+
+
+def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[str, int, int], Move]:
+    """By identity, for the ranks seen in both."""
+    before = {identity(rank): (node.at_s, rank) for node in first for rank in node.ranks}
+    found = {}
+    for node in second:
+        for rank in node.ranks:
+            known = before.get(identity(rank))
+            if known:
+                at_s, old = known
+                found[identity(rank)] = Move(
+                    node.at_s - at_s,
+                    rank.cpu_s - old.cpu_s,
+                    rank.io_bytes - old.io_bytes,
+                    rank.switches - old.switches,
+                )
+    return found
+
+
+def flowing(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[str, str, float]]:
+    """(node, interface, bytes a second) of interfaces that carry more than small talk, fastest first."""
+    before = {node.node: node for node in first}
+    found = []
+    for node in second:
+        old = before.get(node.node)
+        seconds = node.at_s - old.at_s if old else 0.0
+        if old is None or seconds <= 0:
+            continue
+        for name, size in node.state.interfaces.items():
+            rate = (size - old.state.interfaces.get(name, size)) / seconds
+            if rate > FLOWING_BYTES_PER_S:
+                found.append((node.node, name, rate))
+    return sorted(found, key=lambda one: -one[2])
+
+
+def busiest_child(old: RankLook, new: RankLook) -> str:
+    """The command of the descendant that has used most CPU since, "" when none did."""
+    before = {child.pid: child.cpu_s for child in old.children}
+    used = [(child.cpu_s - before.get(child.pid, 0.0), child.command) for child in new.children]
+    best = max(used, default=(0.0, ""))
+    return best[1] if best[0] > 0.05 else ""
+
+
+def troubles(old: NodeState | None, new: NodeState) -> list[str]:
+    """What is wrong with a node, in words; nothing is said of what is as it should be."""
+    found = []
+    if new.memory_bytes and new.memory_available_bytes < 0.03 * new.memory_bytes:
+        share = new.memory_available_bytes / new.memory_bytes
+        found.append(f"{share:.1%} of its memory is left")
+    if old and new.swapped_pages - old.swapped_pages > 2000:
+        found.append(f"it is swapping ({new.swapped_pages - old.swapped_pages} pages since the last look)")
+    if old and new.oom_kills > old.oom_kills:
+        found.append("the kernel's out-of-memory killer has ended a process since the last look")
+    elif old and new.cgroup_oom_kills > old.cgroup_oom_kills:
+        found.append("the job's memory limit (cgroup) has ended a process since the last look")
+    for path, free, size in new.disks:
+        if size and free < min(size * 0.001, 16 << 20):
+            found.append(f"{path} is full")
+    return found

@@ -1,0 +1,188 @@
+"""
+Where a rank's stack stands: waiting for others, or at which line of its own.
+
+Names of functions are torch's, read in 2.13 and 2.4 (`torch/distributed/distributed_c10d.py`,
+`torch/autograd/graph.py`, `torch/cuda/`, `torch/utils/data/dataloader.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from ringup.looks import Child, Frame, RankLook
+
+Kind = Literal["collective", "meeting", "backward", "device", "own", "unknown"]
+
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3(?:\.\d+)?/|^<")
+_C10D = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py$")
+_MEETING_FILE = re.compile(r"torch/distributed/(?:rendezvous|elastic/.*|device_mesh)\.py$")
+_DDP = re.compile(r"torch/(?:nn/parallel/distributed|distributed/utils)\.py$")
+_COLLECTIVE = re.compile(
+    r"(?:all_gather|all_reduce|all_to_all|barrier|batch_isend_irecv|broadcast|gather|monitored_barrier|recv"
+    r"|reduce|scatter|send|wait_tensor)\w*$"
+)
+_MEETING = re.compile(
+    r"(?:init_process_group|new_(?:sub)?group\w*|split_group|destroy_process_group|init_device_mesh"
+    r"|_store_based_barrier|_new_process_group_helper)$"
+)
+_DDP_WAITS = {
+    "_verify_param_shape_across_processes": "the check of parameter shapes",
+    "_sync_module_states": "the broadcast of parameters",
+    "_sync_params_and_buffers": "the broadcast of parameters",
+    "_sync_buffers": "the broadcast of buffers",
+}
+# What makes Python wait for the GPU; these are C functions, seen only in the line that calls them.
+_DEVICE_CALL = re.compile(r"\.(?:item|cpu|tolist|numpy|synchronize)\(|\.to\(['\"]cpu")
+_DEVICE_FILE = re.compile(r"torch/cuda/(?:__init__|streams)\.py$")
+_WORK_WAIT = re.compile(r"\.wait\(\s*\)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is."""
+
+    kind: Kind
+    """"own" is the user's code or a library it called; "unknown": no stack."""
+    what: str
+    """"all_reduce", "backward", "DataLoader next"; "" for plain code."""
+    where: str
+    """"train.py:88" (the innermost line outside libraries), "" when unknown."""
+    function: str = ""
+    source: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other ranks (or for the GPU, which may wait for them)."""
+        return self.kind in ("collective", "meeting", "backward", "device")
+
+
+def base(path: str) -> str:
+    """
+    The last part of a path.
+
+    >>> base("/home/u/train.py")
+    'train.py'
+    """
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def own_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost frame outside libraries; the innermost of all where there is none."""
+    for frame in frames:
+        if not _LIBRARY.search(frame.file):
+            return frame
+    return frames[0] if frames else None
+
+
+def place_of(frames: tuple[Frame, ...]) -> Place:
+    """
+    Where a stack stands.
+
+    >>> place_of((Frame("/v/site-packages/torch/distributed/distributed_c10d.py", 9, "barrier"),
+    ...           Frame("/home/u/train.py", 88, "step")))
+    Place(kind='collective', what='barrier', where='train.py:88', function='step', source='')
+    """
+    own = own_frame(frames)
+    if own is None:
+        return Place("unknown", "", "")
+    kind, what = _wait_of(frames, own)
+    return Place(kind, what, f"{base(own.file)}:{own.line}", own.function, own.source)
+
+
+def _wait_of(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
+    found: tuple[Kind, str] = ("own", "")
+    # The outermost one counts: all_gather_object is made of all_gather.
+    for frame in frames:
+        if _C10D.search(frame.file) and _COLLECTIVE.match(frame.function):
+            found = ("collective", frame.function)
+        elif _MEETING_FILE.search(frame.file) or (
+            _C10D.search(frame.file) and _MEETING.match(frame.function)
+        ):
+            name = frame.function if _MEETING.match(frame.function) else "the rendezvous"
+            found = ("meeting", name)
+        elif _DDP.search(frame.file) and frame.function in _DDP_WAITS:
+            found = ("collective", _DDP_WAITS[frame.function])
+        elif frame is own:
+            break
+    if found[0] == "own":
+        found = _library_wait(frames, own)
+    return found
+
+
+def _library_wait(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
+    inner = frames[: frames.index(own) + 1]
+    for frame in inner:
+        if frame.file.endswith("torch/autograd/graph.py") and frame.function == "_engine_run_backward":
+            return "backward", "backward"
+        if _DEVICE_FILE.search(frame.file) and frame.function in ("synchronize", "wait", "query"):
+            return "device", "synchronize"
+        if "torch/utils/data/dataloader.py" in frame.file:
+            return "own", "DataLoader next"
+    if inner[0] is own and _WORK_WAIT.search(own.source):
+        return "collective", "wait of a collective"
+    if inner[0] is own and _DEVICE_CALL.search(own.source):
+        return "device", "the GPU"
+    return "own", ""
+
+
+def child_place(children: tuple[Child, ...]) -> tuple[Child, Place] | None:
+    """The child whose stack tells most: one in user code, stopped or uninterruptible ones first."""
+    known = [(child, place_of(child.frames)) for child in children if child.frames]
+    known = [pair for pair in known if "multiprocessing" not in pair[1].where and pair[1].where]
+    known.sort(key=lambda pair: pair[0].state not in "DT")
+    waiting = [pair for pair in known if not _is_waiting_for_work(pair[0].frames)]
+    return next(iter(waiting or known), None)
+
+
+def _is_waiting_for_work(frames: tuple[Frame, ...]) -> bool:
+    """Whether a DataLoader's worker waits for its next index."""
+    return any(
+        frame.function == "get" and frame.file.endswith("multiprocessing/queues.py") for frame in frames
+    )
+
+
+_STATES = {
+    "T": "stopped (state T; `kill -CONT` lets it go on)",
+    "t": "stopped by a debugger",
+    "D": "in a system call that cannot be interrupted (state D)",
+    "Z": "ended, and its parent has not noticed",
+}
+
+
+def doing(look: RankLook) -> str:
+    """
+    What a rank's process does as far as the kernel tells: "asleep", "in read of /data/pipe", ...
+
+    "" when it runs or only waits inside a collective.
+    """
+    if look.state in _STATES:
+        more = f" in {look.wchan}" if look.wchan and look.state == "D" else ""
+        return _STATES[look.state] + more
+    return _call(look.syscall, look.wchan)
+
+
+def _call(syscall: str, wchan: str) -> str:
+    """
+    A system call in words.
+
+    >>> _call("read of /data/in.fifo", "pipe_read"), _call("clock_nanosleep", ""), _call("futex", "")
+    ('in read of /data/in.fifo', 'asleep', '')
+    """
+    if "nanosleep" in (syscall or wchan):
+        return "asleep"
+    if wchan in ("wait_for_partner", "fifo_open"):
+        return "opening a FIFO that nobody has open at its other end"
+    if syscall.startswith(("read", "write", "openat", "wait4", "flock", "fsync", "recv", "pread")):
+        return f"in {syscall}"
+    if wchan.startswith(("pipe_", "fuse_", "request_wait", "nfs", "rpc_", "folio_wait", "io_schedule")):
+        return f"in the kernel's {wchan}"
+    return ""
+
+
+def child_doing(child: Child) -> str:
+    """The same of a child."""
+    if child.state in _STATES:
+        return _STATES[child.state]
+    return _call(child.syscall, child.wchan)
