@@ -136,38 +136,46 @@ def passwd_home(root):
         return ""
 
 
-def look(path):
+def looks(paths):
     """
-    How long one stat() of a path takes, in a process of its own that may be given up.
+    How long one stat() of each path takes, in a process of its own that may be given up.
 
-    Nothing is concluded from a process that only waits for its turn on a busy machine.
+    What comes after a path that does not answer is not looked at any more.  Nothing is concluded
+    from a process that only waits for its turn on a busy machine.
     """
     read_end, write_end = os.pipe()
-    begin = time.monotonic()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(read_end)
-            try:
-                os.stat(path)
-            except OSError:
-                pass
-            os.write(write_end, repr(time.monotonic() - begin).encode())
+            for path in paths:
+                begin = time.monotonic()
+                try:
+                    os.stat(path)
+                except OSError:
+                    pass
+                os.write(write_end, b"%.6f\n" % (time.monotonic() - begin))
         finally:
             os._exit(0)
     os.close(write_end)
-    while True:
-        if select.select([read_end], [], [], LOOK_S)[0] or not runs(pid):
+    found, data, begin = [], b"", time.monotonic()
+    while len(found) < len(paths):
+        if select.select([read_end], [], [], LOOK_S)[0]:
+            block = os.read(read_end, 4096)
+            data += block
+            times = data.split(b"\n")[:-1]
+            found = [{"path": p, "took_s": float(t)} for p, t in zip(paths, times)]
+            begin = time.monotonic()
+            if not block:
+                break
+        elif not runs(pid):
+            took_s = time.monotonic() - begin
+            found.append({"path": paths[len(found)], "took_s": took_s, "answered": False})
+            os.kill(pid, 9)
             break
-    if select.select([read_end], [], [], 0)[0]:
-        data = os.read(read_end, 64)
-        os.close(read_end)
-        os.waitpid(pid, 0)
-        return {"path": path, "took_s": float(data or 0), "answered": True}
     os.close(read_end)
-    os.kill(pid, 9)
     os.waitpid(pid, os.WNOHANG)
-    return {"path": path, "took_s": time.monotonic() - begin, "answered": False}
+    return found
 
 
 def runs(pid):
@@ -176,16 +184,6 @@ def runs(pid):
             return file.read(4096).rpartition(b")")[2].split()[0] == b"R"
     except (OSError, IndexError):
         return False
-
-
-def looks(paths):
-    """Each once; of a path on a dead server those below it are not asked again."""
-    found = []
-    for path in paths:
-        dead = [f["path"] for f in found if not f["answered"]]
-        if not any(path.startswith(d.rstrip("/") + "/") for d in dead):
-            found.append(look(path))
-    return found
 
 
 def disks(places):
@@ -294,7 +292,7 @@ def work(request, root):
     logs = os.path.dirname(env.get("NCCL_DEBUG_FILE") or os.environ.get("NCCL_DEBUG_FILE", ""))
     places = [directory] + [os.path.join(directory, p) for p in (temporary, logs) if p]
     return {
-        "looks": lambda: looks(dict.fromkeys(places + [path] if path else places)),
+        "looks": lambda: looks(list(dict.fromkeys(places + [path] if path else places))),
         "chdir": lambda: file_fact(directory),
         "script": lambda: file_fact(path) if path else NO_FILE,
         "disks": lambda: disks(places),
