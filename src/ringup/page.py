@@ -9,7 +9,7 @@ from ringup import __version__
 from ringup.facts import Cluster
 from ringup.plan import Plan
 from ringup.plan.expected import Expected
-from ringup.report import counts, pairs_line, prediction_lines, skipped_lines
+from ringup.report import counts, pairs_line, prediction_lines, root_lines, skipped_lines
 from ringup.rules import Finding, Skipped
 from ringup.units import printable
 
@@ -124,13 +124,12 @@ def check_page(
     ]
     if cluster.links:
         body += ["<h2>Paths that carry small and large messages</h2>", matrix_html(cluster)]
-    if skipped:
-        body += [
-            "<h2>Not checked</h2>",
-            "<ul>",
-            *(f"<li>{escape(s.strip())}</li>" for s in skipped_lines(skipped)),
-            "</ul>",
-        ]
+    for title, told in (
+        ("Not checked", skipped_lines(skipped)),
+        ("Root would also see", root_lines(skipped)),
+    ):
+        if told:
+            body += [f"<h2>{title}</h2>", "<ul>", *(f"<li>{escape(s.strip())}</li>" for s in told), "</ul>"]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>ringup check</title>'
         f"<style>{STYLE}</style></head><body>{chr(10).join(body)}"

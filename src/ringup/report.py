@@ -276,10 +276,25 @@ def _said(made: Prediction) -> list[str]:
     return said or ["what NCCL chooses is not known"]
 
 
+def root_lines(skipped: Sequence[Skipped]) -> list[str]:
+    """What root would add: a line for each command, with the rules and nodes it is for."""
+    groups: dict[tuple[str, str], list[Skipped]] = {}
+    for s in skipped:
+        if s.as_root:
+            groups.setdefault((s.rule, s.as_root), []).append(s)
+    lines = []
+    for (rule, command), same in groups.items():
+        nodes = [printable(s.node or "all", 64) for s in same]
+        where = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        why = same[0].reason.removeprefix("needs root: ")
+        lines += [f"  {rule} on {where}: {printable(why, 200)}", f"    $ {printable(command, 300)}"]
+    return lines
+
+
 def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
     """What was not checked, one line a reason, rules folded; a node that was not reached is one line."""
     groups: dict[tuple[str | None, str], list[str]] = {}
-    for s in skipped:
+    for s in (s for s in skipped if not s.is_partial):
         reason = NOT_REACHED if f": {NOT_REACHED}:" in s.reason else s.reason
         groups.setdefault((s.node, reason), []).append(s.rule)
     lines = []
@@ -325,8 +340,11 @@ def check_text(
         lines.append("")
     if predictions and not (cluster.is_local and predictions[0].prediction.network == GLOO):
         lines += [style("bold", "what will be chosen"), *prediction_lines(predictions), ""]
-    if skipped:
-        lines += [style("bold", "not checked"), *skipped_lines(skipped), ""]
+    for title, told in (
+        ("not checked", skipped_lines(skipped)),
+        ("root would also see", root_lines(skipped)),
+    ):
+        lines += [style("bold", title), *told, ""] if told else []
     worst = findings[0].severity or "error" if findings else "ok"
     verdict = counts(folded(findings))
     if worst in ("ok", "note"):

@@ -73,6 +73,10 @@ class Skipped:
     rule: str
     node: str | None
     reason: str
+    as_root: str = ""
+    """What root would run to know it, "" where root would know no more."""
+    is_partial: bool = False
+    """The rule was judged, with what an ordinary user may see."""
 
 
 @dataclass(frozen=True)
