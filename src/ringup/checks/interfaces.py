@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.checks import net, paths
+from ringup.checks import net, paths, verbs
 from ringup.checks.picks import expects_nccl, is_candidate, is_virtual, picks
 from ringup.facts import Cluster, Interface, Node
 from ringup.reachability import few
@@ -167,10 +167,15 @@ def virtual_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check("slow-interface-chosen", reads=(*READS, "cluster.links"), uses=USES, severity="warning")
+@check(
+    "slow-interface-chosen",
+    reads=(*READS, "cluster.links"),
+    uses=(*USES, *verbs.USES, "rdma_ports"),
+    severity="warning",
+)
 def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
     """
-    NCCL or Gloo would use a slow interface although a faster one joins all nodes.
+    NCCL or Gloo would use a slow interface although a faster one joins all nodes, or one in half duplex.
 
     Why: they take the first in the kernel's order (or the host name's address); a management
     network of 1 Gbit/s then carries the gradients.
@@ -182,26 +187,57 @@ def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
     if cluster.is_local or len(cluster.nodes) < 2:
         return
     best = paths.best(cluster)
-    if best is None or not best.speed_gbit_s:
-        return
+    # Over RDMA the interface carries a few words when the ranks meet, and no data.
+    fastest = (best.speed_gbit_s or 0.0) if best and not all_over_rdma(cluster) else 0.0
     # Of an interface to which a path fails, that is what is said.
     in_trouble = {(e.dst, e.interface) for f in paths.faults(cluster) for e in f.edges}
     for node in cluster.nodes:
         chosen = {p.interface: p for p in picks(cluster, node)}
         for name, pick in chosen.items():
             interface = node.interface(name)
+            if interface is not None and interface.duplex == "half":
+                yield half_duplex(cluster, node, name)
+                continue
             speed = interface.speed_gbit_s if interface else None
-            slow = speed is not None and speed < MARKED_SLOWER * best.speed_gbit_s
-            if slow and name != best.interfaces[node.name] and (node.name, name) not in in_trouble:
+            slow = speed is not None and speed < MARKED_SLOWER * fastest
+            if best and slow and name != best.interfaces[node.name] and (node.name, name) not in in_trouble:
                 fast = best.interfaces[node.name]
                 yield Finding(
                     f"{node.name} {name}",
                     found=f"{name} at {speed:g} Gbit/s would be used ({pick.because})",
-                    wanted=f"{fast} at {best.speed_gbit_s:g} Gbit/s, which joins all nodes",
+                    wanted=f"{fast} at {fastest:g} Gbit/s, which joins all nodes",
                     node=node.name,
                     subject=subject(node, name),
                     fix=Fix("stay on the fast network", env=net.pins(cluster)),
                 )
+
+
+def all_over_rdma(cluster: Cluster) -> bool:
+    """Whether NCCL takes RDMA devices on every node."""
+    view = verbs.View(cluster.only(n for n in cluster.nodes if "rdma_ports" not in n.unknown))
+    return len(view.nodes) == len(cluster.nodes) and all(view.main.values())
+
+
+def half_duplex(cluster: Cluster, node: Node, name: str) -> Finding:
+    """A port that sends or receives, never both: one side of the cable was set by hand."""
+    return Finding(
+        f"{node.name} {name}",
+        found=f"{name} runs half duplex",
+        wanted="full duplex",
+        node=node.name,
+        subject=subject(node, name),
+        fix=Fix(
+            "let both ends of the cable negotiate",
+            env=pins_elsewhere(cluster, node, name),
+            commands=(f"ssh {shlex.quote(node.name)} sudo ethtool -s {shlex.quote(name)} autoneg on",),
+        ),
+    )
+
+
+def pins_elsewhere(cluster: Cluster, node: Node, name: str) -> dict[str, str]:
+    """The variables that keep a job on another interface than this, where there is one."""
+    best = paths.best(cluster)
+    return net.pins(cluster) if best and best.interfaces.get(node.name) != name else {}
 
 
 @check("link-speed-below-peers", reads=READS, uses=USES, severity="warning")
@@ -237,7 +273,7 @@ def link_speed_below_peers(cluster: Cluster) -> Iterator[Finding]:
                 )
 
 
-@check("mtu-differs", reads=READS, uses=USES, severity="note")
+@check("mtu-differs", reads=READS, uses=(*USES, *verbs.USES, "rdma_ports"), severity="note")
 def mtu_differs(cluster: Cluster) -> Iterator[Finding]:
     """
     Interfaces on one network have different MTUs.
@@ -248,6 +284,8 @@ def mtu_differs(cluster: Cluster) -> Iterator[Finding]:
     Fix: the same MTU on every node and switch port of the network.
     """
     holes = {f.network for f in paths.faults(cluster) if f.kind == "black-hole"}
+    view = verbs.View(cluster.only(n for n in cluster.nodes if "rdma_ports" not in n.unknown))
+    over_roce = {n.name: {p.netdev for p in view.roce(n)} for n in view.nodes}
     for network, members in paths.shared_subnets(cluster).items():
         mtus = {}
         for name, interface in members.items():
@@ -256,6 +294,8 @@ def mtu_differs(cluster: Cluster) -> Iterator[Finding]:
                 mtus[name] = facts.mtu_bytes
         usual = max(Counter(mtus.values()).items(), key=lambda kv: (kv[1], kv[0]))[0] if mtus else 0
         odd = [name for name, mtu in mtus.items() if mtu != usual]
+        # Of RoCE ports another rule says it: there it is no small matter.
+        odd = [name for name in odd if members[name] not in over_roce.get(name, ())]
         if odd and network not in holes and not cluster.is_local:
             yield Finding(
                 few(f"{n} {members[n]}" for n in odd),

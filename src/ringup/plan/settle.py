@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ringup import gloo
 from ringup.facts import Cluster, Node
-from ringup.nccl import choice
+from ringup.nccl import choice, rdma
 from ringup.plan import NodePlan, Plan
 from ringup.rules import SEVERITIES, Finding
 
@@ -52,6 +52,9 @@ def avoidance(subject: str, plan: Plan, cluster: Cluster) -> str:
         parts = planned(rest, plan)
         absolute = parts is not None and parts.words[:1] and parts.words[0].startswith("/")
         return f"the interpreter is started by its path, {parts.words[0]}" if parts and absolute else ""
+    if kind == "rdma":
+        node, _, port = rest.partition("/")
+        return rdma_avoided(node, port, plan, cluster)
     if kind == "env":
         name, _, node = rest.partition("@")
         return variable_avoided(name, node, plan, cluster)
@@ -74,7 +77,7 @@ def interface_avoided(node: str, interface: str, plan: Plan, cluster: Cluster) -
     if part is None or known is None or not part.interface or part.interface == interface:
         return ""
     env = {**cluster.job.env, **part.env}
-    used = {c.interface for c in gloo.announced(known, env)}
+    used = {c.interface for c in gloo.by_job(cluster.job, known, env)}
     if cluster.job.backend != "gloo":
         used |= {c.interface for c in choice.sockets(known, env)}
     if interface in used:
@@ -83,13 +86,23 @@ def interface_avoided(node: str, interface: str, plan: Plan, cluster: Cluster) -
     return f"ranks meet on {part.interface} ({part.address}){f', by {pins}' if pins else ''}"
 
 
+def rdma_avoided(node: str, port: str, plan: Plan, cluster: Cluster) -> str:
+    """Whether NCCL leaves an RDMA port alone under the plan, which it takes without it."""
+    part, known = planned(node, plan), facts(node, cluster)
+    value = part.env.get("NCCL_IB_HCA", "") if part else ""
+    if part is None or known is None or not value or "NCCL_IB_HCA" in cluster.job.env:
+        return ""
+    taken = rdma.taken(known, {**cluster.job.env, **part.env})
+    return f"NCCL_IB_HCA={value}" if port not in {p.name for p in taken} else ""
+
+
 def name_avoided(node: str, plan: Plan, cluster: Cluster) -> str:
     """Whether ranks meet by address, and Gloo on this node announces the planned one without asking names."""
     part, known = planned(node, plan), facts(node, cluster)
     if part is None or known is None or not is_address(plan.master_addr):
         return ""
     env = {**cluster.job.env, **part.env}
-    if [c.address for c in gloo.announced(known, env)] != [part.address]:
+    if any(c.address != part.address for c in gloo.by_job(cluster.job, known, env) or gloo.announced(known, env)):
         return ""
     pin = part.env.get("GLOO_SOCKET_IFNAME")
     words = f"addresses are used instead of names ({node} is {part.address})"

@@ -154,3 +154,17 @@ NETWORK_PLUGIN_MISSING = shared(
     In logs: `Loaded net plugin` on some hosts, `Could not find: libnccl-net.so` on others.
     """,
 )
+RDMA_DEVICE_NAME_MISSING = shared(
+    "rdma-device-name-missing",
+    "error",
+    """
+    NCCL_IB_HCA names nothing that exists or is ACTIVE.
+
+    Why: it takes RDMA device names (mlx5_0), not interface names (ib0, ens13np0); without a match NCCL falls
+    back to TCP without a word.
+
+    Fix: device names as in `ibv_devinfo -l` or `rdma link`, or unset it.
+
+    In logs: `NCCL_IB_HCA set to ib0`, then `NET/IB : No device found`.
+    """,
+)

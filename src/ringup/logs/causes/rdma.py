@@ -72,18 +72,8 @@ def rdma_port_not_active(story: Story) -> Iterator[Cause]:
             )
 
 
-@cause("rdma-device-name-missing", severity="warning")
+@cause(problems.RDMA_DEVICE_NAME_MISSING)
 def rdma_device_name_missing(story: Story) -> Iterator[Cause]:
-    """
-    NCCL_IB_HCA names nothing that exists or is ACTIVE.
-
-    Why: it takes RDMA device names (mlx5_0), not interface names (ib0, ens13np0); without a match NCCL falls
-    back to TCP without a word.
-
-    Fix: device names as in `ibv_devinfo -l` or `rdma link`, or unset it.
-
-    In logs: `NCCL_IB_HCA set to ib0`, then `NET/IB : No device found`.
-    """
     hosts: list[str] = []
     events: list[Event] = []
     value = ""
@@ -106,6 +96,7 @@ def rdma_device_name_missing(story: Story) -> Iterator[Cause]:
             events,
             f"NCCL_IB_HCA={value} names no RDMA device (an interface name?): data goes over TCP",
             "high",
+            severity="warning",
             nodes=[h for h in hosts if h],
             fix=fix,
         )
