@@ -56,6 +56,12 @@ def look_program() -> str:
     return joined(("guard_tree", "look_stacks", "look_node"), "look")
 
 
+@functools.cache
+def prove_program() -> str:
+    """One rank of `ringup test` and `ringup bench`; see its arguments there."""
+    return joined(("prove_world", "prove_correct", "prove_sweep"), "prove_ranks")
+
+
 def main_source() -> str:
     """What a rank's script is run by, so that its stack can be read."""
     return payload("rank_main")

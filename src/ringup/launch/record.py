@@ -30,7 +30,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     job = dataclasses.replace(plan.job, env=_shown(plan.job.env))
     nodes = [dataclasses.replace(n, env=_shown(n.env)) for n in plan.nodes]
     env = [dataclasses.replace(v, value=HIDDEN) if is_secret(v.name) else v for v in plan.env]
-    whole = dataclasses.replace(plan, job=job, nodes=tuple(nodes), env=tuple(env))
+    whole = dataclasses.replace(plan, job=job, nodes=tuple(nodes), env=tuple(env), files={})
     plain: dict[str, Any] = msgspec.to_builtins(whole)
     return plain
 
@@ -48,6 +48,7 @@ def run_json(
     cleanup: Iterable[Finding] = (),
     notes: Iterable[str] = (),
     detached: bool = False,
+    hangs: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The object; `started` in seconds since the epoch, `exit_code` None while it runs."""
     return {
@@ -64,6 +65,7 @@ def run_json(
         "ranks": msgspec.to_builtins(sorted(ranks, key=lambda r: (r.rank, r.node, r.pid))),
         "first_failure": msgspec.to_builtins(failure),
         "cleanup": msgspec.to_builtins(list(cleanup)),
+        "hangs": list(hangs),
         "notes": list(notes),
     }
 

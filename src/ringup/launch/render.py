@@ -35,6 +35,7 @@ def order(plan: Plan, node: NodePlan, *, lease_s: float, grace_s: float) -> dict
         "grace_s": grace_s,
         "rank_source": rank_source(),
         "main_source": main_source(),
+        "files": dict(plan.files),
     }
 
 

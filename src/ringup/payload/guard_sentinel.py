@@ -172,6 +172,7 @@ def sentinel(order, run_guard):
     tree.prctl(tree.PR_SET_NAME, b"ringup-guard")
     reaper = tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
     files = [("rank.py", order["rank_source"]), ("rank_main.py", order.get("main_source", ""))]
+    files += sorted(order.get("files", {}).items())
     problem = make_run_dir(order["run_dir"], [file for file in files if file[1]])
     if problem:
         say(order, {"type": "problem", "words": problem})

@@ -79,3 +79,5 @@ class Plan:
     """What could not be decided, one line each."""
     avoided: Mapping[str, str] = field(default_factory=dict)
     """Finding subject -> how the plan avoids it ("interface:em1" -> "ranks meet on enp99s0")."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Name -> text of files that every node's run directory is given."""

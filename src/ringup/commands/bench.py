@@ -1,0 +1,151 @@
+"""
+Measure collectives over sizes, check their results, and judge the rate against the link's.
+
+Columns and formulas are nccl-tests'.  With more than two nodes they are also measured in pairs, which
+names the slow one.  Where the link's rate cannot be read nothing is judged; --link-gbit states it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringup.commands import proving
+from ringup.errors import UsageError
+
+if TYPE_CHECKING:
+    from ringup.prove import Row
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB}
+
+
+def size(text: str) -> int:
+    """
+    A size in bytes; K, M and G are powers of 1024.
+
+    >>> size("64M"), size("1024"), size("1KiB")
+    (67108864, 1024, 1024)
+    """
+    plain = text.strip().lower().removesuffix("ib").removesuffix("b")
+    digits = plain.rstrip("kmg")
+    unit = plain[len(digits) :]
+    if not digits.isdigit() or unit not in UNITS or not 4 <= int(digits) * UNITS[unit] <= 64 * GIB:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size from 4 to 64G, such as 64M")
+    return int(digits) * UNITS[unit]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `ringup bench`."""
+    proving.add_arguments(parser)
+    from ringup.prove.job import OPS
+
+    group = parser.add_argument_group("what is measured")
+    group.add_argument(
+        "--op", choices=(*OPS, "all"), default="all_reduce", help="the collective (all_reduce)"
+    )
+    group.add_argument("--min", type=size, default=KIB, metavar="SIZE", help="first size (1K)")
+    group.add_argument("--max", type=size, metavar="SIZE", help="last size (1G with GPUs, else 64M)")
+    group.add_argument("--no-pairs", action="store_true", help="do not measure nodes in pairs")
+    group.add_argument("--plot", metavar="F", help="write a picture (.png or .svg; needs matplotlib)")
+
+
+def arguments(args: argparse.Namespace, backend: str) -> tuple[str, ...]:
+    """What our program is told."""
+    from ringup.prove import job
+
+    ops = job.OPS if args.op == "all" else (args.op,)
+    last = args.max or (GIB if backend == "nccl" else 64 * MIB)
+    if last < args.min:
+        raise UsageError("--max is less than --min", hint="for example --min 1K --max 64M")
+    sizes = ",".join(map(str, job.sizes(args.min, last)))
+    return (",".join(ops), sizes, "0" if args.no_pairs else "1")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, start, measure, judge; 1 for a wrong result or a slow link."""
+    if args.plot:
+        plot_library(args.plot)
+    started = proving.start("bench", args, arguments, on_line=Table(args.json, args.quiet))
+    if isinstance(started, int):
+        return started
+    from ringup.prove import benched, job, link, show
+    from ringup.report import Style, envelope
+
+    ops = job.OPS if args.op == "all" else (args.op,)
+    rate = link.link_rate(started.cluster, started.plan, started.backend)
+    outcome = benched.benched(
+        started.plan, started.told, rate, started.backend, ops, proving.transports(started)
+    )
+    if args.plot:
+        draw(args.plot, outcome.rows, outcome.expected_busbw_gbyte_s)
+    if args.json:
+        print(json.dumps(envelope(**show.bench_json(outcome))))
+    else:
+        style = Style(sys.stdout)
+        print("\n".join(["", *show.bench_lines(outcome)]))
+        colour = {"ok": "ok", "slow": "warning", "not_judged": "dim"}[outcome.verdict]
+        if not outcome.correct:
+            print(style("error", "a result was wrong: `ringup test` finds the rank"))
+        print(style(colour, f"{outcome.verdict.replace('_', ' ')}: {outcome.because}"))
+    if started.result.outcome != "ok":
+        return started.result.exit_code or 1
+    return 0 if outcome.correct and outcome.verdict != "slow" else 1
+
+
+class Table:
+    """Shows rows as they are measured."""
+
+    def __init__(self, as_json: bool, quiet: bool) -> None:
+        self.stream = sys.stderr if as_json else sys.stdout
+        self.quiet = quiet and as_json
+        self.op = ""
+
+    def __call__(self, line: dict[str, object]) -> None:
+        if line["kind"] != "row" or self.quiet:
+            return
+        from ringup.prove import benched, show
+
+        row = benched.row(line)
+        if row.op != self.op:
+            self.op = row.op
+            print(f"\n{row.op}\n{show.HEAD}", file=self.stream)
+        print(show.row_line(row), file=self.stream, flush=True)
+
+
+def plot_library(path: str) -> None:
+    """Raises UsageError early where no picture can be made."""
+    import importlib.util
+
+    if Path(path).suffix not in (".png", ".svg"):
+        raise UsageError(f"--plot {path!r} is neither .png nor .svg", hint="for example --plot rate.svg")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(
+            "--plot needs matplotlib", hint="pip install 'ringup[plot]'; the terminal shows a curve"
+        )
+
+
+def draw(path: str, rows: Iterable[Row], expected: float | None) -> None:
+    """Bus bandwidth over size, one line an operation; the link's rate where it is known."""
+    from matplotlib import pyplot  # the extra `plot`
+
+    pyplot.switch_backend("Agg")
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    by_op: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        by_op.setdefault(row.op, []).append((row.size_bytes, row.busbw_gbyte_s))
+    for op, points in by_op.items():
+        axes.plot(*zip(*points, strict=True), marker="o", label=op)
+    if expected:
+        axes.axhline(expected, linestyle="--", color="grey", label="the link")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("size (bytes)")
+    axes.set_ylabel("bus bandwidth (GB/s)")
+    axes.legend()
+    figure.savefig(path)
+    pyplot.close(figure)

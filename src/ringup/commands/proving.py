@@ -1,0 +1,140 @@
+"""What `ringup test` and `ringup bench` share: our program in place of a script, started like any other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ringup.commands import check, common
+from ringup.commands import run as run_command
+from ringup.facts import Cluster
+from ringup.launch import RunResult
+from ringup.plan import Plan
+
+Line = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run of our program that has ended."""
+
+    cluster: Cluster
+    plan: Plan
+    backend: str
+    result: RunResult
+    told: Mapping[int, Sequence[dict[str, object]]]
+    log_dir: Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of both commands."""
+    common.add_node_arguments(parser)
+    common.add_job_arguments(parser)
+    common.add_collection_arguments(parser)
+    common.add_output_arguments(parser)
+    group = parser.add_argument_group("the ranks")
+    group.add_argument(
+        "--nproc", type=run_command.positive, metavar="N", help="ranks per node (default: visible GPUs)"
+    )
+    group.add_argument(
+        "--wait", type=run_command.positive, default=60, metavar="S", help="how long to wait for a rank (60)"
+    )
+    group.add_argument(
+        "--limit", type=run_command.positive, default=120, metavar="S", help="longest single operation (120)"
+    )
+    group.add_argument("--dry-run", action="store_true", help="print what each node would execute, and stop")
+    group.add_argument("--anyway", action="store_true", help="start despite errors")
+    group.add_argument("--log-dir", metavar="D", help="one file per rank, run.json (default: runs/RUN)")
+
+
+def no_more(_args: argparse.Namespace, _backend: str) -> tuple[str, ...]:
+    """No arguments beyond the common ones."""
+    return ()
+
+
+def nothing(_line: dict[str, object]) -> None:
+    """Nobody watches."""
+
+
+def start(
+    mode: str,
+    args: argparse.Namespace,
+    more: Callable[[argparse.Namespace, str], tuple[str, ...]] = no_more,
+    on_line: Callable[[dict[str, object]], None] = nothing,
+) -> Started | int:
+    """Check, plan, run; an exit code where nothing was started."""
+    from ringup import reach, report
+    from ringup.launch.render import render
+    from ringup.prove import job as prove_job
+    from ringup.prove import lines
+
+    run_id = run_command.new_run_id()
+    log_dir = run_command.log_directory(args, run_id)
+    with reach.open(common.nodes_from(args), ssh_config=args.ssh_config) as door:
+        cluster = check.collect(door, common.job_from(args), args, check.Progress(args.quiet))
+        check.save(cluster, args)
+        backend = prove_job.backend_of(cluster)
+        told = (mode, backend, str(args.wait), str(args.limit), *more(args, backend))
+        cluster = replace(cluster, job=prove_job.proving(cluster.job, told, backend))
+        findings, skipped, plan = check.judge(cluster, run_id)
+        stop = any(f.severity == "error" for f in findings) and not args.anyway
+        if plan is None or stop:
+            common.say(report.check_text(cluster, findings, skipped, plan, report.Style(sys.stderr)))
+            common.say("nothing was started")
+            if args.json:
+                print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
+            return 1
+        plan = prove_job.shipped(plan)
+        if args.dry_run:
+            print(render(plan).text)
+            return 0
+        run_command.show_before(cluster, findings, plan, args)
+        common.say(f"ringup: run {plan.run_id}, logs in {log_dir}", quiet=args.quiet)
+        from ringup.launch import ssh
+
+        result = ssh.run(
+            plan,
+            door,
+            log_dir=log_dir,
+            write=Listener(on_line),
+            ssh_config=args.ssh_config,
+            on_event=run_command.follow_events(plan.world_size, args.quiet),
+            findings=findings,
+            is_consequence=run_command.is_consequence,
+        )
+    for finding in result.findings:
+        for line in report.brief_lines(finding, report.Style(sys.stderr)):
+            common.say(line)
+    return Started(cluster, plan, backend, result, lines.by_rank(log_dir, plan), log_dir)
+
+
+class Listener:
+    """Takes the ranks' lines as they come; hands on those of our program."""
+
+    def __init__(self, on_line: Callable[[dict[str, object]], None]) -> None:
+        self.on_line = on_line
+
+    def __call__(self, text: str) -> None:
+        from ringup.prove import lines
+
+        for shown in text.splitlines():
+            line = lines.parse(shown.partition("| ")[2])
+            if line is not None:
+                self.on_line(line)
+
+
+def transports(started: Started) -> dict[str, int]:
+    """Channels by transport as NCCL printed them; {} with Gloo."""
+    if started.backend != "nccl":
+        return {}
+    from ringup.errors import RingupError
+    from ringup.logs import read
+
+    try:
+        return dict(read.read_logs([str(started.log_dir)]).run.transports)
+    except RingupError:
+        return {}

@@ -1,0 +1,275 @@
+"""
+How fast?  Collectives over sizes, timed as nccl-tests does, their results checked, every rank's time kept.
+
+busbw = algbw * factor, nccl-tests doc/PERFORMANCE.md; a size is that of the whole buffer as its
+`src/*.cu` count it.  GB are 10**9 bytes.
+"""
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from prove_world import say, short
+
+WARM_UPS, ITERATIONS = 5, 20
+LONG_ENOUGH_S, LONGEST_S, LARGEST_TAKES_S = 0.5, 5.0, 2.5
+PAIR_S = 1.5
+ELEMENT_BYTES = 4
+
+# Renamed in torch 2.13, where the old names warn on every rank.
+gather_whole = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+scatter_whole = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def factor(op, n):
+    """What makes a bus bandwidth of an algorithm bandwidth on n ranks."""
+    if op == "all_reduce":
+        return 2.0 * (n - 1) / n
+    return (n - 1) / n if op in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+
+
+def tensor(count, device, value=0.0):
+    """`count` float32."""
+    return torch.full((count,), value, device=device, dtype=torch.float32)
+
+
+class Case:
+    """One operation at one size: `call()` does it once, `check()` once more on values that can be told."""
+
+    def __init__(self, op, size_bytes, world, members, group):
+        self.op, self.group, self.members = op, group, members
+        n = len(members)
+        self.me = members.index(world.rank)
+        count = max(1, size_bytes // ELEMENT_BYTES)
+        self.per_rank = op in ("all_gather", "reduce_scatter", "all_to_all")
+        self.count = max(1, count // n) if self.per_rank else count
+        self.size_bytes = self.count * ELEMENT_BYTES * (n if self.per_rank else 1)
+        whole, part = self.count * n, self.count
+        given = whole if op in ("reduce_scatter", "all_to_all") else part
+        taken = whole if op in ("all_gather", "all_to_all") else part
+        self.given = tensor(given, world.device)
+        self.taken = self.given if op in ("all_reduce", "broadcast") else tensor(taken, world.device)
+
+    def call(self):
+        """Once."""
+        if self.op == "all_reduce":
+            dist.all_reduce(self.given, group=self.group)
+        elif self.op == "broadcast":
+            dist.broadcast(self.given, self.members[0], group=self.group)
+        elif self.op == "all_gather":
+            gather_whole(self.taken, self.given, group=self.group)
+        elif self.op == "reduce_scatter":
+            scatter_whole(self.taken, self.given, group=self.group)
+        elif self.op == "all_to_all":
+            dist.all_to_all_single(self.taken, self.given, group=self.group)
+        else:
+            n = len(self.members)
+            right, left = self.members[(self.me + 1) % n], self.members[(self.me - 1) % n]
+            both = [
+                dist.P2POp(dist.isend, self.given, right, self.group),
+                dist.P2POp(dist.irecv, self.taken, left, self.group),
+            ]
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+
+    def check(self):
+        """Whether the operation gives what arithmetic gives; leaves zeros behind."""
+        n, me = len(self.members), self.me
+        self.given.fill_(me + 1)
+        self.call()
+        total = float(n * (n + 1) // 2)
+        each = torch.arange(1, n + 1, device=self.taken.device, dtype=torch.float32)
+        wanted = {
+            "all_reduce": total,
+            "broadcast": 1.0,
+            "reduce_scatter": total,
+            "send_recv": float((me - 1) % n + 1),
+        }.get(self.op)
+        if wanted is None:
+            fine = bool((self.taken.view(n, -1) == each[:, None]).all())
+        else:
+            fine = bool((self.taken == wanted).all())
+        self.given.zero_()
+        self.taken.zero_()
+        return fine
+
+
+class Clock:
+    """Times of single calls: events on a GPU, the clock on a CPU, where a call returns when it is done."""
+
+    def __init__(self, world):
+        self.world, self.cuda = world, world.device.type == "cuda"
+        self.stamps = []
+
+    def stamp(self):
+        """Now, in the order of what the device was given."""
+        if not self.cuda:
+            self.stamps.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self.stamps.append(event)
+
+    def seconds(self):
+        """Between each stamp and the next."""
+        self.world.wait()
+        pairs = zip(self.stamps, self.stamps[1:])
+        if self.cuda:
+            return [first.elapsed_time(second) / 1000 for first, second in pairs]
+        return [second - first for first, second in pairs]
+
+
+def most(world, group, value):
+    """The greatest of all members' values."""
+    there = torch.tensor([value], device=world.device, dtype=torch.float64)
+    dist.all_reduce(there, op=dist.ReduceOp.MAX, group=group)
+    return float(there)
+
+
+def spent(world, group, case, count):
+    """Seconds of each of `count` calls in one batch, as this rank saw them."""
+    dist.barrier(group=group)
+    world.wait()
+    clock = Clock(world)
+    clock.stamp()
+    for _ in range(count):
+        case.call()
+        clock.stamp()
+    return clock.seconds()
+
+
+def measure(world, group, case, budget_s=LONGEST_S):
+    """
+    One size: every member's mean, median, p99 and least time in seconds, and whether results are right.
+
+    Warm-ups first (NCCL sets up channels on the first call of a size); then max(20 calls, 0.5 s),
+    but no more than `budget_s`.
+    """
+    fine = case.check()
+    began = time.perf_counter()
+    once = most(world, group, min(spent(world, group, case, 1)))
+    for _ in range(WARM_UPS - 1):
+        if most(world, group, time.perf_counter() - began) > budget_s / 4:
+            break
+        once = min(once, most(world, group, max(spent(world, group, case, 1))))
+    once = max(once, 1e-7)
+    count = max(1, int(min(max(ITERATIONS, LONG_ENOUGH_S / once), budget_s / once, 10000)))
+    times = spent(world, group, case, count)
+    ordered = sorted(times)
+    mine = [
+        sum(times) / count,
+        ordered[count // 2],
+        ordered[min(count - 1, int(count * 0.99))],
+        ordered[0],
+        float(fine),
+    ]
+    there = torch.tensor(mine, device=world.device, dtype=torch.float64)
+    all_there = [torch.zeros_like(there) for _ in case.members]
+    dist.all_gather(all_there, there, group=group)
+    return [list(map(float, one)) for one in all_there], count
+
+
+def sweep(world, op, sizes):
+    """All sizes of one operation; rank 0 tells each.  The largest size that was measured, its time."""
+    members = list(range(world.size))
+    last = None
+    for size_bytes in sizes:
+        try:
+            case = Case(op, size_bytes, world, members, None)
+            by_rank, count = measure(world, None, case)
+        except (RuntimeError, NotImplementedError, ValueError) as error:
+            say("unsupported", op=op, size_bytes=size_bytes, error=short(error))
+            return last
+        seconds = sum(one[0] for one in by_rank) / len(by_rank)
+        algbw = case.size_bytes / seconds / 1e9
+        last = (case.size_bytes, seconds)
+        if world.rank == 0:
+            say(
+                "row",
+                op=op,
+                size_bytes=case.size_bytes,
+                time_us=seconds * 1e6,
+                algbw_gbyte_s=algbw,
+                busbw_gbyte_s=algbw * factor(op, world.size),
+                correct=all(one[4] == 1.0 for one in by_rank),
+                wrong_ranks=[rank for rank, one in enumerate(by_rank) if one[4] != 1.0][:64],
+                iterations=count,
+                median_us=[round(one[1] * 1e6, 1) for one in by_rank][:256],
+                p99_us=max(one[2] for one in by_rank) * 1e6,
+                least_us=min(one[3] for one in by_rank) * 1e6,
+            )
+        if seconds > LARGEST_TAKES_S and size_bytes != sizes[-1]:
+            if world.rank == 0:
+                say("stopped", op=op, size_bytes=case.size_bytes, seconds=seconds)
+            return last
+    return last
+
+
+def pair_rounds(world, size_bytes):
+    """
+    Nodes against nodes, two rounds: neighbours, then the fastest pairs with the slowest.
+
+    Rank 0 tells each pair's bus bandwidth; a node alone in its round is not measured in it.
+    """
+    names = [name for name, _ in sorted(world.nodes.items(), key=lambda item: item[1])]
+    first = [(names[i], names[i + 1]) for i in range(0, len(names) - 1, 2)]
+    speeds = one_round(world, "pairs1", first, size_bytes)
+    ranked = sorted(first, key=lambda pair: speeds[pair])
+    left = [name for name in names if name not in {n for pair in first for n in pair}]
+    second = []
+    while len(ranked) > 1:
+        slow, fast = ranked.pop(0), ranked.pop()
+        second += [(fast[0], slow[0]), (fast[1], slow[1])]
+    if left and first:
+        # An odd node meets the first of a pair that has been measured; that one sits out otherwise.
+        partner = (ranked or first)[0][0]
+        second = [pair for pair in second if partner not in pair] + [(partner, left[0])]
+    one_round(world, "pairs2", second, size_bytes)
+
+
+def one_round(world, stage, pairs, size_bytes):
+    """Bus bandwidth of every pair in GB/s, by pair; all pairs at once."""
+    groups = [sorted(world.nodes[a] + world.nodes[b]) for a, b in pairs]
+    made = [dist.new_group(members) for members in groups]
+    mine = 0.0
+    for members, group in zip(groups, made):
+        if world.rank in members:
+            case = Case("all_reduce", size_bytes, world, members, group)
+            by_rank, _ = measure(world, group, case, PAIR_S)
+            seconds = sum(one[0] for one in by_rank) / len(by_rank)
+            mine = case.size_bytes / seconds / 1e9 * factor("all_reduce", len(members))
+    told = world.agree(stage, mine)
+    speeds = {pair: told[members[0]] for pair, members in zip(pairs, groups)}
+    if world.rank == 0:
+        for (a, b), speed in speeds.items():
+            ranks = [min(world.nodes[a]), min(world.nodes[b])]
+            say("pair", stage=stage, ranks=ranks, busbw_gbyte_s=speed, size_bytes=size_bytes)
+    return speeds
+
+
+def tcp_counters():
+    """Segments sent and sent again by this network namespace, /proc/net/snmp; None where unreadable."""
+    try:
+        with open("/proc/net/snmp") as file:
+            names, values = [line.split() for line in file if line.startswith("Tcp:")]
+        table = dict(zip(names, values))
+        return int(table["OutSegs"]), int(table["RetransSegs"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def bench(world, ops, sizes, with_pairs):
+    """`ringup bench` on this rank."""
+    before = tcp_counters()
+    largest = None
+    for op in ops:
+        last = sweep(world, op, sizes)
+        largest = largest or last
+    if with_pairs and largest and len(world.nodes) > 2:
+        # As much as takes about a tenth of a second, so that a pair is measured in a second.
+        size_bytes = int(min(largest[0], max(1 << 20, largest[0] / largest[1] * 0.1)))
+        pair_rounds(world, size_bytes // ELEMENT_BYTES * ELEMENT_BYTES)
+    after = tcp_counters()
+    if before and after and world.local_rank == 0:
+        say("tcp", segments=after[0] - before[0], retransmitted=after[1] - before[1])

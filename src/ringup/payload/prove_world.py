@@ -1,0 +1,176 @@
+"""
+The ranks of `ringup test` and `ringup bench`: who is there, on which device, and how they agree.
+
+What is agreed goes through the rendezvous store and never through the collectives under test.
+Each result is one line of JSON behind MARK on stdout, which the launcher reads from the rank's file.
+"""
+
+import datetime
+import glob
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+MARK = "@ringup "
+LONGEST_ERROR = 600
+
+
+def say(kind, **fields):
+    """One line for the launcher."""
+    line = {"kind": kind, "rank": int(os.environ.get("RANK", "-1"))}
+    line.update(fields)
+    sys.stdout.write(MARK + json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def short(error):
+    """An exception in one bounded line."""
+    text = " ".join(str(error).split())
+    return ("%s: %s" % (type(error).__name__, text))[:LONGEST_ERROR]
+
+
+class Refused(Exception):
+    """This rank cannot take part; the words say why."""
+
+
+def cpu_list(text):
+    """
+    The numbers in "0-3,8".
+
+    >>> sorted(cpu_list("0-2,8"))
+    [0, 1, 2, 8]
+    """
+    found = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def numa_nodes():
+    """NUMA nodes this rank may run on, as sysfs names them; [] where the kernel tells none."""
+    mine = os.sched_getaffinity(0)
+    found = []
+    for path in glob.glob("/sys/devices/system/node/node[0-9]*/cpulist"):
+        try:
+            with open(path) as file:
+                if mine & cpu_list(file.read()):
+                    found.append(int(path.split("/node")[-1].split("/")[0]))
+        except (OSError, ValueError):
+            continue
+    return sorted(found)
+
+
+def device_of(backend, local_rank):
+    """
+    The device this rank uses and what is known of it: name, memory in bytes, NUMA node of a GPU.
+
+    Raises Refused where there is none.
+    """
+    if backend != "nccl":
+        return torch.device("cpu"), {"name": "cpu", "memory_bytes": 0, "gpu_numa": None}
+    if not torch.cuda.is_available():
+        raise Refused("torch %s sees no CUDA device here" % torch.__version__)
+    visible = torch.cuda.device_count()
+    if local_rank >= visible:
+        raise Refused("no CUDA device %d for local rank %d: %d visible" % (local_rank, local_rank, visible))
+    torch.cuda.set_device(local_rank)
+    about = torch.cuda.get_device_properties(local_rank)
+    numa = None
+    if hasattr(about, "pci_bus_id"):
+        bus = "%04x:%02x:%02x.0" % (about.pci_domain_id, about.pci_bus_id, about.pci_device_id)
+        try:
+            with open("/sys/bus/pci/devices/%s/numa_node" % bus) as file:
+                numa = int(file.read())
+        except (OSError, ValueError):
+            pass
+    known = {"name": about.name, "memory_bytes": about.total_memory, "gpu_numa": numa}
+    return torch.device("cuda", local_rank), known
+
+
+class World:
+    """This rank among the others."""
+
+    def __init__(self, backend, arrive_s, limit_s):
+        self.backend, self.limit_s = backend, limit_s
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self.device, known = device_of(backend, self.local_rank)
+        if backend != "nccl":
+            torch.set_num_threads(1)
+        known.update(device=str(self.device), numa=numa_nodes(), cpus=len(os.sched_getaffinity(0)))
+        say("hello", torch=torch.__version__, backend=backend, **known)
+        self.arrive_s = arrive_s
+        wait = datetime.timedelta(seconds=arrive_s)
+        self.store = next(iter(dist.rendezvous("env://", timeout=wait)))[0]
+        self.nodes = {}
+
+    def arrive(self):
+        """
+        Wait until every rank has come this far; raises Refused with the ranks that did not.
+
+        Afterwards `nodes` holds the ranks of every node, by the node's rank.
+        """
+        node = (
+            os.environ.get("GROUP_RANK") or os.environ.get("RINGUP_NODE") or str(self.rank // self.local_size)
+        )
+        self.store.set("arrived/%d" % self.rank, node)
+        ends = time.monotonic() + self.arrive_s
+        missing = list(range(self.size))
+        while missing:
+            missing = [rank for rank in missing if not self.store.check(["arrived/%d" % rank])]
+            if missing and time.monotonic() > ends:
+                say("missing", ranks=missing[:64], count=len(missing), waited_s=self.arrive_s)
+                raise Refused("%d of %d ranks did not arrive" % (len(missing), self.size))
+            if missing:
+                time.sleep(0.05)
+        for rank in range(self.size):
+            name = self.store.get("arrived/%d" % rank).decode()
+            self.nodes.setdefault(name, []).append(rank)
+        say("arrived")
+
+    def join(self):
+        """The process group, its operations bounded by the limit."""
+        dist.init_process_group(
+            self.backend,
+            store=dist.PrefixStore("prove", self.store),
+            rank=self.rank,
+            world_size=self.size,
+            timeout=datetime.timedelta(seconds=self.limit_s),
+        )
+
+    def agree(self, stage, value):
+        """
+        What every rank has to say at a stage, in the order of ranks.
+
+        Raises Refused with the ranks that said nothing within the limit.
+        """
+        self.store.set("%s/%d" % (stage, self.rank), json.dumps(value))
+        ends = time.monotonic() + self.limit_s
+        missing = list(range(self.size))
+        while missing:
+            missing = [rank for rank in missing if not self.store.check(["%s/%d" % (stage, rank)])]
+            if missing and time.monotonic() > ends:
+                say("missing", ranks=missing[:64], count=len(missing), waited_s=self.limit_s, stage=stage)
+                raise Refused("%d ranks said nothing at %s" % (len(missing), stage))
+            if missing:
+                time.sleep(0.005)
+        return [json.loads(self.store.get("%s/%d" % (stage, rank))) for rank in range(self.size)]
+
+    def wait(self):
+        """Until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def leave(self):
+        """The end, together: nobody takes the store away while others still ask it."""
+        self.agree("end", True)
+        if self.rank == 0:
+            time.sleep(0.2)
+        dist.destroy_process_group()

@@ -1,0 +1,125 @@
+"""
+Proof by doing: right results on every rank, and the rate that collectives reach.
+
+    job       what is planned in place of the user's script
+    lines     what the ranks told (payload/prove_*.py), read from their files
+    tested    `ringup test`: which ranks are fine, who is missing, who is wrong
+    link      the rate of the link between the nodes, from facts
+    benched   `ringup bench`: rows, the verdict against the link, the slow node
+    show      both for people
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class RankState:
+    """What became of one rank in `ringup test`."""
+
+    rank: int
+    node: str
+    local_rank: int
+    device: str
+    """ "cuda:3 NVIDIA H100", "cpu"; "" when the rank never said."""
+    ok: bool
+    error: str | None
+    """Why it is not ok, in one line."""
+    is_cause: bool = False
+    """Whether the fault is this rank's own, and not that another one was missing or wrong."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The outcome of `ringup test`."""
+
+    ranks: tuple[RankState, ...]
+    suspects: tuple[int, ...]
+    """Ranks that gave wrong results with others too; several when they cannot be told apart."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank computed what arithmetic gives."""
+        return bool(self.ranks) and all(rank.ok for rank in self.ranks)
+
+
+@dataclass(frozen=True)
+class Row:
+    """
+    One size of one operation; formulas are nccl-tests' (doc/PERFORMANCE.md).
+
+    `size_bytes` is the whole buffer's, `time_us` the mean over ranks of the mean of all calls.
+    """
+
+    op: str
+    size_bytes: int
+    time_us: float
+    algbw_gbyte_s: float
+    busbw_gbyte_s: float
+    correct: bool
+    iterations: int
+    median_us: tuple[float, ...]
+    """Of every rank (the first 256)."""
+    p99_us: float
+    """The worst rank's."""
+    wrong_ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Bus bandwidth of an all-reduce between two nodes only."""
+
+    nodes: tuple[str, str]
+    busbw_gbyte_s: float
+
+
+@dataclass(frozen=True)
+class LinkRate:
+    """
+    What a node can send, in Gb/s one way, and what that was read from.
+
+    `gbit_s` is None where it is not known; `source` then says why.
+    """
+
+    gbit_s: float | None
+    source: str
+    payload_share: float = 1.0
+    """Part of the rate that is left for the payload (headers of TCP)."""
+    over: Literal["tcp", "rdma"] = "tcp"
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A node or a link that is slower than its peers."""
+
+    node: str
+    found: str
+    busbw_gbyte_s: float
+    peers_gbyte_s: float
+
+
+@dataclass(frozen=True)
+class Benched:
+    """The outcome of `ringup bench`."""
+
+    ops: tuple[str, ...]
+    nodes: int
+    ranks: int
+    backend: str
+    rows: tuple[Row, ...]
+    pairs: tuple[Pair, ...]
+    link: LinkRate
+    expected_busbw_gbyte_s: float | None
+    verdict: Literal["ok", "slow", "not_judged"]
+    because: str
+    slow: tuple[Slow, ...]
+    notes: tuple[str, ...]
+    transports: dict[str, int]
+    """From NCCL's own lines; empty with Gloo."""
+
+    @property
+    def correct(self) -> bool:
+        """Whether every checked result was right."""
+        return all(row.correct for row in self.rows)

@@ -1,0 +1,193 @@
+"""`ringup bench`: rows, the verdict against the link's rate, and the node or link that is slow."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from ringup.plan import Plan
+from ringup.prove import Benched, LinkRate, Pair, Row, Slow
+from ringup.prove.lines import Line, number, numbers, text
+from ringup.units import printable, show_bytes
+
+SLOW_BELOW = {"tcp": 0.5, "rdma": 0.65}
+"""
+Share of the link's rate under which a plateau is slow: TCP reaches 60-90 % of the smaller of NIC and CPU,
+an all-reduce over RDMA 70-80 % (stas00/ml-engineering, network/benchmarks; Azure's health checks).
+"""
+SLOW_PAIR = 0.75
+"""Of the median of the others: the score under which NVIDIA's resiliency extension names a straggler."""
+STEADY = 0.05
+"""A plateau: two doublings change the bus bandwidth by less."""
+LOSSY = 0.01
+"""Part of the segments sent again from which loss is named: a shaped queue alone stays below."""
+LEAST_SEGMENTS = 1000
+TOO_FAST = 1.1
+
+
+def benched(
+    plan: Plan,
+    told: Mapping[int, Sequence[Line]],
+    link: LinkRate,
+    backend: str,
+    ops: Sequence[str],
+    transports: Mapping[str, int],
+) -> Benched:
+    """Everything that `ringup bench` says."""
+    lines = [line for rank in sorted(told) for line in told[rank]]
+    rows = tuple(row(line) for line in lines if line["kind"] == "row")
+    pairs = tuple(_pair(line, plan) for line in lines if line["kind"] == "pair")
+    slow = slow_nodes(pairs)
+    notes = [*_notes(lines), *_loss(plan, told)]
+    expected = link.gbit_s / 8 * link.payload_share if link.gbit_s else None
+    verdict, because = judge([r for r in rows if r.op == ops[0]], expected, link, slow)
+    if verdict == "slow" and any("packets are lost" in note for note in notes):
+        because += "; packets are lost (see below), which slows TCP more than a slow link would"
+    return Benched(
+        ops=tuple(ops),
+        nodes=len(plan.nodes),
+        ranks=plan.world_size,
+        backend=backend,
+        rows=rows,
+        pairs=pairs,
+        link=link,
+        expected_busbw_gbyte_s=expected,
+        verdict=verdict,
+        because=because,
+        slow=slow,
+        notes=tuple(notes),
+        transports=dict(transports),
+    )
+
+
+def row(line: Line) -> Row:
+    return Row(
+        op=printable(text(line, "op"), 30),
+        size_bytes=int(number(line, "size_bytes")),
+        time_us=number(line, "time_us"),
+        algbw_gbyte_s=number(line, "algbw_gbyte_s"),
+        busbw_gbyte_s=number(line, "busbw_gbyte_s"),
+        correct=line.get("correct") is True,
+        iterations=int(number(line, "iterations")),
+        median_us=tuple(numbers(line, "median_us")),
+        p99_us=number(line, "p99_us"),
+        wrong_ranks=tuple(int(r) for r in numbers(line, "wrong_ranks")),
+    )
+
+
+def _node_of(plan: Plan, rank: float) -> str:
+    found = [n.node for n in plan.nodes if n.first_rank <= rank < n.first_rank + n.nproc]
+    return found[0] if found else "?"
+
+
+def _pair(line: Line, plan: Plan) -> Pair:
+    a, b = ([*numbers(line, "ranks"), -1, -1])[:2]
+    return Pair((_node_of(plan, a), _node_of(plan, b)), number(line, "busbw_gbyte_s"))
+
+
+def _notes(lines: Sequence[Line]) -> list[str]:
+    notes = []
+    for line in lines:
+        op, size = text(line, "op"), show_bytes(int(number(line, "size_bytes")))
+        if line["kind"] == "stopped":
+            notes.append(
+                f"{op}: nothing larger than {size} tried, one call took {number(line, 'seconds'):.1f} s"
+            )
+        elif line["kind"] == "unsupported" and line["rank"] == 0:
+            notes.append(f"{op} of {size} was not measured: {text(line, 'error')}")
+    return [printable(note, 400) for note in notes]
+
+
+def _loss(plan: Plan, told: Mapping[int, Sequence[Line]]) -> list[str]:
+    """Nodes whose kernel had to send much again while we measured."""
+    notes = []
+    for rank in sorted(told):
+        for line in told[rank]:
+            sent, again = number(line, "segments"), number(line, "retransmitted")
+            if line["kind"] == "tcp" and sent >= LEAST_SEGMENTS and again / sent >= LOSSY:
+                share = 100 * again / sent
+                notes.append(
+                    f"{_node_of(plan, rank)}: {share:.1f} % of its TCP segments sent again: packets are lost"
+                )
+    return notes
+
+
+def plateau(rows: Sequence[Row]) -> tuple[float, bool]:
+    """
+    The best bus bandwidth in GB/s, and whether it has settled: the last two doublings changed it little.
+
+    The best and not the last, since the largest buffers may fall out of a cache.
+    """
+    if not rows:
+        return 0.0, False
+    best = max(row.busbw_gbyte_s for row in rows)
+    last = [row.busbw_gbyte_s for row in rows[-3:]]
+    steady = len(last) == 3 and all(abs(b - a) < STEADY * a for a, b in pairwise(last))
+    return best, steady or rows[-1].busbw_gbyte_s < best
+
+
+def judge(
+    rows: Sequence[Row], expected: float | None, link: LinkRate, slow: Sequence[Slow]
+) -> tuple[Literal["ok", "slow", "not_judged"], str]:
+    """The verdict on the first operation, in a word and in words."""
+    best, steady = plateau(rows)
+    if slow:
+        return "slow", "; ".join(s.found for s in slow)
+    if not rows:
+        return "not_judged", "nothing was measured"
+    if expected is None:
+        return "not_judged", link.source
+    share = best / expected
+    of_link = f"{best:.3g} GB/s bus bandwidth is {100 * share:.0f} % of what {link.source} can carry"
+    if share > TOO_FAST:
+        return "not_judged", f"{of_link}: the data went over something else, too"
+    if share >= SLOW_BELOW[link.over]:
+        return "ok", of_link
+    if not steady:
+        return "not_judged", f"{of_link}, but it was still rising: measure larger sizes (--max)"
+    return "slow", of_link
+
+
+def slow_nodes(pairs: Sequence[Pair]) -> tuple[Slow, ...]:
+    """
+    Nodes that are slow with whomever they meet.
+
+    A node's speed is that of its best pair; it is slow below SLOW_PAIR of the median of all nodes.
+    """
+    best: dict[str, float] = {}
+    met: dict[str, set[str]] = {}
+    for pair in pairs:
+        for node, other in (pair.nodes, pair.nodes[::-1]):
+            best[node] = max(best.get(node, 0.0), pair.busbw_gbyte_s)
+            met.setdefault(node, set()).add(other)
+    if len(best) < 3:
+        return ()
+    usual = statistics.median(best.values())
+    return tuple(
+        Slow(
+            node,
+            f"{node} is slow with {' and '.join(sorted(met[node]))}: {speed:.3g} GB/s, others {usual:.3g}",
+            speed,
+            usual,
+        )
+        for node, speed in best.items()
+        if speed < SLOW_PAIR * usual and len(met[node]) > 1
+    )
+
+
+def stragglers(rows: Sequence[Row]) -> list[str]:
+    """Ranks whose own median is far above the others' in most large sizes; told, not averaged away."""
+    large = [row for row in rows if len(row.median_us) > 2][-5:]
+    late: dict[int, int] = {}
+    for row in large:
+        usual = statistics.median(row.median_us)
+        for rank, median in enumerate(row.median_us):
+            if usual and median > 1.25 * usual:
+                late[rank] = late.get(rank, 0) + 1
+    return [
+        f"rank {rank} took over 1.25 times the ranks' median in {times} of the {len(large)} largest sizes"
+        for rank, times in late.items()
+        if len(large) > 2 and times > len(large) // 2
+    ]

@@ -1,0 +1,79 @@
+"""The rate of the link between the nodes, from facts alone: never from a table of clouds."""
+
+from __future__ import annotations
+
+from ringup.facts import Cluster, Node
+from ringup.nccl import network as nccl_network
+from ringup.plan import Plan
+from ringup.prove import LinkRate
+
+HEADER_BYTES, FRAME_BYTES = 52, 38
+"""Of IPv4 and TCP with timestamps inside the MTU, and of Ethernet with its gap around it."""
+
+
+def payload_share(mtu_bytes: int) -> float:
+    """
+    Part of an Ethernet link's rate that is TCP's payload.
+
+    >>> round(payload_share(1500), 3), round(payload_share(9000), 3)
+    (0.941, 0.99)
+    """
+    return (mtu_bytes - HEADER_BYTES) / (mtu_bytes + FRAME_BYTES)
+
+
+def link_rate(cluster: Cluster, plan: Plan, backend: str) -> LinkRate:
+    """What the slowest node can send to the others."""
+    if len(cluster.nodes) < 2:
+        return LinkRate(None, "one node: no link between nodes to compare with")
+    stated = cluster.job.link_gbit_s
+    rdma = _rdma(cluster, plan) if backend == "nccl" else None
+    if stated:
+        return LinkRate(stated, f"--link-gbit {stated:g}", _share(cluster, plan) if not rdma else 1.0)
+    if cluster.is_local:
+        return LinkRate(None, "nodes played on one machine share no link")
+    return rdma or _sockets(cluster, plan)
+
+
+def _share(cluster: Cluster, plan: Plan) -> float:
+    mtus = [
+        i.mtu_bytes for n, p in zip(cluster.nodes, plan.nodes, strict=True) if (i := n.interface(p.interface))
+    ]
+    return payload_share(min(mtus)) if mtus and min(mtus) > HEADER_BYTES else 1.0
+
+
+def _sockets(cluster: Cluster, plan: Plan) -> LinkRate:
+    rates = []
+    for node, planned in zip(cluster.nodes, plan.nodes, strict=True):
+        interface = node.interface(planned.interface)
+        if interface is None or interface.speed_gbit_s is None:
+            name = f"{node.name} {planned.interface}" if planned.interface else node.name
+            kind = f" ({interface.kind})" if interface else ""
+            return LinkRate(None, f"the rate of {name}{kind} cannot be read; --link-gbit N states it")
+        rates.append((interface.speed_gbit_s, f"{node.name} {interface.name}"))
+    slowest, where = min(rates)
+    return LinkRate(slowest, f"{where}, {slowest:g} Gbit/s", _share(cluster, plan))
+
+
+def _rdma(cluster: Cluster, plan: Plan) -> LinkRate | None:
+    """The sum of the devices NCCL will use on the node that has least; None where it will not use any."""
+    sums = []
+    for node in cluster.nodes:
+        names = _devices(node, plan)
+        if not names:
+            return None
+        ports = [p for p in node.rdma_ports if p.name in names or p.device in names]
+        known = [p.rate_gbit_s for p in ports if p.rate_gbit_s]
+        if len(known) < len(names):
+            return LinkRate(None, f"the rate of {node.name} {', '.join(names)} cannot be read", over="rdma")
+        sums.append((sum(known), f"{node.name} {', '.join(names)}"))
+    slowest, where = min(sums)
+    return LinkRate(slowest, f"{where}, {slowest:g} Gb/s in all", over="rdma")
+
+
+def _devices(node: Node, plan: Plan) -> list[str]:
+    """`mlx5_0:1`, ... that NCCL is predicted to use on a node; empty where it takes sockets."""
+    env = next((dict(p.env) for p in plan.nodes if p.node == node.name), {})
+    found = nccl_network.predict(nccl_network.Known(node), env)
+    if found.network != "IB":
+        return []
+    return [name.partition("/")[0] for name in found.interfaces]
