@@ -26,7 +26,7 @@ from ringup.facts import (
 from ringup.plan import network, settle
 from ringup.rules import CHECKS, Finding, Rule, run_checks
 from tests import clusters as c
-from tests import rule_cases_machine, rule_cases_rdma  # noqa: F401 (they add their cases)
+from tests import rule_cases_gpu, rule_cases_machine, rule_cases_rdma  # noqa: F401 (they add their cases)
 from tests.rule_cases import AND_ALSO, FIRES, QUIET
 
 NAMES = list(CHECKS)

@@ -2,6 +2,9 @@
 
 from ringup.checks import (
     environment,
+    gpu,
+    gpu_driver,
+    gpu_health,
     interfaces,
     job,
     loss,
@@ -9,6 +12,7 @@ from ringup.checks import (
     names,
     nccl,
     net,
+    pcie,
     ports,
     rdma_access,
     rdma_ports,
@@ -22,6 +26,9 @@ from ringup.checks import (
 
 __all__ = [
     "environment",
+    "gpu",
+    "gpu_driver",
+    "gpu_health",
     "interfaces",
     "job",
     "loss",
@@ -29,6 +36,7 @@ __all__ = [
     "names",
     "nccl",
     "net",
+    "pcie",
     "ports",
     "rdma_access",
     "rdma_ports",

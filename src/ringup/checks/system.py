@@ -305,7 +305,14 @@ def nproc_exceeds_gpus(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check("gpu-counts-differ", reads=("gpu_count",), severity="warning")
+def has_idle_gpus(node: Node) -> bool:
+    """Whether NVIDIA GPUs are on the bus without a driver."""
+    if "gpu_driver" in node.unknown or "pci" in node.unknown:
+        return False
+    return not node.gpu_driver.version and any(d.is_nvidia_gpu for d in node.pci)
+
+
+@check("gpu-counts-differ", reads=("gpu_count",), uses=("gpu_driver", "pci"), severity="warning")
 def gpu_counts_differ(cluster: Cluster) -> Iterator[Finding]:
     """
     The nodes have different numbers of visible GPUs.
@@ -320,7 +327,8 @@ def gpu_counts_differ(cluster: Cluster) -> Iterator[Finding]:
     if cluster.job.nproc:
         return
     for node in cluster.nodes:
-        if node.gpu_count < most:
+        # Those that are there and have no driver are named by `gpu-missing`.
+        if node.gpu_count < most and not has_idle_gpus(node):
             yield Finding(
                 node.name,
                 found=f"{node.gpu_count} GPUs visible",

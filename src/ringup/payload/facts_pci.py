@@ -68,6 +68,12 @@ def total(path, name):
     return None
 
 
+def nonfatal(path):
+    """Without unsupported requests, which mere probing causes."""
+    whole, harmless = total(path, "TOTAL_ERR_NONFATAL"), total(path, "UnsupReq")
+    return None if whole is None else max(0, whole - (harmless or 0))
+
+
 def link_name(path):
     try:
         return os.path.basename(os.readlink(path))
@@ -95,7 +101,7 @@ def facts_of(path, root_name, above):
         "iommu_group": int(group) if group.isdigit() else None,
         "iommu_type": read(path + "/iommu_group/type"),
         "correctable_errors": total(path + "/aer_dev_correctable", "TOTAL_ERR_COR"),
-        "nonfatal_errors": total(path + "/aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
+        "nonfatal_errors": nonfatal(path + "/aer_dev_nonfatal"),
         "fatal_errors": total(path + "/aer_dev_fatal", "TOTAL_ERR_FATAL"),
     }
 

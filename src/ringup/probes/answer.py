@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from ringup.facts import (
     Listener,
     NcclAnswer,
     Node,
+    PciDevice,
     PortRanges,
     Resolution,
     Unreached,
@@ -48,6 +50,9 @@ MOST_GPUS = 4096
 
 AFTER_SETUP = ("interpreter", "torchrun_on_path", "limits", "environment", "gpu_count", "nccl_answer")
 """Fields that mean nothing when --setup failed."""
+
+
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class Garbage(ValueError):
@@ -112,6 +117,9 @@ def check(value: Any) -> None:
         case PortRanges():
             _port(value.ephemeral_first)
             _port(value.ephemeral_last)
+        case PciDevice():
+            if not all(_BUS_ID.fullmatch(bus) for bus in (value.bus_id, *value.above)):
+                raise Garbage(f"{value.bus_id} is not a PCI address")
         case Resolution():
             for address in value.addresses:
                 _address(address)

@@ -1,0 +1,302 @@
+"""The PCI tree between GPUs, network cards and processors."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+
+from ringup import problems
+from ringup.checks.gpu import known, on
+from ringup.facts import Cluster, Node, PciDevice
+from ringup.nccl import pci
+from ringup.reachability import few
+from ringup.rules import Finding, Fix, Skipped, check
+from ringup.units import printable
+
+CORRECTABLE_PER_MIN = 10.0
+CORRECTABLE_LEAST = 1000
+GPU_IDLE = 0x1
+"""Bit of nvmlClocksEventReasons; an idle GPU lowers its link's speed."""
+NETWORK = (0x0200, 0x0207)
+
+
+def kind_of(device: PciDevice) -> str:
+    if device.is_nvidia_gpu:
+        return "GPU"
+    if device.is_nvswitch:
+        return "NVSwitch"
+    return "bridge" if device.is_bridge else "network card" if device.class_code in NETWORK else "device"
+
+
+def where_of(node: Node, device: PciDevice) -> str:
+    return f"{node.name} {kind_of(device)} {printable(device.bus_id, 40)}"
+
+
+def has_own_link(device: PciDevice) -> bool:
+    """Whether its link status is of the link above it; a root or downstream port tells of the one below."""
+    return not device.is_bridge or len(device.above) % 2 == 1
+
+
+def is_idle_gpu(node: Node, device: PciDevice) -> bool:
+    if not device.is_nvidia_gpu:
+        return False
+    gpus = node.gpus if known(node, "gpus") else ()
+    gpu = next((g for g in gpus if g.bus_id == device.bus_id), None)
+    return gpu is None or gpu.throttle_reasons is None or bool(gpu.throttle_reasons & GPU_IDLE)
+
+
+def same_elsewhere(cluster: Cluster, node: Node, device: PciDevice) -> list[PciDevice]:
+    """The device in the same place of other nodes."""
+    return [
+        d
+        for n in cluster.nodes
+        if n.name != node.name
+        for d in n.pci
+        if (d.bus_id, d.vendor, d.device) == (device.bus_id, device.vendor, device.device)
+    ]
+
+
+@check("pcie-link-degraded", reads=("pci",), uses=("gpus",), severity="warning")
+def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
+    """
+    A GPU's, network card's or switch's PCI Express link runs narrower or slower than both of its ends can.
+
+    Why: every byte between GPU, card and memory passes it; half the lanes are half the bandwidth, and it is
+    often the first sign of a device that will fall off the bus.
+
+    Fix: reseat the board or riser, look at the slot and BIOS settings, then replace it.
+    """
+    for node in cluster.nodes:
+        by_bus = {d.bus_id: d for d in node.pci}
+        for device in node.pci:
+            if not has_own_link(device):
+                continue
+            wide, fast = best_link(device, by_bus)
+            peers = same_elsewhere(cluster, node, device)
+            wide = max([wide, *(d.link_width or 0 for d in peers)])
+            narrow = 0 < (device.link_width or 0) < wide
+            slow = 0 < (device.link_gt_s or 0) < fast and not is_idle_gpu(node, device)
+            if not (narrow or slow):
+                continue
+            lanes = f"x{device.link_width}" if narrow else ""
+            rate = f"{device.link_gt_s:g} GT/s" if slow else ""
+            wanted = " ".join(filter(None, [f"x{wide}" if narrow else "", f"{fast:g} GT/s" if slow else ""]))
+            yield Finding(
+                where_of(node, device),
+                found=f"link {lanes} {rate}".replace("  ", " ").strip(),
+                wanted=wanted,
+                node=node.name,
+                fix=Fix(
+                    "reseat it; compare with a sound node",
+                    commands=(on(node, "sudo", "lspci", "-vvs", shlex.quote(device.bus_id)),),
+                ),
+            )
+
+
+def best_link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[int, float]:
+    """Lanes and GT/s that both ends of the link above a device can; 0 where that is not told."""
+    port = by_bus.get(device.above[-1]) if device.above else None
+    if port is None or not (device.max_link_width and port.max_link_width):
+        return 0, 0.0
+    rates = [d.max_link_gt_s for d in (device, port) if d.max_link_gt_s]
+    return min(device.max_link_width, port.max_link_width), min(rates, default=0.0)
+
+
+@check(problems.PCIE_ERRORS, reads=("pci", "uptime_s"), uses=("gpu_driver",))
+def pcie_errors(cluster: Cluster) -> Iterator[Finding]:
+    """Since boot: what was uncorrectable, and correctable ones in such number that they cost bandwidth."""
+    for node in cluster.nodes:
+        lost = node.gpu_driver.lost if known(node, "gpu_driver") else ()
+        for device in node.pci:
+            if device.bus_id in lost:
+                continue
+            worse = (device.fatal_errors or 0) + (device.nonfatal_errors or 0)
+            often = device.correctable_errors or 0
+            per_min = often / max(1.0, node.uptime_s / 60)
+            if worse or (often >= CORRECTABLE_LEAST and per_min > CORRECTABLE_PER_MIN):
+                counts = f"{worse} uncorrectable" if worse else f"{often} correctable, {per_min:.0f} a minute"
+                files = shlex.quote(f"/sys/bus/pci/devices/{device.bus_id}") + "/aer_dev_*"
+                yield Finding(
+                    where_of(node, device),
+                    found=f"{counts} bus errors since boot",
+                    wanted="none",
+                    node=node.name,
+                    severity="warning",
+                    fix=Fix(
+                        "see whether they grow; reseat the board or riser",
+                        commands=(on(node, shlex.quote(f"grep . {files}")),),
+                    ),
+                )
+
+
+@check("gpu-nic-far-apart", reads=("gpus", "pci", "rdma_ports"), severity="warning")
+def gpu_nic_far_apart(cluster: Cluster) -> Iterator[Finding]:
+    """
+    A GPU's nearest RDMA device is beyond a processor, where on a peer node one sits beside it.
+
+    Why: NCCL then leaves GPUDirect out for that GPU, and its data crosses the link between processors.
+
+    Fix: the card in the slot it has on the other nodes; in a virtual machine, the provider's topology file
+    (NCCL_TOPO_FILE).
+    """
+    nearest = {n.name: nearest_cards(n) for n in cluster.nodes}
+    counts = {n.name: len(pci.cards_of(n)) for n in cluster.nodes}
+    for node in cluster.nodes:
+        far = []
+        for gpu, (own, card) in nearest[node.name].items():
+            peers = [nearest[n.name][gpu] for n in cluster.nodes if gpu in nearest[n.name]]
+            best = min((d for d, _ in peers), key=pci.ORDER.index)
+            # A card that is gone is another fault.
+            if (
+                own in ("NODE", "SYS")
+                and best in ("PIX", "PXB", "PHB")
+                and counts[node.name] == max(counts.values())
+            ):
+                far.append((gpu, own, card, best))
+        if far:
+            gpu, own, card, best = far[0]
+            numbers = few([str(f[0]) for f in far], 8)
+            yield Finding(
+                f"{node.name} GPU {numbers}",
+                found=f"nearest is {printable(card, 40)}, {own} away",
+                wanted=f"{best}, as on other nodes",
+                node=node.name,
+                fix=Fix(
+                    "the card in the same slot as elsewhere",
+                    commands=(on(node, "nvidia-smi", "topo", "-m"),),
+                ),
+            )
+
+
+def nearest_cards(node: Node) -> dict[int, tuple[pci.Distance, str]]:
+    """GPU -> its nearest RDMA device, for the GPUs the job sees."""
+    hidden = {g.index for g in node.gpus if not g.is_visible}
+    found: dict[int, tuple[pci.Distance, str]] = {}
+    cards = pci.cards_of(node)
+    for gpu, device in pci.gpus_of(node).items():
+        ways = [(pci.distance(device, card), name) for name, card in cards.items()]
+        if ways and gpu not in hidden:
+            found[gpu] = min(ways, key=lambda way: pci.ORDER.index(way[0]))
+    return found
+
+
+@check(
+    problems.GPUDIRECT_MODULE_MISSING,
+    reads=("gpu_driver", "rdma_ports", "kernel"),
+    uses=("gpus", "pci"),
+)
+def gpudirect_module_missing(cluster: Cluster) -> Iterator[Finding]:
+    """DMA-BUF does as well: the open kernel module on Linux 5.12.  GeForce boards have neither."""
+    for node in cluster.nodes:
+        drivers = {d.bus_id: d.driver for d in node.pci} if known(node, "pci") else {}
+        ports = [p for p in node.rdma_ports if p.state == "ACTIVE" and drivers.get(p.bus_id) != "efa"]
+        gpus = node.gpus if known(node, "gpus") else ()
+        consumer = bool(gpus) and all("GeForce" in g.name for g in gpus)
+        if ports and node.gpu_driver.version and not consumer and not pci.has_gpudirect(node):
+            kind = "open" if node.gpu_driver.is_open else "proprietary"
+            yield Finding(
+                node.name,
+                found=f"neither nvidia_peermem nor DMA-BUF ({kind} driver {node.gpu_driver.version}, "
+                f"Linux {printable(node.kernel, 40)})",
+                wanted=f"a way from {few([p.device for p in ports])} into GPU memory",
+                node=node.name,
+                fix=Fix("load the module", commands=(on(node, "sudo", "modprobe", "nvidia-peermem"),)),
+            )
+
+
+def peers_of_interest(node: Node) -> list[PciDevice]:
+    """GPUs and RDMA cards: what talks to each other over the bus."""
+    cards = {p.bus_id for p in node.rdma_ports} if known(node, "rdma_ports") else set()
+    return [d for d in node.pci if d.is_nvidia_gpu or d.bus_id in cards]
+
+
+@check(
+    problems.ACS_ENABLED,
+    reads=("pci",),
+    uses=("virtual_machine", "boot_options", "rdma_ports"),
+)
+def acs_enabled(cluster: Cluster) -> Iterator[Finding | Skipped]:
+    """
+    Told by IOMMU groups: the kernel puts devices below one switch into one group unless ACS keeps them apart.
+
+    (pci_acs_path_enabled in drivers/iommu/iommu.c.)  In a virtual machine it cannot be off and is not judged.
+    """
+    for node in cluster.nodes:
+        if known(node, "virtual_machine") and node.virtual_machine:
+            continue
+        pairs = below_one_switch(peers_of_interest(node))
+        if not pairs:
+            continue
+        options = node.boot_options if known(node, "boot_options") else ()
+        if any(o.startswith("pcie_acs_override") for o in options):
+            yield Skipped("", node.name, "pcie_acs_override makes IOMMU groups that say nothing of ACS")
+            continue
+        grouped = [(a, b) for a, b in pairs if a.iommu_group is not None and b.iommu_group is not None]
+        if not grouped:
+            yield Skipped("", node.name, "without an IOMMU only root can tell: sudo lspci -vvv | grep ACSCtl")
+            continue
+        apart = [(a, b) for a, b in grouped if a.iommu_group != b.iommu_group]
+        if apart:
+            one, other = apart[0]
+            ports = list(dict.fromkeys(d.above[-1] for pair in apart for d in pair))
+            commands = [
+                on(node, "sudo", "setpci", "-s", shlex.quote(p), "ECAP_ACS+0x6.w=0000") for p in ports[:8]
+            ]
+            yield Finding(
+                f"{node.name} {len(apart)} pairs of GPUs and cards",
+                found=f"{one.bus_id} and {other.bus_id} are below one switch, in IOMMU groups "
+                f"{one.iommu_group} and {other.iommu_group}",
+                wanted="one group: no ACS on the switch's ports",
+                node=node.name,
+                severity="warning",
+                fix=Fix(
+                    "ACS off on these bridges (until the next boot), or in the BIOS", commands=tuple(commands)
+                ),
+            )
+
+
+def below_one_switch(devices: list[PciDevice]) -> list[tuple[PciDevice, PciDevice]]:
+    """Pairs that could speak to each other without leaving their switch."""
+    return [
+        (a, b)
+        for k, a in enumerate(devices)
+        for b in devices[k + 1 :]
+        if a.above and b.above and a.above[-1] != b.above[-1] and pci.distance(a, b) in ("PIX", "PXB")
+    ]
+
+
+@check(
+    "iommu-translating",
+    reads=("pci", "machine"),
+    uses=("virtual_machine", "boot_options", "rdma_ports"),
+    severity="warning",
+)
+def iommu_translating(cluster: Cluster) -> Iterator[Finding]:
+    """
+    The IOMMU translates what GPUs and network cards send, on a machine that is not virtual.
+
+    Why: transfers between them go up to the processor and are slow; on some boards they hang or arrive
+    wrong.
+
+    Fix: `iommu=pt` on the kernel's command line (or the IOMMU off in the BIOS), then reboot.
+    """
+    for node in cluster.nodes:
+        virtual = known(node, "virtual_machine") and node.virtual_machine
+        # On other architectures than x86 that is how they work.
+        if virtual or node.machine != "x86_64":
+            continue
+        devices = peers_of_interest(node)
+        translated = [d for d in devices if d.iommu_type.startswith("DMA")]
+        if len(devices) > 1 and translated:
+            options = " ".join(node.boot_options) if known(node, "boot_options") else ""
+            yield Finding(
+                f"{node.name} {len(translated)} GPUs and cards",
+                found=f"IOMMU groups of type {translated[0].iommu_type}"
+                + (f"; booted with {printable(options, 120)}" if options else ""),
+                wanted="type identity",
+                node=node.name,
+                fix=Fix(
+                    "iommu=pt for the kernel, then reboot",
+                    commands=(on(node, "sudo", "grubby", "--update-kernel=ALL", "--args=iommu=pt"),),
+                ),
+            )
