@@ -200,6 +200,7 @@ def _known(
         devices_in_library_order=not pasted.rdma_ports or pasted.devices_in_library_order,
         asked_counts=not pasted.interfaces and version in (None, base.version),
         topology=topology or base.topology,
+        is_live_tree=base.is_live_tree and topology is None,
         matrix=pasted.matrix if pasted.matrix.distance else base.matrix,
     )
 

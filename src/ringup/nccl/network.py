@@ -8,61 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
 
 from ringup.facts import Node, RdmaPort
-from ringup.nccl import choice, gids, names, rdma, topology, traps
-from ringup.nccl.choice import Choice, Version
-from ringup.parse.topology import Matrix, Topology
+from ringup.nccl import choice, gids, names, plugins, rdma, topology, traps
+from ringup.nccl.choice import Choice
+from ringup.nccl.known import Known, Notes, Prediction
+from ringup.nccl.used import devices_used
 
-BUILT_IN = ("IB", "Socket")
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of a node, and how well."""
-
-    node: Node
-    """`node.unknown` holds "interfaces" and "rdma_ports" where these could not be read."""
-    version: Version = choice.ASSUMED
-    version_is_known: bool = True
-    interfaces_in_kernel_order: bool = True
-    devices_in_library_order: bool = True
-    asked_counts: bool = True
-    """False where another version or pasted output is judged: the node's NCCL said nothing of that."""
-    topology: Topology = field(default_factory=Topology)
-    matrix: Matrix = field(default_factory=Matrix)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """NCCL's choice on one node."""
-
-    name: str
-    bootstrap: Choice | None
-    network: str
-    """"IB", "Socket", a plugin's name, or "" where NCCL fails (or it cannot be told)."""
-    interfaces: tuple[str, ...] = ()
-    oob: str = ""
-    used: tuple[topology.Use, ...] = ()
-    bootstrap_line: str = ""
-    log_line: str = ""
-    because: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-
-    @property
-    def confidence(self) -> Literal["high", "medium", "low"]:
-        """Low where a fact is missing, medium where a known fact allows another outcome."""
-        return "low" if self.missing else "medium" if self.doubts else "high"
-
-
-@dataclass
-class _Notes:
-    because: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+__all__ = ["Known", "Prediction", "predict"]
 
 
 def predict(known: Known, env: Mapping[str, str]) -> Prediction:
@@ -70,7 +23,7 @@ def predict(known: Known, env: Mapping[str, str]) -> Prediction:
     node = _located(known)
     known = dataclasses.replace(known, node=node)
     environment = choice.effective(node, env)
-    notes = _Notes()
+    notes = Notes()
     if not known.version_is_known:
         shown = ".".join(map(str, known.version))
         notes.doubts.append(f"NCCL's version is not known, {shown} is assumed (--nccl VERSION)")
@@ -104,7 +57,7 @@ def _located(known: Known) -> Node:
     return dataclasses.replace(known.node, rdma_ports=tuple(ports))
 
 
-def _bootstrap(known: Known, environment: Mapping[str, str], notes: _Notes) -> Choice | None:
+def _bootstrap(known: Known, environment: Mapping[str, str], notes: Notes) -> Choice | None:
     node = known.node
     if "interfaces" in node.unknown:
         notes.missing.append(f"the interfaces and their addresses ({node.unknown['interfaces']})")
@@ -131,7 +84,7 @@ def _bootstrap(known: Known, environment: Mapping[str, str], notes: _Notes) -> C
 
 
 def _as_told(
-    known: Known, environment: Mapping[str, str], ours: Choice | None, notes: _Notes
+    known: Known, environment: Mapping[str, str], ours: Choice | None, notes: Notes
 ) -> Choice | None:
     """NCCL's own answer where it was asked this very question, with what contradicts it; else ours."""
     told = choice.asked(known.node, environment) if known.asked_counts else None
@@ -166,13 +119,11 @@ def _with_network(
     known: Known,
     environment: Mapping[str, str],
     found: Choice | None,
-    notes: _Notes,
+    notes: Notes,
     traps_found: tuple[str, ...],
 ) -> Prediction:
     forced = environment.get("NCCL_NET", "")
-    plugin = environment.get("NCCL_NET_PLUGIN", "")
-    if plugin and plugin.lower() != "none":
-        notes.missing.append(f"whether the plugin NCCL_NET_PLUGIN={plugin} loads: if it does, it goes first")
+    plugin = _plugin(known, environment, notes)
     if forced and forced.lower() not in ("ib", "socket"):
         notes.missing.append(f"whether a plugin with a network called {forced} is there")
         notes.because.append(
@@ -181,6 +132,14 @@ def _with_network(
         return _made(known, found, forced, notes, traps_found)
     if forced.lower() != "socket":
         made = _verbs(known, environment, notes)
+        if not made.taken and _has_efa(known.node):
+            if plugin:
+                notes.because.append("EFA devices are the plugin's, through libfabric")
+                return _made(known, found, "OFI", notes, traps_found)
+            if plugin is None:
+                notes.missing.append("whether the OFI plugin is there, which drives EFA devices")
+            else:
+                notes.because.append("no OFI plugin is there: the EFA devices are left unused")
         if made.taken:
             return _over_verbs(known, environment, found, made, notes, traps_found)
         if forced:
@@ -194,7 +153,26 @@ def _with_network(
     return _over_sockets(known, environment, found, notes, traps_found)
 
 
-def _verbs(known: Known, environment: Mapping[str, str], notes: _Notes) -> rdma.Ports:
+def _plugin(known: Known, environment: Mapping[str, str], notes: Notes) -> str | None:
+    """The network plugin NCCL loads first; "" for none, None where that is not known."""
+    named = environment.get("NCCL_NET_PLUGIN", "")
+    found = plugins.loads(known.node, environment)
+    if found:
+        notes.missing.append(f"what the network plugin {found} finds: if it finds devices, it goes first")
+    elif found is None and named:
+        notes.missing.append(f"whether the plugin NCCL_NET_PLUGIN={named} loads: if it does, it goes first")
+    elif named and named.lower() != "none":
+        notes.because.append(
+            f"NCCL_NET_PLUGIN={named}: no such plugin is found, NCCL's own networks are used"
+        )
+    return found
+
+
+def _has_efa(node: Node) -> bool:
+    return any(p.device.startswith(("efa", "rdmap")) and p.can_open for p in node.rdma_ports)
+
+
+def _verbs(known: Known, environment: Mapping[str, str], notes: Notes) -> rdma.Ports:
     """The RDMA ports NCCL would take; why none is said."""
     node = known.node
     if rdma.is_disabled(environment):
@@ -204,6 +182,9 @@ def _verbs(known: Known, environment: Mapping[str, str], notes: _Notes) -> rdma.
         return rdma.Ports()
     if "rdma_ports" in node.unknown:
         notes.missing.append(f"the RDMA devices ({node.unknown['rdma_ports']}); taken as none")
+        return rdma.Ports()
+    if node.rdma_ports and "verbs" not in node.unknown and node.verbs.error:
+        notes.because.append(f"no libibverbs: NCCL falls back to sockets ({node.verbs.error})")
         return rdma.Ports()
     made = rdma.ports(
         node.rdma_ports, environment, known.version, in_library_order=known.devices_in_library_order
@@ -215,8 +196,6 @@ def _verbs(known: Known, environment: Mapping[str, str], notes: _Notes) -> rdma.
         notes.because.append(
             "no RDMA port is left: NCCL says `NET/IB : No device found.` and falls back to sockets"
         )
-        if any(p.device.startswith(("efa", "rdmap")) for p in node.rdma_ports):
-            notes.missing.append("whether the OFI plugin is there, which drives EFA devices")
     elif not made.taken:
         notes.because.append("there is no RDMA device")
     return made
@@ -227,7 +206,7 @@ def _over_verbs(
     environment: Mapping[str, str],
     found: Choice | None,
     made: rdma.Ports,
-    notes: _Notes,
+    notes: Notes,
     traps_found: tuple[str, ...],
 ) -> Prediction:
     oob, oob_shown = "", "INTERFACE:ADDRESS"
@@ -250,7 +229,7 @@ def _over_verbs(
         topology.Where(d.name, "/".join(n for p in d.ports for n in (p.device, p.bus_id)), d.speed_mbit_s)
         for d in made.devices
     ]
-    used = _used(known, environment, devices, notes)
+    used = devices_used(known, environment, devices, notes)
     return _made(
         known,
         found,
@@ -268,7 +247,7 @@ def _over_sockets(
     known: Known,
     environment: Mapping[str, str],
     found: Choice | None,
-    notes: _Notes,
+    notes: Notes,
     traps_found: tuple[str, ...],
 ) -> Prediction:
     node = known.node
@@ -289,7 +268,7 @@ def _over_sockets(
         devices.append(
             topology.Where(one.interface, f"{one.interface}/{port.device}/{port.bus_id}", rate * 1000)
         )
-    used = _used(known, environment, devices, notes)
+    used = devices_used(known, environment, devices, notes)
     for use in used:
         local = next(c for c in chosen if c.interface == use.device)
         if local.address.lower().startswith("fe80:"):
@@ -308,49 +287,11 @@ def _over_sockets(
     )
 
 
-def _used(
-    known: Known, environment: Mapping[str, str], devices: list[topology.Where], notes: _Notes
-) -> tuple[topology.Use, ...]:
-    """Which device each GPU uses, where the tree (or the matrix) tells enough."""
-    with_rates = [_with_dump_speed(known.topology, d) for d in devices]
-    if known.topology.cpus:
-        found = topology.paths(known.topology, with_rates, known.version)
-    elif known.matrix.distance:
-        found = topology.matrix_paths(known.matrix, with_rates)
-        notes.doubts.append("nvidia-smi topo -m tells no PCI bandwidth: gen 4 x16 is assumed")
-    else:
-        if len(devices) > 1:
-            notes.because.append("which of them a GPU uses depends on the PCI tree (--topo FILE)")
-        return ()
-    lost = sorted({d.name for d in devices} - {n for options in found.values() for n in options})
-    if lost or not found:
-        what = ", ".join(lost) or "GPUs"
-        notes.doubts.append(
-            f"the topology given does not show {what}: which device a GPU uses cannot be told"
-        )
-        return ()
-    made = topology.choose(found, environment, known.version)
-    notes.doubts += made.doubts
-    notes.because += [f"GPU {u.gpu} uses {u.device}: {u.because}" for u in made.uses]
-    return made.uses
-
-
-def _with_dump_speed(tree: Topology, device: topology.Where) -> topology.Where:
-    """The speed NCCL itself measured, where the dump lists this very device."""
-    listed = {n.name: n.speed_mbit_s for _, way in tree.devices() for n in way[-1].nets}
-    listed.update({n.name: n.speed_mbit_s for cpu in tree.cpus for n in cpu.nets})
-    names_of = device.place.split("/")
-    known = [listed[name] for name in names_of[:1] if listed.get(name, 0) > 0]
-    if known and (not device.speed_mbit_s or "+" not in device.name):
-        return dataclasses.replace(device, speed_mbit_s=float(known[0]))
-    return device
-
-
 def _made(
     known: Known,
     found: Choice | None,
     network: str,
-    notes: _Notes,
+    notes: Notes,
     traps_found: tuple[str, ...],
     *,
     interfaces: tuple[str, ...] = (),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ringup import gloo
 from ringup.facts import Cluster, Node
-from ringup.nccl import across, choice, network, shown
+from ringup.nccl import across, choice, network, pci, shown
 from ringup.nccl.network import Known, Prediction
 from ringup.plan import Plan, Transport
 
@@ -52,7 +52,8 @@ def with_transports(plan: Plan, cluster: Cluster) -> Plan:
 def known(node: Node) -> Known:
     """What a node's own facts tell of it."""
     told = node.interpreter.nccl
-    return Known(node, choice.version_of(told), bool(told))
+    tree = pci.topology(node)
+    return Known(node, choice.version_of(told), bool(told), topology=tree, is_live_tree=bool(tree.cpus))
 
 
 def _nccl(nodes: Sequence[Node], env: Sequence[Mapping[str, str]]) -> tuple[Prediction, ...]:

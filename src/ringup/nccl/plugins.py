@@ -1,0 +1,45 @@
+"""
+Which network plugin NCCL loads before it looks at its own networks.
+
+NCCL src/plugin/plugin_open.cc (2.20 to 2.30): NCCL_NET_PLUGIN names plugins, else `libnccl-net.so` is tried;
+`X` stands for the file X and for libnccl-net-X.so.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+
+from ringup.facts import Node
+
+_LOADED = re.compile(r"Loaded net plugin|Plugin Path|Successfully loaded external network plugin")
+_NONE = re.compile(r"No plugin found|Could not find: ?libnccl-net|libnccl-net\S*: cannot open")
+
+
+def wanted(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """
+    File names NCCL tries; nothing where plugins are turned off.
+
+    >>> wanted({"NCCL_NET_PLUGIN": "ofi"}), wanted({"NCCL_NET_PLUGIN": "none"})
+    (('ofi', 'libnccl-net-ofi.so'), ())
+    """
+    named = environment.get("NCCL_NET_PLUGIN", "")
+    if named.lower() == "none":
+        return ()
+    words = [w for w in named.split(",") if w]
+    return tuple(n for w in words for n in (w, f"libnccl-net-{w}.so")) or ("libnccl-net.so",)
+
+
+def loads(node: Node, environment: Mapping[str, str]) -> str | None:
+    """The plugin NCCL will load, "" for none, None where that is not known."""
+    names = wanted(environment)
+    if not names:
+        return ""
+    said = " ".join(node.nccl_answer.plugins)
+    if _NONE.search(said) and any(n in said for n in names):
+        return ""
+    if "nccl_plugins" in node.unknown or not node.interpreter.path:
+        return None
+    found = next((p for n in names for p in node.nccl_plugins if n in (p, posixpath.basename(p))), "")
+    return found or ("the one it loaded when it was asked" if _LOADED.search(said) else "")
