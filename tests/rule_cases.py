@@ -273,6 +273,21 @@ FIRES["setup-fails"] = on_node1(
 QUIET["setup-fails"] = c.healthy
 FIRES["python-or-launcher-missing"] = on_node1(interpreter=Interpreter(""))
 QUIET["python-or-launcher-missing"] = on_node1(torchrun_on_path="")
+
+
+def with_accelerate(on_node1: str) -> Cluster:
+    """Both nodes have accelerate, and the job is started by it."""
+    versions = {"node0": "1.15.0", "node1": on_node1}
+    cluster = c.healthy()
+    for name, version in versions.items():
+        cluster = c.changed(
+            cluster, name, interpreter=replace(PYTHON, packages={"accelerate": version} if version else {})
+        )
+    return replace(cluster, job=Job(launcher="accelerate"))
+
+
+FIRES["launcher-versions-differ"] = lambda: with_accelerate("1.2.1")
+QUIET["launcher-versions-differ"] = lambda: with_accelerate("1.15.0")
 FIRES["torch-missing"] = on_node1(interpreter=Interpreter("/usr/bin/python3", "3.11.2"))
 QUIET["torch-missing"] = on_node1(interpreter=Interpreter(""))
 FIRES["torch-versions-differ"] = on_node1(interpreter=replace(PYTHON, torch="2.6.0"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 
-from ringup.facts import Interface, Node
+from ringup.facts import Interface, Job, Node
 from ringup.nccl.choice import Choice, addresses, effective
 
 LOOPBACK = "127.0.0.1"
@@ -35,6 +35,19 @@ def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
     what = node.own_name.error or "no address of its own"
     because = f"the node's own name {node.hostname} gives {what}: loopback is all that is left"
     return (Choice("lo", LOOPBACK, because),)
+
+
+def by_job(job: Job, node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
+    """
+    The addresses that the job's own ranks tell their peers by Gloo; none where they do not use it.
+
+    JAX uses Gloo on CPUs alone, and gives it no interface: only the host name counts then
+    (jax 0.10 `xla_bridge.make_cpu_client`).
+    """
+    if job.launcher != "jax":
+        return announced(node, env)
+    on_gpus = "gpu_count" not in node.unknown and node.gpu_count > 0
+    return () if on_gpus else announced(node, {**env, "GLOO_SOCKET_IFNAME": ""})
 
 
 def _by_name(node: Node, named: str) -> tuple[Choice, ...]:

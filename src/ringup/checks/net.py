@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from ringup import problems
 from ringup.checks import paths
 from ringup.checks.paths import Edge, Fault
-from ringup.checks.picks import picks
+from ringup.checks.picks import expects_nccl, picks
 from ringup.facts import Cluster
 from ringup.reachability import cut_pairs, few, networks
 from ringup.rules import Finding, Fix, Skipped, check
@@ -45,7 +45,22 @@ def pins(cluster: Cluster) -> dict[str, str]:
     if len(names) != 1:
         return {}
     name = names.pop()
-    return {"NCCL_SOCKET_IFNAME": f"={name}", "GLOO_SOCKET_IFNAME": name}
+    by_nccl = {"NCCL_SOCKET_IFNAME": f"={name}"}
+    if cluster.job.launcher == "jax":  # reads no variable for Gloo
+        return by_nccl if expects_nccl(cluster) else {}
+    return {**by_nccl, "GLOO_SOCKET_IFNAME": name}
+
+
+def keep_off(cluster: Cluster, edge: Edge) -> str:
+    """How a job stays on the good network, in words."""
+    network = paths.best(cluster)
+    if cluster.job.launcher == "jax" and network and edge.dst in network.addresses:
+        name = printable(cluster.node(edge.dst).hostname, 80)
+        return (
+            f"JAX on CPUs announces what a node's name means, and no variable changes that: let {name} mean "
+            f"{network.addresses[edge.dst]} in /etc/hosts of {edge.dst}"
+        )
+    return "keep NCCL and Gloo on the network every node reached"
 
 
 def why_used(cluster: Cluster, edge: Edge) -> str:
@@ -83,7 +98,7 @@ def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding | Skippe
             node=node,
             subject=subject,
             fix=Fix(
-                "keep NCCL and Gloo on the network every node reached; then repair the cable, VLAN, route or "
+                f"{keep_off(cluster, first)}; then repair the cable, VLAN, route or "
                 "firewall of this one, or take its address away",
                 env=pins(cluster),
                 commands=(

@@ -35,7 +35,7 @@ def picks(cluster: Cluster, node: Node) -> tuple[Pick, ...]:
     env = cluster.job.env
     found: list[Pick] = []
     if "own_name" not in node.unknown:
-        found += [Pick(c.interface, c.address, c.because, True) for c in gloo.announced(node, env)]
+        found += [Pick(c.interface, c.address, c.because, True) for c in gloo.by_job(cluster.job, node, env)]
     if cluster.job.backend != "gloo":
         for chosen in choice.sockets(node, env):
             because = f"NCCL takes it, {chosen.because}"

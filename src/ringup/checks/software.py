@@ -66,7 +66,8 @@ def setup_fails(cluster: Cluster) -> Iterator[Finding]:
 
 @check(problems.PYTHON_OR_LAUNCHER_MISSING, reads=("interpreter",), uses=("setup_error",))
 def python_or_launcher_missing(cluster: Cluster) -> Iterator[Finding]:
-    """The launcher itself is no matter: it is started as a module of the interpreter."""
+    """No matter where its command is: a launcher is started as a module of the interpreter."""
+    yield from launcher_missing(cluster)
     for node in cluster.nodes:
         if not node.interpreter.path and not ("setup_error" not in node.unknown and node.setup_error):
             wanted = cluster.job.python or "python3"
@@ -81,6 +82,44 @@ def python_or_launcher_missing(cluster: Cluster) -> Iterator[Finding]:
                     commands=(f"ssh {shlex.quote(node.name)} 'command -v python3; echo $PATH'",),
                 ),
             )
+
+
+def launcher_missing(cluster: Cluster) -> Iterator[Finding]:
+    """The package of the launcher asked for is not beside the interpreter."""
+    package = cluster.job.launcher_package
+    wanted = usual(cluster, lambda n: n.interpreter.packages.get(package, ""))
+    for node in cluster.nodes:
+        if package and node.interpreter.path and package not in node.interpreter.packages:
+            python = shlex.quote(node.interpreter.path)
+            exact = f"{package}=={wanted}" if wanted else package
+            yield Finding(
+                node.name,
+                found=f"{printable(node.interpreter.path, 200)} has no {package}",
+                wanted=f"{package} {printable(wanted, 80)}, as on the other nodes" if wanted else package,
+                node=node.name,
+                fix=Fix(
+                    "use the environment that has it (--python, --setup), or install it",
+                    commands=(f"ssh {shlex.quote(node.name)} {python} -m pip install {shlex.quote(exact)}",),
+                ),
+            )
+
+
+@check("launcher-versions-differ", reads=("interpreter",), severity="warning")
+def launcher_versions_differ(cluster: Cluster) -> Iterator[Finding]:
+    """
+    The nodes have different versions of the launcher that is asked for.
+
+    Why: options, defaults and what ranks are told change between releases, and of JAX the protocol.
+
+    Fix: one environment for all nodes: a shared file system or an image.
+    """
+    package = cluster.job.launcher_package
+    yield from differing(
+        cluster,
+        lambda n: n.interpreter.packages.get(package, ""),
+        package,
+        f"install the same {package} on every node",
+    )
 
 
 @check("torch-missing", reads=("interpreter",))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from signal import Signals
 from typing import Literal
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -21,6 +22,11 @@ SIGABRT = 6
 # Gloo process group still open, after the exception that ended it and instead of exit code 1.
 _TEARDOWN = "terminate called without an active exception"
 _EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?([A-Za-z_][\w.]*(?:: .*)?)$")
+# torch/multiprocessing/spawn.py (1.13 to 2.13)
+_SPAWNED = re.compile(
+    r"[\w.]*ProcessExitedException: process \d+ terminated with "
+    rf"(?:exit code (\d{{1,3}})|signal ({'|'.join(s.name for s in Signals)}))$"
+)
 LAST_WORDS_LINES = 5
 
 
@@ -67,8 +73,18 @@ class End:
 
     @property
     def own_code(self) -> int | None:
-        """The code it meant to end with: an exception is 1, whatever tearing down made of it."""
-        return 1 if self.code == -SIGABRT and self.raised else self.code
+        """
+        The code it meant to end with: an exception is 1, whatever tearing down made of it.
+
+        Of `mp.spawn` it is that of the process it had started, which its own exception tells.
+        """
+        if not self.raised:
+            return self.code
+        spawned = _SPAWNED.match(self.raised)
+        if not spawned:
+            return 1
+        number, signal_name = spawned.groups()
+        return int(number) if number else -Signals[signal_name]
 
     @property
     def failed_s(self) -> float:

@@ -16,6 +16,7 @@ PACKAGES = (
     "torch", "numpy", "accelerate", "deepspeed", "colossalai", "llamafactory", "jax", "jaxlib", "lightning",
     "pytorch_lightning", "transformers", "torchrunx", "torchvision", "triton", "nccl4py",
 )  # fmt: skip
+LAUNCHERS = ("accelerate", "deepspeed", "colossalai", "llamafactory", "jax")
 MOST_ENTRIES = 20000
 
 ASK_PATH = "import sys;print(repr((sys.version.split()[0],sys.path[1:])))"
@@ -168,6 +169,8 @@ def versions_in(directory):
         known = distribution(name)
         if known and (known[0] in PACKAGES or known[0].startswith("nvidia_nccl")):
             found[known[0]] = known[1] or metadata_version(os.path.join(directory, name))
+        elif name in LAUNCHERS and os.path.isfile(os.path.join(directory, name, "__init__.py")):
+            found.setdefault(name, "")  # a checkout on PYTHONPATH has no record of its version
     return found
 
 

@@ -38,25 +38,41 @@ def words():
     readable = is_module or (script.endswith(".py") and os.access(script, os.R_OK) and os.path.isfile(script))
     if os.environ.get("RINGUP_STACKS") != "0" and readable and os.path.isfile(runner):
         what.insert(0, runner)
-    return [sys.executable, "-u"] + what + [spelled(word, script) for word in sys.argv[1:]]
+    arguments = [word for given in sys.argv[1:] for word in local_rank_words(given, script)]
+    return [sys.executable, "-u"] + what + arguments
 
 
-def spelled(word, script):
+def local_rank_words(given, script):
     """
-    `--local-rank=K` or `--local_rank=K` of a launcher (torch 2, torch 1 and DeepSpeed) as the script has it.
+    The launcher's `--local-rank=K` (torch 2) or `--local_rank=K` (torch 1, DeepSpeed) as the script has it.
 
-    Where it names neither, or both, the launcher's word stays; so does every other word.
+    Nothing for a script that is sure to refuse it; the launcher's word where it cannot be told.
     """
-    option, equals, value = word.partition("=")
+    option, equals, value = given.partition("=")
     if option not in LOCAL_RANK_OPTIONS or not equals or value != os.environ.get("LOCAL_RANK"):
-        return word
+        return [given]
     try:
         with open(script, "rb") as file:
             text = file.read(LONGEST_SCRIPT_BYTES)
     except OSError:
-        return word
+        return [given]
     named = [known for known in LOCAL_RANK_OPTIONS if known.encode() in text]
-    return named[0] + equals + value if len(named) == 1 else word
+    if not named and refuses(text):
+        return []
+    return [named[0] + equals + value] if len(named) == 1 else [given]
+
+
+def refuses(text):
+    """Whether a script refuses options it does not name: a strict parser, made and kept in this very file."""
+    import re  # only where a launcher passes the option
+
+    made = re.search(rb"(\w+)\s*(?::[^=\n]*)?=\s*(?:argparse\.)?ArgumentParser\(", text)
+    if not made or b".parse_args(" not in text or b"parents" in text:
+        return False
+    name = made.group(1)
+    text = text.replace(b"deepspeed.add_config_arguments(" + name + b")", b"")
+    elsewhere = rb"[(,=]\s*(?:self\.)?%s\s*[,)\n]|return\s+(?:self\.)?%s\s*\n|import\s+%s\b"
+    return not re.search(elsewhere.replace(b"%s", name), text)
 
 
 def connect():

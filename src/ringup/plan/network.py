@@ -33,6 +33,8 @@ packets dropped a sixth to a half of all.
 STALE = ("PET_", "TORCHELASTIC_")
 """Prefixes of variables that change torchrun's defaults behind the user's back (torch argparse_util.py)."""
 
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+
 RANK_VARIABLES = (
     "RANK",
     "LOCAL_RANK",
@@ -157,6 +159,8 @@ def pin_interfaces(cluster: Cluster, network: Network | None) -> tuple[list[EnvV
             for n in cluster.nodes
         }
         pins += pin("NCCL_SOCKET_IFNAME", cluster, wanted, found, notes, prefix="=")
+    if cluster.job.launcher == "jax":  # which reads no variable for Gloo
+        return pins, notes
     found = {n.name: gloo_differs(n, env, [e.addresses[n.name] for e in equals]) for n in cluster.nodes}
     pins += pin("GLOO_SOCKET_IFNAME", cluster, wanted, found, notes)
     return pins, notes
@@ -259,7 +263,8 @@ def node_plan(
     begun = command.start(place_of(plan, node, rank, ranks, address, run_dir), job)
     env = {v.name: v.value for v in plan.env if v.node in (None, node.name)}
     env |= {v.name: v.value for v in begun.env}
-    env["RINGUP_SCRIPT"] = command.program(job, posixpath.join(job.chdir, job.script))
+    if any(word.startswith(run_dir) for word in begun.words):
+        env["RINGUP_SCRIPT"] = command.program(job, posixpath.join(job.chdir, job.script))
     env |= {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
     stale = [k for k in node.environment if k.startswith(STALE) or k in RANK_VARIABLES]
     return NodePlan(
@@ -299,6 +304,9 @@ def place_of(
         shim=posixpath.join(run_dir, command.SHIM),
         devices=tuple(d.strip() for d in visible.split(",") if d.strip()),
         gpu_count=node.gpu_count,
+        has_proxy=any(
+            name.lower() in PROXIES and value for name, value in {**node.environment, **job.env}.items()
+        ),
     )
 
 

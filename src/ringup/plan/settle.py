@@ -102,7 +102,8 @@ def name_avoided(node: str, plan: Plan, cluster: Cluster) -> str:
     if part is None or known is None or not is_address(plan.master_addr):
         return ""
     env = {**cluster.job.env, **part.env}
-    if any(c.address != part.address for c in gloo.by_job(cluster.job, known, env) or gloo.announced(known, env)):
+    addresses = [c.address for c in gloo.by_job(cluster.job, known, env)]
+    if addresses != [part.address] and (addresses or cluster.job.launcher != "jax"):
         return ""
     pin = part.env.get("GLOO_SOCKET_IFNAME")
     words = f"addresses are used instead of names ({node} is {part.address})"

@@ -42,6 +42,8 @@ class Place:
     devices: tuple[str, ...] = ()
     """Ids of this node's GPUs as CUDA_VISIBLE_DEVICES names them; () where there is none or all are meant."""
     gpu_count: int = 0
+    has_proxy: bool = False
+    """Whether a web proxy is set for the job here."""
 
     @property
     def world_size(self) -> int:

@@ -50,7 +50,7 @@ def deepspeed(place: Place, job: Job) -> Start:
     return Start(words, variables("DeepSpeed's launcher leaves it out", {"LOCAL_WORLD_SIZE": place.nproc}))
 
 
-def meeting(place: Place) -> tuple[EnvVar, ...]:
+def meeting(place: Place, because: str = "as torchrun sets it") -> tuple[EnvVar, ...]:
     """What every rank of a node is told alike."""
     values = {
         "MASTER_ADDR": place.master_addr,
@@ -60,7 +60,7 @@ def meeting(place: Place) -> tuple[EnvVar, ...]:
         "GROUP_RANK": place.node_rank,
         "GROUP_WORLD_SIZE": place.node_count,
     }
-    return variables("for init_process_group with env://", values)
+    return variables(because, values)
 
 
 def each_rank(place: Place, job: Job) -> tuple[tuple[str, ...], tuple[EnvVar, ...]]:
@@ -76,7 +76,7 @@ def each_rank(place: Place, job: Job) -> tuple[tuple[str, ...], tuple[EnvVar, ..
 def python(place: Place, job: Job) -> Start:
     """A plain env:// script, once a rank, with the variables torchrun would set."""
     words, env = each_rank(place, job)
-    return Start(words, (*meeting(place), *env))
+    return Start(words, (*meeting(place, "for init_process_group() with env://"), *env))
 
 
 def jax(place: Place, job: Job) -> Start:
@@ -94,6 +94,8 @@ def jax(place: Place, job: Job) -> Start:
         "OMPI_COMM_WORLD_RANK": RANK,
         "OMPI_COMM_WORLD_LOCAL_RANK": LOCAL_RANK,
     }
+    # gRPC asks the proxy for the head's address, too, and JAX complains of any variable so named.
+    proxy: dict[str, object] = {"no_grpc_proxy": place.master_addr, "JAX_CHECK_PROXY_ENVS": "false"}
     devices: dict[str, object] = {}
     if place.nproc == 1 and place.gpu_count > 1:
         devices["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, range(place.gpu_count)))
@@ -103,6 +105,7 @@ def jax(place: Place, job: Job) -> Start:
             EnvVar("JAX_COORDINATOR_ADDRESS", place.endpoint, "read by jax.distributed.initialize()"),
             *variables("how JAX learns its number of processes and its own", count),
             *variables("one process has all GPUs of its node", devices),
+            *variables("the coordinator is not behind the web proxy", proxy if place.has_proxy else {}),
             *meeting(place),
             *env,
         ),
