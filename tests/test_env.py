@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,9 @@ from typing import Any
 import pytest
 
 from ringup import bundle, cli
-from ringup.facts import Cluster, Gid, RdmaPort
+from ringup.facts import Cluster, Gid, RdmaPort, Verbs
 from ringup.nccl.rdma import hca_value, wanted
-from ringup.plan import EnvVar, formats, network
+from ringup.plan import network
 from ringup.plan.kept import kept
 from ringup.plan.least import least
 from tests import clusters as c
@@ -191,7 +189,16 @@ def test_without_rdma_they_do_nothing() -> None:
         ({"NCCL_IB_HCAS": "mlx5"}, "typo"),
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "debugging"),
         ({"NCCL_P2P_DISABLE": "1"}, "debugging"),
-        ({"NCCL_BUFFSIZE": "8388608"}, "not judged"),
+        ({"NCCL_BUFFSIZE": "8388608"}, "debugging"),
+        ({"NCCL_CROSS_NIC": "1"}, "not judged"),
+        ({"NCCL_RINGS": "0 1 2"}, "obsolete"),
+        ({"NCCL_IB_QUERY_PORT_SPEED": "1"}, "obsolete"),
+        ({"NCCL_FASTRAK_NUM_FLOWS": "2"}, "site"),
+        ({"NCCL_DEBUG_SUBSYS": "NET"}, "contradicting"),
+        ({"NCCL_DEBUG_FILE": "/tmp/nccl.log"}, "harmful"),
+        ({"NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p"}, "debugging"),
+        ({"GLOO_SOCKET_IFNAME": "enp99s0"}, "no-op"),
+        ({"GLOO_SOCKET_IFNAME": "eth7"}, "harmful"),
     ],
 )
 def test_a_variable_is_judged_by_what_it_does(env: dict[str, str], verdict: str) -> None:
@@ -210,27 +217,7 @@ def test_a_variable_of_one_nodes_shell_is_told_with_that_node() -> None:
     assert [(k.node, k.verdict) for k in kept(made)] == [("node1", "harmful")]
 
 
-# Formats.
-
-EVERYWHERE = EnvVar("NCCL_IB_HCA", "=mlx5_0,mlx5_1", "a bond\nis left $(out)")
-HERE = EnvVar("NCCL_SOCKET_IFNAME", "=a b", "names differ", node="n1")
-
-
-def test_a_shell_gets_exactly_the_values(tmp_path: Path) -> None:
-    script = (
-        formats.shell([EVERYWHERE, HERE], who="n1") + '\nprintf "%s|%s" "$NCCL_IB_HCA" "$NCCL_SOCKET_IFNAME"'
-    )
-    done = subprocess.run(["sh", "-eu", "-c", script], capture_output=True, text=True, env=dict(os.environ))
-    assert done.stdout == "=mlx5_0,mlx5_1|=a b", done.stderr
-
-
-def test_each_format_holds_each_variable_and_reason() -> None:
-    for name, write in formats.FORMATS.items():
-        text = write([EVERYWHERE, HERE], 8)
-        assert "=mlx5_0,mlx5_1" in text and "a bond is left $(out)" in text and "names differ" in text, name
-    assert "8" in formats.k8s([], 8) and "/dev/shm" in formats.k8s([])
-    assert all(w in formats.docker([]) for w in ("--shm-size", "memlock=-1", "/dev/infiniband"))
-    assert "$SLURMD_NODENAME" in formats.slurm([HERE])
+# The command.
 
 
 def test_json_of_the_command_holds_env_kept_and_notes(
@@ -265,3 +252,27 @@ def test_run_and_check_set_what_env_prints() -> None:
 def test_on_one_machine_no_device_is_named() -> None:
     one = replace(cluster(ib("mlx5_0"), roce("mlx5_1", 25.0)), is_local=True)
     assert env_of(one) == {} and env_of(one.only(one.nodes[:1])) == {}
+
+
+def with_cable(made: Cluster) -> Cluster:
+    """Beside the card the end of a container's cable, which has a link-local address only."""
+    for node in made.nodes:
+        cable = c.interface("veth1a2b", "fe80::9/64", index=9, kind="veth")
+        made = c.changed(made, node.name, interfaces=(*node.interfaces, cable))
+    return made
+
+
+def test_what_sockets_would_also_take_is_pinned_only_where_sockets_carry_the_data() -> None:
+    over_sockets = with_cable(cluster())
+    assert env_of(over_sockets) == {"NCCL_SOCKET_IFNAME": "=enp99s0"}
+    assert env_of(with_cable(cluster(ib("mlx5_0")))) == {}
+    assert env_of(with_cable(cluster(replace(ib("mlx5_0"), state="DOWN")))) == env_of(over_sockets)
+    assert env_of(with_cable(cluster(ib("mlx5_0"), env={"NCCL_IB_DISABLE": "1"}))) == env_of(over_sockets)
+
+
+def test_without_libibverbs_sockets_carry_the_data() -> None:
+    made = with_cable(cluster(ib("mlx5_0")))
+    lacks = Verbs(error="libibverbs.so.1: cannot open shared object file")
+    for name in ("node0", "node1"):
+        made = c.changed(made, name, verbs=lacks)
+    assert env_of(made) == {"NCCL_SOCKET_IFNAME": "=enp99s0"}

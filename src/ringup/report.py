@@ -16,6 +16,7 @@ from ringup.nccl import shown
 from ringup.nccl.network import Prediction
 from ringup.plan import EnvVar, Plan
 from ringup.plan.expected import GLOO, Expected
+from ringup.plan.kept import Kept
 from ringup.rules import Finding, Fix, Severity, Skipped
 from ringup.units import printable, show_seconds
 
@@ -88,6 +89,7 @@ def check_json(
     skipped: Sequence[Skipped],
     plan: Plan | None,
     predictions: Sequence[Expected] = (),
+    kept: Sequence[Kept] = (),
 ) -> dict[str, Any]:
     """`check --json`."""
     return envelope(
@@ -98,6 +100,7 @@ def check_json(
         schedule=cluster.schedule,
         env=env_json(plan.env if plan else ()),
         predictions=[expected_json(p) for p in predictions],
+        kept=kept_json(kept),
     )
 
 
@@ -149,6 +152,34 @@ def brief_lines(finding: Finding, style: Style) -> list[str]:
     lines = [f"{style(severity, severity)} {printable(finding.where, 200)}: {printable(finding.found, 300)}"]
     if finding.worked_around_by:
         lines.append(f"  avoided: {printable(finding.worked_around_by, 300)}")
+    return lines
+
+
+def kept_json(kept: Iterable[Kept]) -> list[dict[str, Any]]:
+    """The variables that are set already, each judged."""
+    return [
+        {
+            "name": printable(k.name),
+            "value": printable(k.value),
+            "node": k.node,
+            "verdict": k.verdict,
+            "because": printable(k.because, 1000),
+        }
+        for k in kept
+    ]
+
+
+def kept_lines(kept: Iterable[Kept]) -> list[str]:
+    """A line for each, nodes on which it is judged alike folded."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for k in kept:
+        nodes = groups.setdefault((k.name, k.value, k.verdict, k.because), [])
+        nodes += [k.node] if k.node else []
+    lines = []
+    for (name, value, verdict, because), nodes in groups.items():
+        more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+        where = f" on {', '.join(printable(n, 64) for n in nodes[:3])}{more}" if nodes else ""
+        lines.append(printable(f"{name}={printable(value, 200)}{where}: {verdict}: {because}", 1000))
     return lines
 
 
@@ -256,7 +287,8 @@ def _one_prediction(one: Expected) -> list[str]:
         told = ", ".join(f"{printable(device)} by GPU {' '.join(gpus)}" for device, gpus in used.items())
         lines.append(f"    used: {told}")
     if one.alone:
-        lines.append(f"    without the variables above: {' | '.join(_said(one.alone))}")
+        other = [line for line in _said(one.alone) if line not in _said(made)]
+        lines.append(f"    without the variables above: {' | '.join(other) or 'other devices by GPU'}")
     doubts = [*made.missing, *made.doubts]
     if doubts:
         more = f" (and {len(doubts) - 1} more in --json)" if len(doubts) > 1 else ""
@@ -323,6 +355,7 @@ def check_text(
     plan: Plan | None,
     style: Style,
     predictions: Sequence[Expected] = (),
+    kept: Sequence[Kept] = (),
 ) -> str:
     """`ringup check` for people: findings worst first, then what the plan would be and what it leads to."""
     width = max((len(n.name) for n in cluster.nodes), default=4)
@@ -341,6 +374,7 @@ def check_text(
     if predictions and not (cluster.is_local and predictions[0].prediction.network == GLOO):
         lines += [style("bold", "what will be chosen"), *prediction_lines(predictions), ""]
     for title, told in (
+        ("set already", [f"  {line}" for line in kept_lines(kept)]),
         ("not checked", skipped_lines(skipped)),
         ("root would also see", root_lines(skipped)),
     ):

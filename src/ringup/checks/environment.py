@@ -10,13 +10,13 @@ from ringup.checks.interfaces import is_card
 from ringup.checks.names import is_address
 from ringup.checks.net import pins
 from ringup.facts import Cluster, NcclAnswer, Node
-from ringup.nccl import choice, variables
+from ringup.nccl import choice, inuse, variables
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
 from ringup.units import printable
 
 READS = ("environment", "interfaces")
-USES = ("nccl_conf", "own_name", "interpreter", "hostname", "nccl_answer")
+USES = ("nccl_conf", "own_name", "interpreter", "hostname", *inuse.READS)
 
 LEFT_ON: dict[str, tuple[tuple[str, ...], str]] = {
     "NCCL_P2P_DISABLE": (("1",), "GPUs of a node exchange data through host memory"),
@@ -34,6 +34,9 @@ LEFT_ON: dict[str, tuple[tuple[str, ...], str]] = {
 
 FORCED = ("NCCL_PROTO", "NCCL_ALGO", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_COMM_ID")
 """Settings that replace NCCL's own decision whatever their value."""
+
+SHARED = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "TORCH_FR_", "FI_", "OFI_NCCL_", "UCX_")
+"""Prefixes of what both ends of a connection should agree on."""
 
 RANK_VARIABLES = (
     "RANK",
@@ -176,7 +179,7 @@ def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
     seen: dict[str, dict[str, str]] = {}
     for node in cluster.nodes:
         for name, text in choice.effective(node, cluster.job.env).items():
-            if name.startswith(("NCCL_", "TORCH_NCCL_")) and name not in variables.PER_NODE:
+            if name.startswith(SHARED) and name not in variables.PER_NODE:
                 seen.setdefault(name, {})[node.name] = text
     for name, values in seen.items():
         if len(values) == len(cluster.nodes) and len(set(values.values())) == 1:

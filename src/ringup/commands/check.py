@@ -90,8 +90,9 @@ def show(
     """The result, as asked: text or JSON, and a page."""
     from ringup import report
     from ringup.plan.expected import expected
+    from ringup.plan.kept import kept
 
-    predictions = expected(cluster, plan)
+    predictions, set_already = expected(cluster, plan), kept(cluster)
     if args.html:
         from ringup import page
 
@@ -99,10 +100,10 @@ def show(
         Path(args.html).write_text(whole, encoding="utf-8")
         common.say(f"page written: {args.html}", quiet=args.quiet)
     if args.json:
-        print(json.dumps(report.check_json(cluster, findings, skipped, plan, predictions)))
+        print(json.dumps(report.check_json(cluster, findings, skipped, plan, predictions, set_already)))
     else:
         style = report.Style(sys.stdout)
-        print(report.check_text(cluster, findings, skipped, plan, style, predictions))
+        print(report.check_text(cluster, findings, skipped, plan, style, predictions, set_already))
 
 
 def run(args: argparse.Namespace) -> int:

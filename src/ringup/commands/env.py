@@ -54,7 +54,7 @@ def _collected(args: argparse.Namespace) -> Cluster:
 
 def run(args: argparse.Namespace) -> int:
     """Collect, decide, print."""
-    from ringup.plan.formats import FORMATS
+    from ringup.plan.formats import FORMATS, Machine
     from ringup.plan.least import least
 
     cluster = _collected(args)
@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json or args.format == "json":
         print(json.dumps(as_json(made)))
     else:
-        gpus = max((n.gpu_count for n in cluster.nodes), default=0)
-        print(FORMATS[args.format](as_nodes_call_themselves(made.env, cluster), gpus))
+        named = as_nodes_call_themselves(made.env, cluster)
+        print(FORMATS[args.format](named, Machine.of(cluster)))
         for line in beside(made):
             common.say(line, quiet=args.quiet)
     return 3 if args.strict and made.notes else 0
@@ -79,30 +79,23 @@ def as_nodes_call_themselves(env: tuple[EnvVar, ...], cluster: Cluster) -> tuple
 
 def as_json(made: Least) -> dict[str, Any]:
     """The variables as in `check --json`, and what is set already."""
-    from ringup.report import env_json
+    from ringup.report import env_json, kept_json
 
     return {
         "ringup": __version__,
         "schema": 1,
         "env": env_json(made.env),
-        "kept": [
-            {
-                "name": printable(k.name),
-                "value": printable(k.value),
-                "node": k.node,
-                "verdict": k.verdict,
-                "because": printable(k.because, 1000),
-            }
-            for k in made.kept
-        ],
+        "kept": kept_json(made.kept),
         "notes": [printable(n, 1000) for n in made.notes],
+        "explained": [printable(n, 1000) for n in made.explained],
     }
 
 
 def beside(made: Least) -> list[str]:
     """What people should know besides the variables."""
+    from ringup.report import kept_lines
+
     lines = [printable(f"note: {note}", 1000) for note in made.notes]
-    for one in made.kept:
-        where = f" on {one.node}" if one.node else ""
-        lines.append(printable(f"kept: {one.name}={one.value}{where}: {one.verdict}: {one.because}", 1000))
+    lines += [f"kept: {line}" for line in kept_lines(made.kept)]
+    lines += [printable(line, 1000) for line in made.explained]
     return lines

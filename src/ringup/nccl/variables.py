@@ -6,8 +6,6 @@ Names from `NCCL_PARAM` and `ncclGetEnv` in the sources of every release 2.3.5 t
 
 from __future__ import annotations
 
-import difflib
-
 _ALL = """
     AGG_ALLOC_MODE AGG_CHANNEL_SIZE ALGO ALLGATHERV_ENABLE ALLOC_P2P_NET_LL_BUFFERS BUFFSIZE
     CGA_CLUSTER_SIZE CHECKS_DISABLE CHECK_MODE CHECK_POINTERS CHUNK_SIZE COLLNET_ENABLE
@@ -87,9 +85,23 @@ MUST_MATCH = frozenset(
 """Those that must be equal on all ranks: they change the size or order of messages."""
 
 PER_NODE = frozenset(
-    {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_OOB_NET_IFNAME", "NCCL_HOSTID", "NCCL_DEBUG_FILE"}
+    {
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_IB_HCA",
+        "NCCL_OOB_NET_IFNAME",
+        "NCCL_HOSTID",
+        "NCCL_DEBUG_FILE",
+        "NCCL_TOPO_DUMP_FILE",
+        "GLOO_SOCKET_IFNAME",
+        "UCX_NET_DEVICES",
+    }  # fmt: skip
 )
 """Those that may well differ between nodes."""
+
+OTHERS = frozenset({"GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "GLOO_SOCKET_TCP_NODELAY"})
+"""What torch reads for Gloo."""
+
+MOST_EDITS = 2
 
 OURS = ("NCCL_TESTS_", "NCCL_OFI_", "NCCL_NSIGHT_", "NCCL_GPUDIRECTTCPX_", "NCCL_FASTRAK_")
 """Prefixes of variables that plugins and tools read, not NCCL."""
@@ -102,7 +114,30 @@ def meant(name: str) -> str:
     >>> meant("NCCL_SOCKET_IFNAMES"), meant("NCCL_DEBUG"), meant("NCCL_OFI_TOPO")
     ('NCCL_SOCKET_IFNAME', '', '')
     """
-    if not name.startswith("NCCL_") or name in NAMES or name.startswith(OURS):
+    if not name.startswith(("NCCL_", "GLOO_")) or name in NAMES | OTHERS or name.startswith(OURS):
         return ""
-    near = difflib.get_close_matches(name, sorted(NAMES), n=1, cutoff=0.88)
-    return near[0] if near else ""
+    known = sorted(NAMES if name.startswith("NCCL_") else OTHERS)
+    distance, nearest = min((edits(name, k), k) for k in known)
+    # Two edits make one short name of another: NCCL_NET is none of NCCL_RAS.
+    return nearest if distance <= min(MOST_EDITS, (len(nearest) - len("NCCL_")) // 3) else ""
+
+
+def edits(one: str, other: str) -> int:
+    """
+    Letters to insert, drop, replace or swap with the next to make `other` of `one`.
+
+    >>> edits("NCCL_IB_HAC", "NCCL_IB_HCA"), edits("NCCL_DEBG", "NCCL_DEBUG"), edits("ab", "xy")
+    (1, 1, 2)
+    """
+    if abs(len(one) - len(other)) > MOST_EDITS:
+        return MOST_EDITS + 1
+    before, row = [0] * (len(other) + 1), list(range(len(other) + 1))
+    last = before
+    for i, letter in enumerate(one, start=1):
+        last, before, row = before, row, [i]
+        for j, wanted in enumerate(other, start=1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], wanted):
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

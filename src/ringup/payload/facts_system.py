@@ -21,6 +21,8 @@ PREFIXES = (
     "RINGUP_",
     "UCX_",
     "FI_",
+    "OFI_NCCL_",
+    "OMPI_",
 )
 NAMES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "http_proxy",

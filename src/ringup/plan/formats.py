@@ -5,9 +5,37 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from ringup.facts import Cluster
 from ringup.plan import EnvVar
 from ringup.units import printable
+
+SHM_GIB = 8
+"""NCCL takes some 10 MB a GPU pair; data loaders' batches take the rest."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a container needs of the machine it runs on."""
+
+    gpu_count: int = 0
+    has_rdma: bool | None = None
+    """None where that is not known."""
+    in_pod: bool = False
+    """The nodes asked were pods: their interface names are a pod's own."""
+
+    @staticmethod
+    def of(cluster: Cluster) -> Machine:
+        """The largest node, and whether any has RDMA devices."""
+        unknown = any("rdma_ports" in n.unknown for n in cluster.nodes)
+        rdma = any(n.rdma_ports for n in cluster.nodes if "rdma_ports" not in n.unknown)
+        pods = [n for n in cluster.nodes if "container" not in n.unknown and n.container.kind == "kubernetes"]
+        return Machine(
+            gpu_count=max((n.gpu_count for n in cluster.nodes if "gpu_count" not in n.unknown), default=0),
+            has_rdma=True if rdma else None if unknown else False,
+            in_pod=bool(pods) and len(pods) == len(cluster.nodes),
+        )
 
 
 def comment(text: str) -> str:
@@ -15,67 +43,131 @@ def comment(text: str) -> str:
     return printable(" ".join(text.split()), 400)
 
 
-def shell(env: Sequence[EnvVar], gpu_count: int = 0, *, who: str = '"$(hostname -s)"') -> str:
-    """Lines to source; what differs between nodes hangs on the node's short host name."""
-    lines = [f"export {v.name}={shlex.quote(v.value)}  # {comment(v.because)}" for v in env if v.node is None]
+def word(text: str) -> str:
+    """
+    One word of a shell, in quotes unless it is plain: `==a,b` would be right and looks like a mistake.
+
+    >>> print(word("=a,b"), word("1"), word("it's"))
+    '=a,b' 1 'it'"'"'s'
+    """
+    quoted = shlex.quote(text)
+    return quoted if quoted != text or not set(text) & {"=", ","} else f"'{text}'"
+
+
+def by_node(
+    env: Sequence[EnvVar], line: Callable[[EnvVar], str], *, who: str = '"$(hostname -s)"'
+) -> list[str]:
+    """Shell lines for all nodes, then those that hang on the node's short host name."""
+    lines = [line(v) for v in env if v.node is None]
     nodes = list(dict.fromkeys(v.node for v in env if v.node is not None))
     if nodes:
         lines.append(f"case {who} in")
         for node in nodes:
             lines.append(f"{shlex.quote(node)})")
-            own = [v for v in env if v.node == node]
-            lines += [f"  export {v.name}={shlex.quote(v.value)}  # {comment(v.because)}" for v in own]
+            lines += [f"  {line(v)}" for v in env if v.node == node]
             lines.append("  ;;")
         lines.append("esac")
+    return lines
+
+
+def exported(v: EnvVar) -> str:
+    """One line of a shell script."""
+    return f"export {v.name}={word(v.value)}  # {comment(v.because)}"
+
+
+def shell(env: Sequence[EnvVar], machine: Machine | None = None) -> str:
+    """Lines to source."""
+    lines = by_node(env, exported)
     return "\n".join(lines or ["# nothing needs to be set: NCCL and Gloo choose right on every node"])
 
 
-def slurm(env: Sequence[EnvVar], gpu_count: int = 0) -> str:
+def slurm(env: Sequence[EnvVar], machine: Machine | None = None) -> str:
     """For a batch script: exported before srun, by node inside it."""
-    common = shell([v for v in env if v.node is None])
+    lines = ["# before srun, which passes the environment on (--export=ALL is its default)"]
+    lines.append(shell([v for v in env if v.node is None]))
     own = [v for v in env if v.node is not None]
-    lines = ["# before srun, which passes the environment on (--export=ALL is its default)", common]
     if own:
-        lines += [
-            "# in what srun starts on each node, before the launcher",
-            shell(own, who='"$SLURMD_NODENAME"'),
-        ]
+        lines.append("# in what srun starts on each node, before the launcher")
+        lines += by_node(own, exported, who='"$SLURMD_NODENAME"')
     return "\n".join(lines)
 
 
-def docker(env: Sequence[EnvVar], gpu_count: int = 0) -> str:
-    """Options of `docker run`, the reason of each above."""
-    fixed = [
-        ("--gpus all", "the GPUs of the machine"),
+def docker(env: Sequence[EnvVar], machine: Machine | None = None) -> str:
+    """A bash array of options for `docker run`, the reason behind each."""
+    machine = machine or Machine()
+    options = [
         ("--network host", "ranks meet on the machine's own addresses, not on docker0"),
-        ("--shm-size 8g", "NCCL and data loaders share memory in /dev/shm; docker's default is 64 MB"),
-        ("--ulimit memlock=-1", "RDMA registers memory, which the default limit forbids"),
-        ("--device /dev/infiniband", "RDMA devices; leave it out where there are none"),
+        (f"--shm-size {SHM_GIB}g", "NCCL and data loaders share memory in /dev/shm; docker gives 64 MB"),
+        ("--ulimit nofile=65536:65536", "a socket to every peer, and the loaders' pipes"),
+        ("--init", "somebody takes away the processes that have ended"),
     ]
-    lines = ["# the image needs libibverbs1 and librdmacm1 for RDMA"]
-    for option, why in fixed:
-        lines += [f"# {why}", option]
-    for v in env:
-        where = f"on {comment(v.node)}: " if v.node else ""
-        lines += [f"# {where}{comment(v.because)}", f"--env {shlex.quote(f'{v.name}={v.value}')}"]
+    if machine.gpu_count:
+        options.insert(0, ("--gpus all", "the GPUs of the machine (NVIDIA Container Toolkit)"))
+        options.append(("--ulimit stack=67108864", "as NVIDIA's images advise"))
+    rdma = [
+        ("--device /dev/infiniband", "RDMA devices, and the connection manager's"),
+        ("--cap-add IPC_LOCK", "RDMA registers memory"),
+        ("--ulimit memlock=-1:-1", "RDMA registers memory, which the default limit forbids"),
+    ]
+    lines = ["options=("]
+    lines += [f"  {option}  # {why}" for option, why in options]
+    if machine.has_rdma is not False:
+        lines += [f"  {option}  # {why}" for option, why in rdma]
+    lines.append(")")
+    lines += by_node(env, lambda v: f"options+=(--env {v.name}={word(v.value)})  # {comment(v.because)}")
+    if machine.has_rdma is not False:
+        lines.append("# the image needs libibverbs1, librdmacm1 and ibverbs-providers (or rdma-core)")
+    lines.append('# docker run "${options[@]}" IMAGE COMMAND')
     return "\n".join(lines)
 
 
-def k8s(env: Sequence[EnvVar], gpu_count: int = 0) -> str:
+def quoted(text: str) -> str:
+    """
+    A text in YAML's double quotes, every character that no terminal should see escaped.
+
+    >>> print(quoted('a"b\\x7f'), quoted("no"))
+    "a\\"b\\x7F" "no"
+    """
+    inner = json.dumps(text, ensure_ascii=False)[1:-1]
+    return f'"{"".join(c if c.isprintable() else escaped(c) for c in inner)}"'
+
+
+def escaped(character: str) -> str:
+    """YAML's own escape, section 5.7."""
+    number = ord(character)
+    return (
+        f"\\x{number:02X}" if number < 256 else f"\\u{number:04X}" if number < 65536 else f"\\U{number:08X}"
+    )
+
+
+def k8s(env: Sequence[EnvVar], machine: Machine | None = None) -> str:
     """Parts of a pod's specification, in YAML."""
-    lines = ["containers:", "- name: train"]
+    machine = machine or Machine()
     common = [v for v in env if v.node is None]
+    lines = []
+    if any(v.name.endswith("_IFNAME") for v in env) and not machine.in_pod:
+        lines += [
+            "hostNetwork: true  # the interface names below are the machines' own",
+            "dnsPolicy: ClusterFirstWithHostNet",
+        ]
+    lines += ["containers:", "- name: train"]
     lines += ["  env:"] if common else []
     for v in common:
-        lines += [f"  - name: {v.name}", f"    value: {json.dumps(v.value)}  # {comment(v.because)}"]
+        lines += [f"  - name: {v.name}", f"    value: {quoted(v.value)}  # {comment(v.because)}"]
+    rdma = machine.has_rdma is not False
+    if machine.gpu_count or rdma:
+        lines += ["  resources:", "    limits:"]
+        if machine.gpu_count:
+            lines.append(f"      nvidia.com/gpu: {machine.gpu_count}")
+        if rdma:
+            lines.append("      rdma/hca: 1  # as your RDMA device plugin calls it: `kubectl describe node`")
+    if rdma:
+        lines += [
+            "  securityContext:",
+            "    capabilities:",
+            '      add: ["IPC_LOCK"]  # RDMA registers memory',
+        ]
     lines += [
-        "  resources:",
-        "    limits:",
-        f"      nvidia.com/gpu: {gpu_count or 1}",
-        "      # the RDMA resource of your device plugin, for example rdma/hca_shared_devices_a: 1",
-        "  securityContext:",
-        "    capabilities:",
-        '      add: ["IPC_LOCK"]  # RDMA registers memory',
         "  volumeMounts:",
         "  - name: shm",
         "    mountPath: /dev/shm",
@@ -83,16 +175,17 @@ def k8s(env: Sequence[EnvVar], gpu_count: int = 0) -> str:
         "- name: shm",
         "  emptyDir:",
         "    medium: Memory  # the default /dev/shm of 64 MB is too small for NCCL",
+        f"    sizeLimit: {SHM_GIB}Gi  # counts against the memory limit of the pod",
     ]
-    for v in env:
-        if v.node is not None:
-            lines.append(
-                f"# on node {comment(v.node)} only: {v.name}={json.dumps(v.value)}  {comment(v.because)}"
-            )
+    lines += [
+        f"# on node {comment(v.node)} only: {v.name}={quoted(v.value)}  {comment(v.because)}"
+        for v in env
+        if v.node is not None
+    ]
     return "\n".join(lines)
 
 
-FORMATS: dict[str, Callable[[Sequence[EnvVar], int], str]] = {
+FORMATS: dict[str, Callable[[Sequence[EnvVar], Machine | None], str]] = {
     "shell": shell,
     "slurm": slurm,
     "docker": docker,

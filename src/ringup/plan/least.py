@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringup.facts import Cluster
-from ringup.plan import EnvVar, devices, network
-from ringup.plan.kept import Kept, kept
+from ringup.plan import EnvVar, devices, network, roce
+from ringup.plan.kept import Kept, kept, presets
 
 RENAMED = (2, 13)
 """A torch whose flight recorder is on by itself and has TORCH_FR_* names; older ones get the old names."""
@@ -24,6 +24,8 @@ class Least:
     env: tuple[EnvVar, ...] = ()
     kept: tuple[Kept, ...] = ()
     notes: tuple[str, ...] = ()
+    explained: tuple[str, ...] = ()
+    """What is worth knowing and leaves nothing open: presets recognised, RoCE's variables."""
 
 
 def least(cluster: Cluster, *, debug: bool = False, log_dir: str = ".") -> Least:
@@ -37,7 +39,8 @@ def least(cluster: Cluster, *, debug: bool = False, log_dir: str = ".") -> Least
         notes += plan.open
     if debug:
         env += debugging(cluster, log_dir)
-    return Least(tuple(env), kept(cluster), tuple(notes))
+    told = (*presets(cluster), *roce.explained(cluster))
+    return Least(tuple(env), kept(cluster), tuple(notes), told)
 
 
 def debugging(cluster: Cluster, log_dir: str) -> list[EnvVar]:
