@@ -86,11 +86,13 @@ def _error(
     if rank in missing:
         where = "it had begun" if "hello" in kinds else "it never said a word"
         return f"did not arrive; {where}", True
+    if "missing" in kinds:
+        return "not tested: " + _others(missing, result), False
     if "error" in kinds:
         return text(kinds["error"], "error"), failed
     if failed and result.failure is not None:
         return f"ended: {result.failure.what}", True
-    if "missing" in kinds or "arrived" in kinds or "hello" in kinds:
+    if "hello" in kinds:
         return "not tested: " + _others(missing, result), False
     if ended is None:
         return "never started", True

@@ -1,0 +1,217 @@
+"""`ringup test` and `ringup bench` on nodes played here, and what is judged from their figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringup.facts import Job
+from ringup.plan import NodePlan, Plan
+from ringup.prove import LinkRate, Pair, Row
+from ringup.prove import benched as judging
+from ringup.prove.lines import parse
+from ringup.prove.link import payload_share
+
+PLANTS = Path(__file__).parent / "jobs" / "plants"
+PAYLOAD = Path(judging.__file__).parent.parent / "payload"
+
+trains = [pytest.mark.torch, pytest.mark.slow]
+
+
+def prove(tmp_path: Path, *words: str, plant: str = "") -> tuple[int, dict[str, Any], str]:
+    """`ringup test|bench` here; exit code, JSON and stderr."""
+    env = {"--env": [f"RINGUP_PLANT={plant}", f"PYTHONPATH={PLANTS}"]} if plant else {}
+    options = [w for name, values in env.items() for value in values for w in (name, value)]
+    command = [
+        sys.executable,
+        "-m",
+        "ringup",
+        *words,
+        *options,
+        "--json",
+        "--log-dir",
+        str(tmp_path / "logs"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=dict(os.environ))
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def test_words(*more: str, nodes: int = 2, nproc: int = 2) -> list[str]:
+    return ["test", "--local", str(nodes), "--nproc", str(nproc), "--backend", "gloo", *more]
+
+
+test_words.__test__ = False  # type: ignore[attr-defined]
+
+
+class TestOfRanks:
+    pytestmark = trains
+
+    def test_healthy_ranks_are_all_right(self, tmp_path: Path) -> None:
+        code, told, _ = prove(tmp_path, *test_words())
+        assert (code, told["ok"]) == (0, True)
+        assert [(r["rank"], r["node"], r["local_rank"]) for r in told["ranks"]] == [
+            (0, "127.0.0.2", 0), (1, "127.0.0.2", 1), (2, "127.0.0.3", 0), (3, "127.0.0.3", 1),
+        ]  # fmt: skip
+        assert all(r["device"] == "cpu" and r["ok"] and r["error"] is None for r in told["ranks"])
+
+    @pytest.mark.parametrize("fault", ["wrong-input", "wrong-output"])
+    def test_the_rank_that_makes_results_wrong_is_found(self, tmp_path: Path, fault: str) -> None:
+        code, told, _ = prove(tmp_path, *test_words(nproc=3), plant=f"4:{fault}")
+        assert (code, told["ok"], told["suspects"]) == (1, False, [4])
+        assert [r["rank"] for r in told["ranks"] if r["is_cause"]] == [4]
+        assert "all_reduce of" in told["ranks"][4]["error"] and "wanted" in told["ranks"][4]["error"]
+
+    def test_two_ranks_alone_cannot_be_told_apart(self, tmp_path: Path) -> None:
+        code, told, _ = prove(tmp_path, *test_words(nodes=1), plant="1:wrong-input")
+        assert (code, told["suspects"]) == (1, [0, 1])
+
+    def test_the_rank_that_never_arrives_is_named_with_its_node(self, tmp_path: Path) -> None:
+        code, told, _ = prove(tmp_path, *test_words("--wait", "30"), plant="2:never-arrives")
+        assert (code, told["ok"]) == (1, False)
+        causes = [r for r in told["ranks"] if r["is_cause"]]
+        assert [(r["rank"], r["node"]) for r in causes] == [(2, "127.0.0.3")]
+        assert causes[0]["error"] == "did not arrive; it never said a word"
+        assert told["ranks"][0]["error"] == "not tested: waited for rank 2"
+
+    def test_a_gpu_that_torch_does_not_see_is_named(self, tmp_path: Path) -> None:
+        words = ["nccl" if w == "gloo" else w for w in test_words(nodes=1, nproc=1)]
+        code, told, _ = prove(tmp_path, *words, "--anyway")
+        assert code == 1
+        assert "sees no CUDA device here" in told["ranks"][0]["error"]
+
+
+class TestOfRates:
+    pytestmark = trains
+
+    def test_every_collective_is_measured_and_right(self, tmp_path: Path) -> None:
+        words = ["bench", "--local", "2", "--nproc", "1", "--backend", "gloo", "--op", "all"]
+        code, told, err = prove(tmp_path, *words, "--min", "64K", "--max", "256K")
+        assert code == 0, err
+        rows = {told["op"]: told["rows"], **{m["op"]: m["rows"] for m in told["more"]}}
+        assert list(rows) == [
+            "all_reduce",
+            "all_gather",
+            "reduce_scatter",
+            "broadcast",
+            "all_to_all",
+            "send_recv",
+        ]
+        for of in rows.values():
+            assert [r["size_bytes"] for r in of] == [65536, 131072, 262144]
+            assert all(r["correct"] and r["time_us"] > 0 for r in of)
+        assert (told["verdict"], told["expected_busbw_gbyte_s"]) == ("not_judged", None)
+
+    def test_a_wrong_sum_fails_the_measurement(self, tmp_path: Path) -> None:
+        words = ["bench", "--local", "1", "--nproc", "2", "--backend", "gloo", "--min", "64K", "--max", "64K"]
+        code, told, _ = prove(tmp_path, *words, plant="1:wrong-input")
+        assert code == 1
+        assert [r["correct"] for r in told["rows"]] == [False]
+
+
+def test_the_device_of_a_local_rank_must_be_visible(tmp_path: Path) -> None:
+    fake = tmp_path / "torch"
+    (fake / "distributed").mkdir(parents=True)
+    (fake / "distributed" / "__init__.py").write_text("")
+    (fake / "__init__.py").write_text(
+        "class cuda:\n is_available = staticmethod(lambda: True)\n device_count = staticmethod(lambda: 1)\n"
+    )
+    program = "import prove_world as w\ntry:\n w.device_of('nccl', 1)\nexcept w.Refused as e: print(e)"
+    path = f"{PAYLOAD}:{tmp_path}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": path}
+    )
+    assert done.stdout == "no CUDA device 1 for local rank 1: 1 visible\n", done.stderr
+
+
+# What is judged from figures
+
+
+def rows(*busbw: float) -> list[Row]:
+    return [Row("all_reduce", 1024 << i, 1.0, b, b, True, 20, (), 1.0) for i, b in enumerate(busbw)]
+
+
+TEN = LinkRate(10.0, "n0 eth0, 10 Gbit/s", payload_share(1500))
+EXPECTED = 10 / 8 * TEN.payload_share
+
+
+def test_a_plateau_above_half_of_the_link_is_ok() -> None:
+    assert judging.judge(rows(0.1, 0.5, 0.7, 0.71, 0.72), EXPECTED, TEN, ())[0] == "ok"
+
+
+def test_a_plateau_below_half_of_the_link_is_slow_and_says_the_share() -> None:
+    verdict, because = judging.judge(rows(0.1, 0.3, 0.3, 0.3), EXPECTED, TEN, ())
+    assert verdict == "slow"
+    assert "25 % of what n0 eth0, 10 Gbit/s can carry" in because
+
+
+def test_a_rate_that_still_rises_is_not_judged_slow() -> None:
+    assert judging.judge(rows(0.1, 0.2, 0.4), EXPECTED, TEN, ())[0] == "not_judged"
+
+
+def test_a_rate_above_the_link_is_not_judged() -> None:
+    assert judging.judge(rows(0.1, 5.0, 5.0, 5.0), EXPECTED, TEN, ())[0] == "not_judged"
+
+
+def test_an_unknown_link_is_not_judged_and_says_why() -> None:
+    unknown = LinkRate(None, "the rate of n0 eth0 (veth) cannot be read")
+    assert judging.judge(rows(1, 1, 1), None, unknown, ()) == ("not_judged", unknown.source)
+
+
+def pair(a: str, b: str, speed: float) -> Pair:
+    return Pair((a, b), speed)
+
+
+def test_the_node_that_is_slow_with_both_partners_is_named() -> None:
+    met = [pair("a", "b", 1.0), pair("c", "d", 0.1), pair("a", "c", 0.98), pair("b", "d", 0.1)]
+    assert [s.node for s in judging.slow_nodes(met)] == ["d"]
+
+
+def test_a_node_met_once_is_not_named() -> None:
+    met = [pair("a", "b", 1.0), pair("a", "c", 0.1), pair("b", "d", 1.0)]
+    assert judging.slow_nodes(met) == ()
+
+
+def test_equal_nodes_are_not_slow() -> None:
+    met = [pair("a", "b", 1.0), pair("c", "d", 0.9), pair("a", "c", 0.95), pair("b", "d", 1.0)]
+    assert judging.slow_nodes(met) == ()
+
+
+def plan_of(*nodes: str) -> Plan:
+    planned = tuple(NodePlan(n, i, 1, i, "eth0", "", (), {}) for i, n in enumerate(nodes))
+    return Plan("r", Job(), planned, (), "", 29500, len(nodes))
+
+
+def test_lost_packets_are_named_beside_a_slow_rate() -> None:
+    row = {
+        "kind": "row",
+        "op": "all_reduce",
+        "size_bytes": 1,
+        "busbw_gbyte_s": 0.1,
+        "correct": True,
+        "rank": 0,
+    }
+    told = {0: [row] * 4, 1: [{"kind": "tcp", "segments": 10000, "retransmitted": 400, "rank": 1}]}
+    found = judging.benched(plan_of("n0", "n1"), told, TEN, "gloo", ["all_reduce"], {})
+    assert found.verdict == "slow" and "packets are lost" in found.because
+    assert found.notes == ("n1: 4.0 % of its TCP segments sent again: packets are lost",)
+
+
+def test_a_straggling_rank_is_told() -> None:
+    row = Row("all_reduce", 1, 1.0, 1.0, 1.0, True, 20, (10.0, 10.0, 20.0, 10.0), 1.0)
+    assert judging.stragglers([row] * 5) == [
+        "rank 2 took over 1.25 times the ranks' median in 5 of the 5 largest sizes"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["@ringup {", "@ringup 1", '@ringup {"kind": 3}', "@ringup " + "[" * 100000, "x"]
+)
+def test_hostile_lines_are_none_of_ours(text: str) -> None:
+    assert parse(text) is None
