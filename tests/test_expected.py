@@ -7,13 +7,13 @@ import json
 from dataclasses import replace
 
 from ringup import page, report
-from ringup.facts import Cluster
+from ringup.facts import Cluster, Verbs
 from ringup.launch import record
 from ringup.plan import network
 from ringup.plan.expected import Expected, expected, with_transports
 from tests import clusters as c
 from tests.test_env import cluster as with_ports
-from tests.test_env import ib, roce
+from tests.test_env import env_of, ib, roce
 
 
 def foretold(made: Cluster) -> tuple[Expected, ...]:
@@ -107,3 +107,27 @@ def test_a_plan_holds_what_it_leads_to_for_the_record_of_the_run() -> None:
         "devices": ("mlx5_0:1/IB",),
         "confidence": "high",
     }
+
+
+def with_cable(made: Cluster) -> Cluster:
+    """Beside the card the end of a container's cable, which has a link-local address only."""
+    for node in made.nodes:
+        cable = c.interface("veth1a2b", "fe80::9/64", index=9, kind="veth")
+        made = c.changed(made, node.name, interfaces=(*node.interfaces, cable))
+    return made
+
+
+def test_what_sockets_would_also_take_is_pinned_only_where_sockets_carry_the_data() -> None:
+    over_sockets = with_cable(with_ports())
+    assert env_of(over_sockets) == {"NCCL_SOCKET_IFNAME": "=enp99s0"}
+    assert env_of(with_cable(with_ports(ib("mlx5_0")))) == {}
+    assert env_of(with_cable(with_ports(replace(ib("mlx5_0"), state="DOWN")))) == env_of(over_sockets)
+    assert env_of(with_cable(with_ports(ib("mlx5_0"), env={"NCCL_IB_DISABLE": "1"}))) == env_of(over_sockets)
+
+
+def test_without_libibverbs_sockets_carry_the_data() -> None:
+    made = with_cable(with_ports(ib("mlx5_0")))
+    lacks = Verbs(error="libibverbs.so.1: cannot open shared object file")
+    for name in ("node0", "node1"):
+        made = c.changed(made, name, verbs=lacks)
+    assert env_of(made) == {"NCCL_SOCKET_IFNAME": "=enp99s0"}

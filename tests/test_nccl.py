@@ -6,7 +6,7 @@ import pytest
 
 from ringup import gloo
 from ringup.facts import Interface, Node, Resolution
-from ringup.nccl import choice, names, variables
+from ringup.nccl import choice, inuse, names, variables
 from tests import clusters as c
 
 OLD, NEW = "2.20.5", "2.28.9"
@@ -136,11 +136,11 @@ def test_a_version_that_cannot_be_read_is_assumed(text: str) -> None:
 
 def test_a_pin_is_needed_only_where_nccl_would_leave_the_proven_interfaces() -> None:
     node = c.two_networks(0)
-    assert choice.differs(node, {}, "em1", {"enp99s0"}) == ""
-    assert "also carries data over enp99s0" in choice.differs(node, {}, "em1")
-    assert "takes em1" in choice.differs(node, {}, "enp99s0")
-    assert choice.differs(node, {"NCCL_SOCKET_IFNAME": "=enp99s0"}, "enp99s0") == ""
-    assert "no interface" in choice.differs(node, {"NCCL_SOCKET_IFNAME": "=eth7"}, "enp99s0")
+    assert inuse.differs(node, {}, "em1", {"enp99s0"}) == ""
+    assert "also carries data over enp99s0" in inuse.differs(node, {}, "em1")
+    assert "takes em1" in inuse.differs(node, {}, "enp99s0")
+    assert inuse.differs(node, {"NCCL_SOCKET_IFNAME": "=enp99s0"}, "enp99s0") == ""
+    assert "no interface" in inuse.differs(node, {"NCCL_SOCKET_IFNAME": "=eth7"}, "enp99s0")
 
 
 # Gloo.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from ringup import gloo
 from ringup.facts import Cluster, Interface, Node
-from ringup.nccl import choice
+from ringup.nccl import inuse
 
-USES = ("own_name", "hostname", "environment", "nccl_conf", "interpreter", "gpu_count")
+USES = ("own_name", "hostname", "environment", "nccl_conf", "interpreter", "gpu_count", *inuse.READS)
 """Facts looked at here where they are known."""
 
 VIRTUAL_NAMES = (
@@ -37,7 +37,7 @@ def picks(cluster: Cluster, node: Node) -> tuple[Pick, ...]:
     if "own_name" not in node.unknown:
         found += [Pick(c.interface, c.address, c.because, True) for c in gloo.by_job(cluster.job, node, env)]
     if cluster.job.backend != "gloo":
-        for chosen in choice.sockets(node, env):
+        for chosen in inuse.interfaces(node, env):
             because = f"NCCL takes it, {chosen.because}"
             found.append(Pick(chosen.interface, chosen.address, because, False))
     return tuple(found)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ringup.facts import Address, Interface, NcclAnswer, Node
@@ -164,23 +163,6 @@ def in_subnet_of(all_interfaces: Sequence[Interface], comm_id: str) -> Iterator[
             continue
         if target.version == subnet.version and target in subnet:
             yield Choice(interface.name, address.address, f"its subnet holds NCCL_COMM_ID {text}")
-
-
-def differs(node: Node, env: Mapping[str, str], wanted: str, good: AbstractSet[str] = frozenset()) -> str:
-    """
-    Why NCCL, left alone, would not stay on interface `wanted`; "" when it would.
-
-    `good` names other interfaces of this node that may carry data as well.
-    """
-    first = bootstrap(node, env)
-    if first is None:
-        return f"NCCL finds no interface on {node.name}"
-    if first.interface != wanted and first.interface not in good:
-        return f"NCCL alone takes {first.interface} {first.address} on {node.name}: {first.because}"
-    for also in sockets(node, env):
-        if also.interface != wanted and also.interface not in good:
-            return f"NCCL alone also carries data over {also.interface} {also.address} on {node.name}"
-    return ""
 
 
 def bootstrap_line(chosen: Choice, version: Version) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ringup import gloo
 from ringup.facts import Cluster, Job, Node
-from ringup.nccl import choice
+from ringup.nccl import inuse
 from ringup.plan import EnvVar, NodePlan, Plan, command, devices
 from ringup.plan.devices import user_value
 from ringup.reachability import Network, losses, networks
@@ -155,7 +155,7 @@ def pin_interfaces(cluster: Cluster, network: Network | None) -> tuple[list[EnvV
     equals = as_good(cluster, network)
     if cluster.job.backend != "gloo":
         found = {
-            n.name: choice.differs(n, env, wanted[n.name], {e.interfaces[n.name] for e in equals})
+            n.name: inuse.differs(n, env, wanted[n.name], {e.interfaces[n.name] for e in equals})
             for n in cluster.nodes
         }
         pins += pin("NCCL_SOCKET_IFNAME", cluster, wanted, found, notes, prefix="=")

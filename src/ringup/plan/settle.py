@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ringup import gloo
 from ringup.facts import Cluster, Node
-from ringup.nccl import choice, rdma
+from ringup.nccl import choice, inuse, rdma
 from ringup.plan import NodePlan, Plan
 from ringup.rules import SEVERITIES, Finding
 
@@ -79,7 +79,7 @@ def interface_avoided(node: str, interface: str, plan: Plan, cluster: Cluster) -
     env = {**cluster.job.env, **part.env}
     used = {c.interface for c in gloo.by_job(cluster.job, known, env)}
     if cluster.job.backend != "gloo":
-        used |= {c.interface for c in choice.sockets(known, env)}
+        used |= {c.interface for c in inuse.interfaces(known, env)}
     if interface in used:
         return ""
     pins = " and ".join(f"{name}={part.env[name]}" for name in PINS if name in part.env)
