@@ -18,8 +18,13 @@ INTRO = "<!-- Written by `make docs`; change the source, not this page. -->\n\n"
 def rules_page() -> str:
     """Every problem with its text, by name."""
     import ringup.checks
-    import ringup.logs.causes  # noqa: F401  (both fill the registry)
+    import ringup.lint
+    from ringup.lint.rule import ACROSS, SCRIPT, SHELL
+    from ringup.logs.causes import CAUSES
     from ringup.rules import CHECKS, PROBLEMS
+
+    faults = {*SCRIPT, *SHELL, *ACROSS, ringup.lint.NOT_READABLE.name}
+    seen_by = {"`check`": set(CHECKS), "`logs`": set(CAUSES), "`lint`": faults}
 
     lines = [
         "# What ringup can name",
@@ -28,7 +33,7 @@ def rules_page() -> str:
         "",
     ]
     for problem in sorted(PROBLEMS.values(), key=lambda p: p.name):
-        seen = "`check`" if problem.name in CHECKS else "`logs`"
+        seen = ", ".join(by for by, names in seen_by.items() if problem.name in names)
         lines += [
             f"## {problem.name}",
             "",

@@ -23,6 +23,7 @@ COMMANDS = {
     "lint": "what in a training script or job file breaks on several nodes",
     "test": "every rank: device, memory, collectives with checked results; who did not arrive",
     "bench": "collectives over sizes, checked, judged against the link's rate; names the slow node",
+    "script": "the file that starts the job without ringup: Slurm, PBS, LSF, ssh, docker, Kubernetes",
     "clean": "list what earlier runs left on the nodes, and end what is proven",
     "env": "the environment variables that change something here, each with its reason",
     "predict": "which interfaces and devices NCCL will choose, and why",

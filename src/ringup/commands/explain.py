@@ -18,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one problem's text, or one line for each."""
     import ringup.checks
-    import ringup.logs.causes  # noqa: F401  (fills the registry)
+    import ringup.lint
+    import ringup.logs.causes  # noqa: F401  (all three fill the registry)
     from ringup.report import envelope
     from ringup.rules import PROBLEMS
 

@@ -1,0 +1,85 @@
+"""
+What in a training script will break or hang when it runs on several nodes.
+
+Python scripts, shell files and job files (Slurm, PBS, LSF) are read, never run.  Files given together are
+also compared with one another: the lines for two nodes, a script with the job file that starts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringup.errors import UsageError
+from ringup.rules import Finding
+
+if TYPE_CHECKING:
+    from ringup.lint import HowToStart
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `ringup lint`."""
+    parser.add_argument("scripts", nargs="+", metavar="SCRIPT", help="a Python script, a shell or job file")
+    parser.add_argument("--json", action="store_true", help="JSON on stdout, everything else on stderr")
+    parser.add_argument("--quiet", action="store_true", help="findings alone")
+
+
+def read(path: str) -> str:
+    """
+    A file's text, whatever bytes it holds.
+
+    Raises UsageError for one that cannot be read or is no text of sane size.
+    """
+    from ringup.lint import LONGEST_BYTES
+
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(LONGEST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint="name a script or a job file") from error
+    if len(data) > LONGEST_BYTES:
+        raise UsageError(
+            f"{path} is longer than {LONGEST_BYTES >> 20} MiB", hint="name a script or a job file"
+        )
+    return data.decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, judge, show."""
+    from ringup import lint, report
+
+    files = {path: read(path) for path in dict.fromkeys(args.scripts)}
+    findings = lint.lint(files)
+    starts = {
+        path: lint.how_to_start(text, path) for path, text in files.items() if lint.is_script(path, text)
+    }
+    if args.json:
+        print(
+            json.dumps(
+                report.envelope(findings=[report.finding_json(f) for f in findings], start=_plain(starts))
+            )
+        )
+    else:
+        show(findings, starts, args.quiet)
+    return 1 if any(f.severity == "error" for f in findings) else 0
+
+
+def _plain(starts: dict[str, HowToStart]) -> dict[str, dict[str, object]]:
+    return {path: vars(start) for path, start in starts.items()}
+
+
+def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool) -> None:
+    """Findings worst first, then how each script would be started."""
+    from ringup import report
+
+    style = report.Style(sys.stdout)
+    for finding in findings:
+        print("\n".join(report.finding_lines(finding, style)) + "\n")
+    if quiet:
+        return
+    for path, start in starts.items():
+        print(f"{path}: `ringup run --with {start.launcher}`: {start.why}")
+    print(report.counts(findings))

@@ -1,0 +1,205 @@
+"""Collectives that only some ranks reach: the others wait until the time-out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from ringup.lint.meeting import COLLECTIVES
+from ringup.lint.ranks import Reading
+from ringup.lint.rule import SCRIPT, fault
+from ringup.lint.source import Call, Function
+from ringup.lint.values import ARGUMENT, LOCAL, RANK, SPAWNED
+from ringup.rules import Finding
+
+Side = Literal["zero", "others", ""]
+"""Which ranks a condition lets through, as far as it speaks of ranks."""
+
+_RANK_NAME = re.compile(r"^(?:\w+_)?(?:rank|gpu_id|process_index)$")
+_MAIN_NAME = re.compile(
+    r"^(?:is_)?(?:local_|world_|global_)?(?:main|master|(?:global_|rank_?)(?:0|zero))(?:_process|_rank)?$"
+)
+_SWAPPED: dict[Side, Side] = {"zero": "others", "others": "zero", "": ""}
+METHODS = {
+    "accelerate": ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "save_state", "backward"),
+    "deepspeed": ("save_checkpoint", "load_checkpoint", "backward", "step"),
+}
+"""Methods that every process has to call, of objects made by a call of that package."""
+MORE = (*COLLECTIVES, "torch.distributed.new_group", "torch.distributed.checkpoint.save")
+MORE += ("torch.distributed.checkpoint.load", "torch.distributed.checkpoint.async_save")
+OFFICIAL = ("accelerate.Accelerator", "deepspeed.initialize")
+
+
+class Sides:
+    """Which ranks come where in one script."""
+
+    def __init__(self, read: Reading) -> None:
+        self.read, self.script = read, read.script
+        self.made = self._made()
+        self.direct = [c for c in self.script.calls if self.is_collective(c)]
+        self.reaching = self._reaching()
+
+    def _made(self) -> dict[str, str]:
+        """Name of a variable -> package whose object it is."""
+        found = {}
+        for node in ast.walk(self.script.tree):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                name = self.script.dotted(node.value.func)
+                if name in OFFICIAL:
+                    target = node.targets[0]
+                    first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+                    found[self.script.dotted(first)] = name.split(".")[0]
+        return found
+
+    def is_collective(self, call: Call) -> bool:
+        """Whether every rank (of the whole world) has to make this call."""
+        if call.name in MORE:
+            return call.argument("group") is None and call.argument("process_group") is None
+        owner, _, method = call.name.rpartition(".")
+        return method in METHODS.get(self.made.get(owner, ""), ())
+
+    def _reaching(self) -> dict[str, str]:
+        """Functions of this script that all ranks have to enter -> the collective in them."""
+        found: dict[str, str] = {}
+        for _ in range(4):
+            for call in self.script.calls:
+                what = short(call) if call in self.direct else found.get(self.own(call), "")
+                if what and call.inside and not self.side_of(call.node) and not self._is_optional(call):
+                    found.setdefault(call.inside.name, what)
+        return found
+
+    def _is_optional(self, call: Call) -> bool:
+        """Whether it hangs on a parameter, so that a caller may have switched it off."""
+        names = {a.arg for a in call.inside.args.args} if call.inside else set()
+        tests = (n for test, _ in self.script.conditions(call.node) for n in ast.walk(test))
+        return any(isinstance(n, ast.Name) and n.id in names for n in tests)
+
+    def own(self, call: Call) -> str:
+        """Name of a function of this script that is called, "" for any other."""
+        owner, _, name = call.name.rpartition(".")
+        return name if owner in ("", "self") and name in self.script.functions else ""
+
+    # -- conditions ----------------------------------------------------------------------------
+
+    def side_of(self, node: ast.AST) -> Side:
+        """Which ranks come to a place within its function, by the ifs around it."""
+        for test, taken in self.script.conditions(node):
+            side = self.side(test)
+            if side:
+                return side if taken else _SWAPPED[side]
+        return ""
+
+    def side(self, test: ast.expr, depth: int = 0) -> Side:
+        """Which ranks a test is true for."""
+        if depth > 8:
+            return ""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            if self._is_rank(test.operand):
+                return "zero"
+            return _SWAPPED[self.side(test.operand, depth + 1)]
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+            return next((s for s in (self.side(v, depth + 1) for v in test.values) if s), "")
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            return self._compared(test.left, test.ops[0], test.comparators[0])
+        if isinstance(test, ast.Name | ast.Attribute | ast.Call):
+            return self._named(test, depth)
+        return ""
+
+    def _compared(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Side:
+        if not self._is_rank(left):
+            return ""
+        if isinstance(operator, ast.In | ast.NotIn) and isinstance(right, ast.List | ast.Tuple | ast.Set):
+            values = {ast.unparse(e) for e in right.elts}
+            some: Side = "zero" if values <= {"-1", "0"} else ""
+            return some if isinstance(operator, ast.In) else _SWAPPED[some]
+        number = ast.unparse(right)
+        if isinstance(operator, ast.Eq):
+            return "zero" if number in ("0", "-1") or number.isdigit() else ""
+        if number == "0" and isinstance(operator, ast.NotEq | ast.Gt):
+            return "others"
+        return "zero" if (number, type(operator)) in (("0", ast.LtE), ("1", ast.Lt)) else ""
+
+    def _is_rank(self, node: ast.expr) -> bool:
+        values = self.read.values.of(node)
+        if values & {RANK, LOCAL, SPAWNED, f"{LOCAL}-argument"}:
+            return True
+        if isinstance(node, ast.Call):
+            return self.script.dotted(node.func).rpartition(".")[2] in ("get_rank", "get_local_rank")
+        name = self.script.dotted(node).rpartition(".")[2]
+        return bool(_RANK_NAME.match(name)) and values <= {"?", ARGUMENT, "environment", "local-argument"}
+
+    def _named(self, test: ast.expr, depth: int) -> Side:
+        """A variable that holds such a test, or a name that says so."""
+        called = isinstance(test, ast.Call)
+        name = self.script.dotted(test.func if isinstance(test, ast.Call) else test).rpartition(".")[2]
+        if not called:
+            for node in ast.walk(self.script.tree):
+                if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Compare | ast.UnaryOp):
+                    continue
+                if any(self.script.dotted(t).rpartition(".")[2] == name for t in node.targets):
+                    return self.side(node.value, depth + 1)
+            if isinstance(test, ast.Name | ast.Attribute) and self._is_rank(test):
+                return "others"
+        return "zero" if _MAIN_NAME.match(name) else ""
+
+
+def short(call: Call) -> str:
+    """The call's last word."""
+    return call.name.rpartition(".")[2]
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    """Whether a block ends the function or the process."""
+    last = block[-1]
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        return ast.unparse(last.value.func) in ("sys.exit", "exit", "quit", "os._exit")
+    return isinstance(last, ast.Return)
+
+
+def _after_leaving(sides: Sides) -> Iterator[tuple[ast.If, Side, list[ast.stmt]]]:
+    """Places where some ranks leave: the if, the side that goes on, what only that side reaches."""
+    for node in ast.walk(sides.script.tree):
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            for at, statement in enumerate(block if isinstance(block, list) else ()):
+                if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body):
+                    side = sides.side(statement.test)
+                    if side and isinstance(block, list):
+                        yield statement, _SWAPPED[side], block[at + 1 :]
+
+
+@fault("collective-on-some-ranks", SCRIPT)
+def collective_on_some_ranks(read: Reading) -> Iterator[Finding]:
+    """
+    A collective or barrier stands where only some ranks come.
+
+    Why: every rank has to make the call.  Those that do wait for the others until the time-out, or are
+    matched with another call that comes later.
+
+    Fix: take the call out of the `if`, and leave only what one rank may do alone (printing, saving) in it.
+    """
+    sides = Sides(read)
+    limited: list[tuple[Call, str, Side, Function | None]] = []
+    for call in read.script.calls:
+        what = short(call) if call in sides.direct else sides.reaching.get(sides.own(call), "")
+        side = sides.side_of(call.node) if what else ""
+        if side:
+            limited.append((call, what, side, call.inside))
+    rest = [(n, s, b) for n, s, b in _after_leaving(sides)]
+    for call in read.script.calls:
+        what = short(call) if call in sides.direct else sides.reaching.get(sides.own(call), "")
+        for statement, side, block in rest if what and not sides.side_of(call.node) else ():
+            here = call.inside is sides.script.function_of(statement)
+            if here and any(call.node in ast.walk(b) for b in block):
+                limited.append((call, what, side, call.inside))
+    for call, what, side, inside in limited:
+        if any(w == what and s == _SWAPPED[side] and i is inside for _, w, s, i in limited):
+            continue
+        through = "" if call in sides.direct else f" (in {sides.own(call)})"
+        who = "rank 0" if side == "zero" else "ranks other than 0"
+        yield Finding(
+            where=read.where(call.line),
+            found=f"only {who} come{'s' * (side == 'zero')} to {what}{through}",
+            wanted="every rank makes the call",
+        )

@@ -1,0 +1,594 @@
+"""What breaks on several nodes is read from scripts and job files; what is fine is passed over in silence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringup import lint
+from ringup.lint.rule import ACROSS, SCRIPT, SHELL
+from ringup.lint.starts import launches
+from ringup.rules import PROBLEMS, Finding
+
+SCRIPTS = Path(__file__).parent / "scripts"
+CLEAN = sorted(SCRIPTS.glob("clean_*"))
+HEAD = "import os, torch\nimport torch.distributed as dist\nimport torch.multiprocessing as mp\n"
+END = "\ndist.destroy_process_group()\n"
+JOB = "#!/bin/bash\n#SBATCH --nodes=2\n"
+SRUN = "srun --kill-on-bad-exit=1 "
+
+
+def script(code: str) -> dict[str, str]:
+    return {"train.py": HEAD + code + END}
+
+
+def job(*lines: str) -> dict[str, str]:
+    return {"job.sh": JOB + "\n".join(lines) + "\n"}
+
+
+def names(files: dict[str, str]) -> set[str]:
+    return {finding.rule for finding in lint.lint(files)}
+
+
+def only(files: dict[str, str], rule: str) -> Finding:
+    found = [finding for finding in lint.lint(files) if finding.rule == rule]
+    assert len(found) == 1, [f"{f.where} {f.rule}: {f.found}" for f in lint.lint(files)]
+    return found[0]
+
+
+SPAWN = """
+def worker(index, size):
+    dist.init_process_group("gloo", rank={rank}, world_size={size})
+def main(size):
+    mp.spawn(worker, args=(size,), nprocs={count})
+main({given})
+"""
+ARGUMENT = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument({spelling}, type=int)
+args = parser.parse_args()
+torch.cuda.set_device(args.local_rank)
+dist.init_process_group("nccl")
+"""
+NODES = "torchrun --nnodes=2 --nproc-per-node=4 --node-rank={} --master-addr={} --master-port=$PORT train.py"
+
+
+def nodes(*parts: tuple[str, int, str]) -> dict[str, str]:
+    """A file with one line per node: (what the comment says, node rank, address)."""
+    lines = [line for host, rank, address in parts for line in (f"# {host}", NODES.format(rank, address))]
+    return {"start.sh": "\n".join(lines)}
+
+
+INIT = 'dist.init_process_group("nccl")\n'
+SET = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n'
+DEBUGGED = 'os.environ["NCCL_DEBUG"] = "INFO"\n'
+LOADER = "torch.utils.data.DataLoader(data, num_workers={})\n"
+PAIRED = "if rank == 0:\n    dist.broadcast(x, 0)\nelse:\n    dist.broadcast(x, 0)\n"
+RANK = 'rank = int(os.environ["RANK"])\n'
+EIGHT = "#SBATCH --ntasks-per-node=8"
+TORCHRUN = "torchrun --nproc-per-node 8 train.py"
+
+CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
+    "global-rank-as-device": (
+        [
+            script('torch.cuda.set_device(int(os.environ["RANK"]))'),
+            script('def run(r):\n    model.to(r)\nrun(int(os.environ["RANK"]))'),
+            script('x = torch.ones(3, device=f"cuda:{dist.get_rank()}")'),
+            script("DDP(model, device_ids=[dist.get_rank()])"),
+            script('import os as o\nx.cuda(int(o.environ.get("SLURM_PROCID", 0)))'),
+        ],
+        [
+            script(SET),
+            script("torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())"),
+            script("def run(rank):\n    torch.cuda.set_device(rank)"),  # nobody here says what it is
+            script("def run(i, n):\n    torch.cuda.set_device(i)\nmp.spawn(run, args=(2,), nprocs=n)"),
+        ],
+    ),
+    "local-rank-as-global-rank": (
+        [script('dist.init_process_group("gloo", rank=int(os.environ["LOCAL_RANK"]), world_size=n)')],
+        [script('dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=n)')],
+    ),
+    "spawn-knows-one-node": (
+        [script(SPAWN.format(rank="index", size="size", count="size", given="n"))],
+        [script(SPAWN.format(rank="node * size + index", size="size", count="size", given="n"))],
+    ),
+    "spawn-count-in-code": (
+        [script(SPAWN.format(rank="node * 4 + index", size="size", count="size", given="4"))],
+        [script(SPAWN.format(rank="n * 4 + index", size="s", count="torch.cuda.device_count()", given="4"))],
+    ),
+    "world-size-in-code": (
+        [
+            script('dist.init_process_group("gloo", rank=r, world_size=4)'),
+            script('os.environ["WORLD_SIZE"] = "8"'),
+        ],
+        [script('dist.init_process_group("gloo", world_size=int(os.environ["WORLD_SIZE"]), rank=r)')],
+    ),
+    "local-rank-argument-expected": (
+        [script(ARGUMENT.format(spelling='"--local-rank", "--local_rank"'))],
+        [
+            script(ARGUMENT.format(spelling='"--local-rank"') + 'x = os.environ.get("LOCAL_RANK")'),
+            script(ARGUMENT.format(spelling='"--local-rank"').replace("args.local_rank", "0")),
+        ],
+    ),
+    "local-rank-argument-rejected": (
+        [
+            script(ARGUMENT.format(spelling='"--local_rank"')),
+            {
+                **script("import argparse\nargparse.ArgumentParser().parse_args()"),
+                "a.sh": "python3 -u -m torch.distributed.launch --nproc_per_node 2 train.py",
+            },
+        ],
+        [
+            script(ARGUMENT.format(spelling='"--local-rank", "--local_rank"')),
+            {
+                **script("import argparse\nargparse.ArgumentParser().parse_args()"),
+                "a.sh": "python3 -m torch.distributed.launch --use-env --nproc_per_node 2 train.py",
+            },
+        ],
+    ),
+    "local-rank-argument-missing": (
+        [{**script(ARGUMENT.format(spelling='"--local-rank"')), "a.sh": TORCHRUN}],
+        [{**script(ARGUMENT.format(spelling='"--local-rank"')), "a.sh": f"{TORCHRUN} --local-rank 0"}],
+    ),
+    "dataloader-workers-exceed-cpus": (
+        [
+            script(LOADER.format("os.cpu_count()")),
+            {**script(LOADER.format(4)), **job("#SBATCH --cpus-per-task=16", SRUN + TORCHRUN)},
+        ],
+        [
+            script(LOADER.format("len(os.sched_getaffinity(0)) // 4")),
+            script(LOADER.format("os.cpu_count() // 8")),
+            {**script(LOADER.format(4)), **job("#SBATCH --cpus-per-task=32", SRUN + TORCHRUN)},
+        ],
+    ),
+    "master-address-in-code": (
+        [
+            script('os.environ["MASTER_ADDR"] = "localhost"'),
+            script('os.environ.update({"MASTER_ADDR": "10.0.0.7"})'),
+            script('dist.init_process_group("gloo", init_method="tcp://127.0.0.1:" + port, rank=r)').copy()
+            | script('dist.init_process_group("gloo", init_method="tcp://127.0.0.1:4000", rank=r)'),
+            script('ADDR = "127.0.0.1"\ndist.init_process_group(init_method=f"tcp://{ADDR}:{5000}")'),
+        ],
+        [
+            script('os.environ.setdefault("MASTER_ADDR", "localhost")'),
+            script('if "MASTER_ADDR" not in os.environ:\n    os.environ["MASTER_ADDR"] = "localhost"'),
+            script(
+                'try:\n    x = os.environ["A"]\nexcept KeyError:\n    os.environ["MASTER_ADDR"] = "localhost"'
+            ),
+            script('os.environ["MASTER_ADDR"] = args.address'),
+            script('dist.init_process_group("gloo", init_method=args.url)'),
+        ],
+    ),
+    "master-port-in-code": (
+        [script('os.environ["MASTER_PORT"] = "29500"')],
+        [script('os.environ["MASTER_PORT"] = str(args.port)')],
+    ),
+    "device-never-chosen": (
+        [script(INIT + "model = torch.nn.Linear(3, 3).cuda()"), script(INIT + 'model.to("cuda")')],
+        [
+            script(SET + INIT + "model = torch.nn.Linear(3, 3).cuda()"),
+            script('dist.init_process_group("gloo")\nx = y.cuda()'),
+            script(INIT + 'model.to(f"cuda:{local}")'),
+            script(INIT.replace(")", ", device_id=d)") + "model.cuda()"),
+            script("import deepspeed\n" + INIT + "model.cuda()"),
+        ],
+    ),
+    "device-chosen-too-late": (
+        [script(INIT + "dist.barrier()\n" + SET)],
+        [script(INIT + SET + "dist.barrier()\n")],
+    ),
+    "no-destroy-process-group": (
+        [{"train.py": HEAD + SET + INIT}],
+        [
+            script(SET + INIT),
+            {"train.py": HEAD + SET + INIT + "import atexit\natexit.register(dist.x)\n" + END},
+        ],
+    ),
+    "no-timeout-while-debugging": (
+        [
+            script(DEBUGGED + SET + INIT),
+            {**script(SET + INIT), "a.sh": "export NCCL_DEBUG=INFO\n" + TORCHRUN},
+        ],
+        [
+            script(DEBUGGED + SET + INIT.replace(")", ", timeout=t)")),
+            {**script(SET + INIT), "a.sh": TORCHRUN},
+        ],
+    ),
+    "collective-on-some-ranks": (
+        [
+            script(RANK + "if rank == 0:\n    dist.barrier()"),
+            script("if dist.get_rank() != 0:\n    x = 1\nelse:\n    dist.all_reduce(x)"),
+            script(RANK + "def f():\n    if rank != 0:\n        return\n    dist.barrier()"),
+            script(RANK + "def f():\n    dist.all_gather(a, b)\nif not rank:\n    f()"),
+            script(RANK + "main = rank == 0\nif main and epoch > 3:\n    dist.broadcast(x, src=0)"),
+            script(
+                "import accelerate\na = accelerate.Accelerator()\n"
+                "if a.is_main_process:\n    a.wait_for_everyone()"
+            ),
+            script(
+                "import deepspeed\nengine, _, _, _ = deepspeed.initialize()\n"
+                "if dist.get_rank() == 0:\n    engine.save_checkpoint(d)"
+            ),
+        ],
+        [
+            script(RANK + PAIRED),
+            script(RANK + "if rank == 0:\n    print(1)\ndist.barrier()"),
+            script(RANK + "if rank == 0:\n    dist.barrier(group=mine)"),
+            script(RANK + "if rank == 0:\n    dist.send(x, 1)\nelse:\n    dist.recv(x, 0)"),
+            script(
+                "if args.local_rank not in (-1, 0):\n    dist.barrier()\n"
+                "if args.local_rank == 0:\n    dist.barrier()"
+            ),
+            script(RANK + "def f(all):\n    if all:\n        dist.barrier()\nif rank == 0:\n    f(False)"),
+        ],
+    ),
+    "script-not-readable": ([{"train.py": "def f(:\n"}, {"train.py": "x = '\0'"}], [{"train.py": ""}]),
+    "slashes-are-no-comment": (
+        [job("source /opt/env // the compiler"), job("colossalai run --master_port $P train.py //here")],
+        [job("ls /a//b  # // fine", "curl http://host/x", "echo '// text'")],
+    ),
+    "dash-is-no-hyphen": (
+        [job("docker run –shm-size=1g image")],
+        [job("echo a – b", "docker run --shm-size=1g i")],
+    ),
+    "backslash-before-space": (
+        [job("torchrun \\ ", "  train.py")],
+        [job("torchrun \\", "  train.py", "# a \\ ")],
+    ),
+    "export-takes-further-words": (
+        [job("export NCCL_IB_HCA=mlx5 :"), job("export A = b")],
+        [job("export A=1 B='x y'", "export -n A=2", "export PATH  # found", "export A=`date +%s`")],
+    ),
+    "launcher-started-per-task": (
+        [
+            job(EIGHT, SRUN + TORCHRUN),
+            job(SRUN + "-n 16 " + TORCHRUN),
+            job(EIGHT, SRUN + f"bash -c '{TORCHRUN}'"),
+        ],
+        [
+            job("#SBATCH --ntasks-per-node=1", SRUN + TORCHRUN),
+            job(EIGHT, SRUN + "python train.py"),
+            job(EIGHT, TORCHRUN),
+        ],
+    ),
+    "node-variable-read-too-early": (
+        [
+            job(SRUN + 'bash -c "torchrun --node-rank $SLURM_NODEID"'),
+            job(SRUN + "python a.py ${SLURM_PROCID}"),
+        ],
+        [
+            job(SRUN + "bash -c 'torchrun --node-rank $SLURM_NODEID'"),
+            job(SRUN + 'bash -c "echo \\$SLURM_PROCID"'),
+        ],
+    ),
+    "head-address-guessed": (
+        [job("export MASTER_ADDR=$(hostname -i)"), job("head_ip=`hostname -I | cut -d' ' -f1`")],
+        [job("echo $(hostname -i)", "# MASTER_ADDR=$(hostname -i)", "export MASTER_ADDR=$(hostname -s)")],
+    ),
+    "launcher-argument-misread": (
+        [job("accelerate launch --same_network false train.py")],
+        [job("accelerate launch --same_network train.py")],
+    ),
+    "node-rank-duplicate": (
+        [
+            job("FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_PORT=$P llamafactory-cli train a.yaml"),
+            nodes(("10.0.0.1", 0, "10.0.0.1"), ("10.0.0.2", 0, "10.0.0.1")),
+            {"a.sh": NODES.format(1, "h"), "b.sh": NODES.format(1, "h")},
+        ],
+        [
+            job("NNODES=2 RANK=1 NODE_RANK=1 MASTER_PORT=$P llamafactory-cli train a.yaml"),
+            nodes(("10.0.0.1", 0, "10.0.0.1"), ("10.0.0.2", 1, "10.0.0.1")),
+            {"a.sh": "\n".join([NODES.format(0, "h"), NODES.format(1, "h")] * 2)},
+            {"a.sh": NODES.format(0, "h"), "b.sh": NODES.format(0, "other")},
+        ],
+    ),
+    "rendezvous-without-id": (
+        [job(SRUN + "torchrun --rdzv_backend c10d --rdzv_conf is_host=1 train.py")],
+        [job(SRUN + "torchrun --rdzv_backend c10d --rdzv_conf is_host=1 --rdzv_id 7 train.py")],
+    ),
+    "rendezvous-host-unsure": (
+        [{"a.sh": "torchrun --nnodes 2 --rdzv-backend=c10d --rdzv-id=1 --rdzv-endpoint=$A:$P train.py"}],
+        [{"a.sh": "torchrun --nnodes 1 --rdzv-backend=c10d --rdzv-id=1 --rdzv-endpoint=$A:$P train.py"}],
+    ),
+    "port-in-file": (
+        [job("export MASTER_PORT=29500", "torchrun train.py"), job("colossalai run --host a,b train.py")],
+        [
+            job("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 1000))", "torchrun train.py"),
+            job("MASTER_PORT=1234"),
+        ],
+    ),
+    "tasks-outlive-a-failure": (
+        [job("srun " + TORCHRUN)],
+        [job(SRUN + TORCHRUN), job("srun -K1 " + TORCHRUN), {"a.sh": "srun " + TORCHRUN}],
+    ),
+    "processors-not-passed-on": (
+        [job("#SBATCH --cpus-per-task=8", SRUN + TORCHRUN)],
+        [job("#SBATCH --cpus-per-task=8", SRUN + "-c 8 " + TORCHRUN), job(SRUN + TORCHRUN)],
+    ),
+    "variable-never-set": (
+        [job("accelerate launch --num_processes $total train.py")],
+        [
+            job("total=8", "accelerate launch --num_processes $total train.py"),
+            job("torchrun $TRAIN train.py"),
+        ],
+    ),
+    "launcher-deprecated": (
+        [job("python -m torch.distributed.launch train.py")],
+        [job("python -m torch.distributed.run train.py")],
+    ),
+    "ssh-loop-leaves-ranks": (
+        [job("for h in a b; do", "ssh $h torchrun train.py &", "done", "wait")],
+        [job("ssh host torchrun train.py"), job("ssh host sleep 5 &")],
+    ),
+    "head-is-elsewhere": (
+        [nodes(("first (10.0.0.60)", 0, "10.0.0.63"), ("10.0.0.95", 1, "10.0.0.63"))],
+        [nodes(("first (10.0.0.63)", 0, "10.0.0.63")), nodes(("first", 0, "10.0.0.63"))],
+    ),
+    "meeting-point-differs": (
+        [
+            nodes(("10.0.0.1", 0, "10.0.0.1"), ("10.0.0.2", 1, "10.0.0.3")),
+            {**script('os.environ["MASTER_PORT"] = "1234"'), "a.sh": "MASTER_PORT=2345 torchrun train.py"},
+        ],
+        [
+            nodes(("10.0.0.1", 0, "10.0.0.1"), ("10.0.0.2", 1, "10.0.0.1")),
+            {**script('os.environ["MASTER_PORT"] = "2345"'), "a.sh": "MASTER_PORT=2345 torchrun train.py"},
+        ],
+    ),
+    "rendezvous-ids-differ": (
+        [{"a.sh": NODES.format(0, "h --rdzv-id=1"), "b.sh": NODES.format(1, "h --rdzv-id=2")}],
+        [{"a.sh": NODES.format(0, "h --rdzv-id=1"), "b.sh": NODES.format(1, "h --rdzv-id=1")}],
+    ),
+    "world-size-disagrees": (
+        [
+            job("torchrun --nnodes=4 --node-rank 0 train.py"),
+            {"a.sh": "accelerate launch --num_machines 2 --num_processes 17 train.py"},
+            {"a.sh": "WORLD_SIZE=2 RANK=2 MASTER_PORT=$P python train.py"},
+            {"a.sh": NODES.format(0, "h"), "b.sh": NODES.format(1, "h").replace("nnodes=2", "nnodes=3")},
+        ],
+        [job("torchrun --nnodes=$SLURM_NNODES train.py"), {"a.sh": "WORLD_SIZE=2 RANK=1 python train.py"}],
+    ),
+    "nproc-exceeds-gpus": (
+        [job("#SBATCH --gres=gpu:a100:4", SRUN + TORCHRUN)],
+        [job("#SBATCH --gres=gpu:a100:8", SRUN + TORCHRUN)],
+    ),
+    "ranks-started-twice": (
+        [{**script("mp.spawn(f, nprocs=n)"), "a.sh": TORCHRUN}],
+        [{**script("mp.spawn(f, nprocs=n)"), "a.sh": "python train.py"}],
+    ),
+}
+ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}
+
+
+def test_every_fault_has_both_cases_and_a_text() -> None:
+    assert set(CASES) == ALL
+    assert set(PROBLEMS) >= ALL
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_the_fault_is_found(rule: str) -> None:
+    for files in CASES[rule][0]:
+        findings = [f for f in lint.lint(files) if f.rule == rule]
+        assert findings, files
+        for finding in findings:
+            path, _, line = finding.where.rpartition(":")
+            assert path in files and 1 <= int(line) <= files[path].count("\n") + 1
+            assert finding.found and finding.wanted and finding.why and finding.fix and finding.severity
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_what_is_fine_is_not_called_a_fault(rule: str) -> None:
+    for files in CASES[rule][1]:
+        assert rule not in names(files), files
+
+
+@pytest.mark.parametrize("path", CLEAN, ids=lambda p: p.name)
+def test_the_usual_patterns_of_training_scripts_give_no_finding(path: Path) -> None:
+    assert [f"{f.where} {f.rule}: {f.found}" for f in lint.lint({str(path): path.read_text()})] == []
+
+
+def test_a_clean_job_with_its_clean_scripts_gives_no_finding() -> None:
+    files = {str(path): path.read_text() for path in CLEAN}
+    assert len(files) == 11 and lint.lint(files) == []
+
+
+# -- the five articles' own faults, in words of ours -------------------------------------------
+
+
+def test_a_script_of_one_gpu_a_node_and_its_two_start_files() -> None:
+    code = """
+def work(rank, size):
+    torch.cuda.set_device(rank)
+    dist.init_process_group(backend="nccl", init_method="env://", rank=rank, world_size=size)
+    ones = torch.ones(256, device=f"cuda:{rank}")
+    dist.all_reduce(ones)
+if __name__ == "__main__":
+    work(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+"""
+    start = "# on {} ({}):\nexport MASTER_ADDR=172.20.170.63\nexport MASTER_PORT=29500  # a free one\n"
+    start += "export WORLD_SIZE=2\nexport RANK={}\nexport NCCL_DEBUG=INFO\npython reduce.py\n"
+    files = {
+        "reduce.py": HEAD + code,
+        "first.sh": start.format("one", "172.20.170.60", 0),
+        "second.sh": start.format("two", "172.20.0.195", 1),
+    }
+    found = {(f.rule, f.where.split(":")[0]) for f in lint.lint(files)}
+    assert found == {
+        ("global-rank-as-device", "reduce.py"),
+        ("head-is-elsewhere", "first.sh"),
+        ("no-destroy-process-group", "reduce.py"),
+        ("no-timeout-while-debugging", "reduce.py"),
+        ("port-in-file", "first.sh"),
+        ("port-in-file", "second.sh"),
+    }
+    device = only(files, "global-rank-as-device")
+    assert device.severity == "error" and "also line" in device.found
+    head = only(files, "head-is-elsewhere")
+    assert "172.20.170.60" in head.found and "172.20.170.63" in head.found
+
+
+def test_the_colossal_commands_with_slashes_and_the_habitual_port() -> None:
+    text = """
+source /opt/toolset/enable  // the newer compiler
+# 90.91.33.64
+torchrun --nproc_per_node=1 --nnodes=2 --node_rank=0 --master_addr="90.91.33.64" --master_port=29500 t.py -c c
+# 90.91.33.65
+torchrun --nproc_per_node=1 --nnodes=2 --node_rank=1 --master_addr="90.91.33.64" --master_port=29500 t.py -c c
+colossalai run --nproc_per_node 1 --host a,b --master_addr a train.py -c ./ck // by name
+"""
+    found = [(f.rule, f.where) for f in lint.lint({"all.sh": text})]
+    assert found == [
+        ("slashes-are-no-comment", "all.sh:2"),
+        ("slashes-are-no-comment", "all.sh:7"),
+        ("port-in-file", "all.sh:4"),
+    ]
+
+
+def test_the_three_ways_to_start_and_their_faults() -> None:
+    spawned = """
+def worker(rank, world_size):
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    dist.destroy_process_group()
+def main(world_size):
+    os.environ["MASTER_ADDR"] = "localhost"
+    os.environ["MASTER_PORT"] = "29500"
+    mp.spawn(worker, args=(world_size,), nprocs=world_size, join=True)
+if __name__ == "__main__":
+    main(4)
+"""
+    launched = """
+import argparse
+def worker(rank, world_size):
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    dist.destroy_process_group()
+parser = argparse.ArgumentParser()
+parser.add_argument("--local-rank", type=int)
+worker(parser.parse_args().local_rank, int(os.environ["WORLD_SIZE"]))
+"""
+    run = 'def worker():\n    dist.init_process_group("gloo")\n    dist.destroy_process_group()\nworker()\n'
+    assert names({"spawn.py": HEAD + spawned}) == {
+        "master-address-in-code",
+        "master-port-in-code",
+        "spawn-count-in-code",
+        "spawn-knows-one-node",
+        "world-size-in-code",
+    }
+    assert names({"launch.py": HEAD + launched}) == {
+        "local-rank-argument-expected",
+        "local-rank-as-global-rank",
+    }
+    assert names({"run.py": HEAD + run}) == set()
+    kinds = {text: lint.how_to_start(HEAD + text).launcher for text in (spawned, launched, run)}
+    assert list(kinds.values()) == ["spawn", "launch", "torchrun"]
+
+
+def test_a_docstring_cut_short_is_a_script_that_cannot_be_read() -> None:
+    text = "'''\na test\n\n'''\npython -m torch.distributed.run test.py\n'''\nmore\n"
+    assert only({"test.py": text}, "script-not-readable").where in ("test.py:5", "test.py:6")
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import jax\njax.distributed.initialize()", ("jax", "jax", "")),
+        ("mp.spawn(f, nprocs=2)", ("spawn", "spawn", "")),
+        (ARGUMENT.format(spelling='"--local_rank"'), ("local-rank", "launch", "--local_rank")),
+        (ARGUMENT.format(spelling='"--local-rank"'), ("local-rank", "launch", "--local-rank")),
+        ("import transformers", ("environment", "torchrun", "")),
+        (INIT, ("environment", "torchrun", "")),
+        ("print('hello')", ("unknown", "torchrun", "")),
+        ("def f(:", ("unknown", "torchrun", "")),
+    ],
+)
+def test_a_script_says_how_it_wants_to_be_started(code: str, expected: tuple[str, str, str]) -> None:
+    start = lint.how_to_start(HEAD + code)
+    assert (start.kind, start.launcher, start.argument) == expected
+    assert start.why
+
+
+def test_launch_lines_are_read_through_quotes_continuations_and_wrappers() -> None:
+    text = """
+cat <<EOF
+torchrun --nnodes 9 not_this.py
+EOF
+N=2; srun -N2 --label bash -c 'exec torchrun \\
+   --nnodes=$SLURM_NNODES train.py "a b"'
+CUDA_VISIBLE_DEVICES=0 nohup env A=1 python3.11 -u -m torch.distributed.run --nnodes $N x.py --nnodes 7 &
+/opt/bin/accelerate launch --multi_gpu y.py && python -c 'print(1)' ; python z.py
+"""
+    from ringup.lint import shell
+
+    found = launches(shell.read("x.sh", text))
+    assert [(one.launcher, one.script, one.line) for one in found] == [
+        ("torchrun", "train.py", 5),
+        ("torchrun", "x.py", 7),
+        ("accelerate", "y.py", 8),
+        ("python", "z.py", 8),
+    ]
+    assert found[0].srun == {"N": "2", "label": ""} and found[0].option("nnodes") == "$SLURM_NNODES"
+    assert found[1].option("nnodes") == "2" and found[1].variable("CUDA_VISIBLE_DEVICES") == "0"
+
+
+PIECES = [
+    *"'\"\\\n `$()#&;|=-{}",
+    "torchrun ",
+    "srun ",
+    "export A=",
+    "<<EOF",
+    "train.py",
+    "if rank == 0:",
+    "é\0",
+]
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=40))
+def test_any_text_is_read_without_a_traceback(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    for finding in lint.lint({"x.sh": text, "train.py": text}):
+        assert finding.severity in ("error", "warning", "note")
+
+
+def test_a_very_deep_script_is_said_to_be_unreadable() -> None:
+    assert names({"train.py": "x = " + "(" * 5000 + ")" * 5000}) <= {"script-not-readable"}
+    assert names({"train.py": "x = " + "-" * 100_000 + "1"}) <= {"script-not-readable"}
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+def ringup(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "ringup", *words], capture_output=True, text=True)
+
+
+def test_the_command_leaves_with_1_for_an_error_and_the_script_is_not_run(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text(f"import os, torch\nopen({str(tmp_path / 'ran')!r}, 'w')\n" + GLOBAL)
+    done = ringup("lint", str(bad), "--json")
+    said = json.loads(done.stdout)
+    assert done.returncode == 1 and said["schema"] == 1
+    (finding,) = said["findings"]
+    assert finding["rule"] == "global-rank-as-device" and finding["where"] == f"{bad}:3"
+    assert set(finding) >= {"severity", "node", "found", "wanted", "why", "worked_around_by", "fix"}
+    assert not (tmp_path / "ran").exists()
+
+
+GLOBAL = 'torch.cuda.set_device(int(os.environ["RANK"]))\n'
+
+
+def test_the_command_says_how_the_script_is_started(tmp_path: Path) -> None:
+    done = ringup("lint", str(SCRIPTS / "clean_jax.py"))
+    assert done.returncode == 0 and "--with jax" in done.stdout and "nothing found" in done.stdout
+    missing = ringup("lint", str(tmp_path / "no.py"))
+    assert missing.returncode == 2 and "No such file" in missing.stderr
+    assert ringup("explain", "global-rank-as-device").returncode == 0
