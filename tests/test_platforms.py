@@ -1,0 +1,156 @@
+"""
+One machine of each platform, from its files to the environment for a job: compared whole with golden files.
+
+The real parts of the facts script read the tree; findings, predictions and variables are those of two such
+nodes that reach each other.  `make golden` rewrites; read the difference.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+
+import ringup.checks  # noqa: F401
+from ringup import report
+from ringup.facts import Cluster
+from ringup.nccl.network import predict
+from ringup.plan import network, settle
+from ringup.plan.expected import Expected, expected, known
+from ringup.plan.least import least
+from ringup.rules import Finding, run_checks
+from tests import platforms
+
+GOLDEN = Path(__file__).parent / "golden" / "platforms"
+
+pytestmark = pytest.mark.slow
+
+
+@cache
+def built(name: str) -> Cluster:
+    """Two nodes of a platform."""
+    return platforms.cluster(name, Path(mkdtemp(prefix="ringup-platform-")))
+
+
+def settled(made: Cluster) -> list[Finding]:
+    findings, _ = run_checks(made)
+    return settle.settle(findings, network.decide(made, "run"), made)
+
+
+def foretold(name: str) -> Expected:
+    made = built(name)
+    return expected(made, network.decide(made, "run"))[0]
+
+
+def compare(path: Path, text: str) -> None:
+    if os.environ.get("RINGUP_GOLDEN") == "write":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def as_data(name: str) -> dict[str, Any]:
+    """Everything that is known, judged, foretold and decided of a platform."""
+    made = built(name)
+    plan = network.decide(made, "run")
+    assert plan is not None
+    _, skipped = run_checks(made)
+    variables = least(made)
+    return {
+        "facts": platforms.told(made.nodes[0]),
+        "unknown": dict(made.nodes[0].unknown),
+        "findings": [report.finding_json(f) for f in settled(made)],
+        "not_checked": [[s.rule, s.node, s.reason] for s in skipped],
+        "predictions": [report.expected_json(p) for p in expected(made, plan)],
+        "env": report.env_json(variables.env),
+        "notes": [*plan.notes, *variables.notes],
+    }
+
+
+@pytest.mark.parametrize("name", platforms.NAMES)
+def test_a_platforms_facts_findings_prediction_and_environment_are_the_golden_ones(name: str) -> None:
+    data = json.dumps(as_data(name), indent=1, sort_keys=True, ensure_ascii=False)
+    compare(GOLDEN / f"{name}.json", data + "\n")
+
+
+@pytest.mark.parametrize("name", platforms.NAMES)
+def test_what_check_prints_of_a_platform_is_the_golden_text(name: str) -> None:
+    made = built(name)
+    plan = network.decide(made, "run")
+    _, skipped = run_checks(made)
+    style = report.Style(io.StringIO())
+    text = report.check_text(made, settled(made), skipped, plan, style, expected(made, plan))
+    compare(GOLDEN / f"{name}.txt", text + "\n")
+
+
+@pytest.mark.parametrize("name", platforms.NAMES)
+def test_every_description_says_where_it_comes_from(name: str) -> None:
+    assert (platforms.RECORDED / name / "README").read_text().startswith("from: ")
+
+
+def test_there_is_a_tree_for_every_platform_and_a_golden_file_for_every_tree() -> None:
+    assert len(platforms.NAMES) >= 7
+    assert {p.stem for p in GOLDEN.glob("*.json")} == set(platforms.NAMES)
+    assert {p.stem for p in GOLDEN.glob("*.txt")} == set(platforms.NAMES)
+
+
+# What must be true whatever the golden files say.
+
+
+def test_on_a_node_with_a_roce_port_and_one_that_is_down_the_near_infiniband_port_is_used() -> None:
+    one = foretold("hdr-roce-down")
+    assert one.prediction.network == "IB"
+    assert one.prediction.interfaces == ("mlx5_1:1/IB", "mlx5_3:1/IB")
+    assert [(u.gpu, u.device) for u in one.prediction.used] == [(0, "mlx5_1:1")]
+    assert one.alone is not None and one.alone.interfaces[0] == "mlx5_0:1/RoCE"
+
+
+def test_beside_eight_adapters_the_bond_is_left_out_and_each_gpu_uses_its_neighbour() -> None:
+    made = foretold("eight-hcas-bond").prediction
+    assert made.interfaces == tuple(f"mlx5_{n}:1/IB" for n in range(8))
+    assert [(u.gpu, u.device) for u in made.used] == [(n, f"mlx5_{n}:1") for n in range(8)]
+    assert [v.value for v in least(built("eight-hcas-bond")).env if v.name == "NCCL_IB_HCA"] == [
+        "=" + ",".join(f"mlx5_{n}" for n in range(8))
+    ]
+
+
+def test_roce_with_a_vlan_names_the_entry_of_the_table_that_is_taken() -> None:
+    made = foretold("roce").prediction
+    assert made.network == "IB" and [u.device for u in made.used] == ["mlx5_0:1", "mlx5_1:1"]
+    assert any("GID index 3 of mlx5_1:1" in b and "eth3.200" in b for b in made.because)
+
+
+def test_plain_ethernet_uses_the_port_and_neither_docker0_nor_a_containers_cable() -> None:
+    made = foretold("ethernet-docker").prediction
+    assert made.network == "Socket" and [i.partition(":")[0] for i in made.interfaces] == ["eno1"]
+
+
+def test_efa_without_its_plugin_falls_back_to_sockets_and_with_it_goes_over_libfabric() -> None:
+    made = foretold("efa").prediction
+    assert made.network == "Socket" and any("no OFI plugin is there" in b for b in made.because)
+    node = replace(built("efa").nodes[0], nccl_plugins=("/opt/amazon/ofi-nccl/lib/libnccl-net.so",))
+    assert predict(known(node), {}).network == "OFI"
+    assert predict(known(replace(node, unknown={"nccl_plugins": "x"})), {}).confidence == "low"
+
+
+def test_a_node_without_gpus_is_told_of_gloo() -> None:
+    made = foretold("no-gpu").prediction
+    assert made.network == "Gloo" and made.interfaces == ("eno1:10.0.0.10",)
+
+
+def test_gpus_that_cannot_reach_each_other_are_no_fault_of_the_network() -> None:
+    assert foretold("consumer-no-p2p").prediction.network == "Socket"
+    assert {u.device for u in foretold("consumer-no-p2p").prediction.used} == {"enp6s0"}
+
+
+@pytest.mark.parametrize("name", platforms.NAMES)
+def test_no_platform_has_an_error(name: str) -> None:
+    errors = [f"{f.rule}: {f.found}" for f in settled(built(name)) if f.severity == "error"]
+    assert errors == [] or name == "efa", errors
