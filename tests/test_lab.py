@@ -143,6 +143,11 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
         ("silence", "open"),
     ),
     "fw-reject": ({"ports": "29600"}, connects("node1", "node0", 29600), "ECONNREFUSED"),
+    "gpu-machines": (
+        {"what": "lost"},
+        both(ssh_says("node1", "nvidia-smi -L | wc -l"), ssh_says("node0", "nvidia-smi -L | wc -l")),
+        ("3", "4"),
+    ),
     "host-off": ({}, connects("node0", "node1", 22, 6), "EHOSTUNREACH"),
     "ifname-absent": (
         {},

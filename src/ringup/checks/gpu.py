@@ -142,7 +142,7 @@ def gpu_held_by_other_process(cluster: Cluster) -> Iterator[Finding]:
         who = (
             few([f"pid {p.pid} {printable(p.name, 60)}" for p in pids], 3) or "no process that is shown here"
         )
-        used = sum(g.used_bytes or 0 for g in taken)
+        used = max(sum(g.used_bytes or 0 for g in taken), sum(p.used_bytes or 0 for p in pids))
         numbers = " ".join(str(p) for p in sorted({p.pid for p in pids})[:20])
         look = on(node, "ps", "-o", "user,pid,lstart,args", "-p", shlex.quote(numbers)) if pids else ""
         yield Finding(

@@ -288,7 +288,7 @@ def no_answer(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-@check("answer-slow", reads=("answer_s",), uses=("interfaces", *paths.USES), severity="warning")
+@check("answer-slow", reads=("answer_s",), uses=("interfaces", "gpu_driver", *paths.USES), severity="warning")
 def answer_slow(cluster: Cluster) -> Iterator[Finding]:
     """
     A node takes much longer to answer than the others.
@@ -303,6 +303,8 @@ def answer_slow(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         if node.name in lossy:
             continue  # Lost packets are named as such; that they delay ssh too is no second fault.
+        if "gpu_driver" not in node.unknown and node.gpu_driver.silent_s > node.answer_s / 2:
+            continue  # `nvidia-smi-hangs` names what it waited for.
         others = [n.answer_s for n in cluster.nodes if n.name != node.name]
         usual = median_low(others) if others else 0.0
         if node.answer_s > max(SLOW_ANSWER_S, 3 * usual):

@@ -305,11 +305,12 @@ def nproc_exceeds_gpus(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def has_idle_gpus(node: Node) -> bool:
-    """Whether NVIDIA GPUs are on the bus without a driver."""
+def has_missing_gpus(node: Node) -> bool:
+    """Whether GPUs are on the bus and do not answer, or have no driver: `gpu-missing` names them."""
     if "gpu_driver" in node.unknown or "pci" in node.unknown:
         return False
-    return not node.gpu_driver.version and any(d.is_nvidia_gpu for d in node.pci)
+    idle = not node.gpu_driver.version and any(d.is_nvidia_gpu for d in node.pci)
+    return idle or bool(node.gpu_driver.lost)
 
 
 @check("gpu-counts-differ", reads=("gpu_count",), uses=("gpu_driver", "pci"), severity="warning")
@@ -327,8 +328,7 @@ def gpu_counts_differ(cluster: Cluster) -> Iterator[Finding]:
     if cluster.job.nproc:
         return
     for node in cluster.nodes:
-        # Those that are there and have no driver are named by `gpu-missing`.
-        if node.gpu_count < most and not has_idle_gpus(node):
+        if node.gpu_count < most and not has_missing_gpus(node):
             yield Finding(
                 node.name,
                 found=f"{node.gpu_count} GPUs visible",

@@ -283,7 +283,7 @@ def gpus(root):
     if (proc and not names) or os.path.exists(root + "/dev/dxg"):
         tool = which("nvidia-smi")
         try:
-            found["listed"] = output_of([tool, "-L"], 5.0) if tool else ""
+            found["listed"] = output_of([tool, "-L"], 5.0).splitlines() if tool else []
         except OSError as error:
             found["reason"] = str(error)
     return found

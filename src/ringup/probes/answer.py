@@ -158,8 +158,8 @@ def gpu_count(raw: Mapping[str, Any], visible: str | None) -> int:
     Raises ValueError, with the reason, where that cannot be told.
     """
     proc, devices, listed = raw.get("proc"), raw.get("devices"), raw.get("listed")
-    if isinstance(listed, str):
-        return visible_count(len(gpu_uuids(listed)), visible)
+    if isinstance(listed, list):
+        return visible_count(len(gpu_uuids("\n".join(map(str, listed)))), visible)
     if raw.get("reason"):
         raise Garbage(str(raw["reason"]))
     if not isinstance(devices, int) or not isinstance(proc, int | None):
