@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from ringup.commands import check, common
+from ringup.commands import check, common, lint
 from ringup.errors import UsageError
 from ringup.facts import Cluster, Host
 from ringup.launch import Event
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--with",
         dest="launcher",
         choices=LAUNCHERS,
-        default="torchrun",
-        help="what starts the ranks (torchrun)",
+        default="",
+        help="what starts the ranks (what the script asks for, else torchrun)",
     )
     group.add_argument(
         "--launcher-args", default="", metavar="'...'", help="options for the launcher itself, as one word"
@@ -53,6 +53,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--anyway", action="store_true", help="start despite errors")
     group.add_argument(
         "--lease", type=seconds, default=20.0, metavar="S", help="how long a node goes on unheard (20)"
+    )
+    group.add_argument(
+        "--hang-report",
+        type=window,
+        default=60.0,
+        metavar="S",
+        help="say who holds the run up after so long without progress (60; 0: never)",
+    )
+    group.add_argument(
+        "--hang-timeout",
+        type=window,
+        default=0.0,
+        metavar="S",
+        help="end a run that hangs for so long, with 124",
     )
     group.add_argument(
         "--detach", action="store_true", help="leave the run to the head node; see `ringup attach`"
@@ -76,6 +90,14 @@ def seconds(text: str) -> float:
     number = float(text)
     if not 5 <= number <= 86400:
         raise argparse.ArgumentTypeError("from 5 to 86400 seconds")
+    return number
+
+
+def window(text: str) -> float:
+    """A time without progress, 0 for never; a node needs a moment for a look."""
+    number = float(text)
+    if number != 0 and not 2 <= number <= 86400 * 30:
+        raise argparse.ArgumentTypeError("0, or from 2 seconds to 30 days")
     return number
 
 
@@ -151,6 +173,7 @@ def stopped(log_dir: Path, plan: Plan | None, run_id: str, findings: list[Findin
 def run(args: argparse.Namespace) -> int:
     """Collect, judge, decide, launch; the job's own exit code."""
     words = script_words(args)
+    args.script_findings = lint.before_run(args, words[0])
     job = common.job_from(args, words)
     if args.from_file and not args.dry_run:
         raise UsageError(
@@ -200,6 +223,7 @@ def decide_and_start(
     from ringup.plan.expected import with_transports
 
     plan = with_transports(plan, cluster)
+    findings += lint.of_nodes(args.script_findings, len(cluster.nodes))
     show_before(cluster, findings, plan, args)
     assert door is not None
     return start(plan, door, findings, log_dir, args)
@@ -223,7 +247,9 @@ def follow_events(world_size: int, quiet: bool) -> Callable[[Event], None]:
 
     def on_event(event: Event) -> None:
         all_joined = event.kind == "joined" and event.text.startswith(f"{world_size} of")
-        if all_joined or event.kind in ("ready", "ending", "note", "looking"):
+        if event.kind == "hang":
+            common.say(style("error", f"ringup: {event.text}"))
+        elif all_joined or event.kind in ("ready", "ending", "note", "looking", "quiet"):
             common.say(style("dim", f"ringup: {event.text}"), quiet=quiet)
 
     return on_event
@@ -233,7 +259,11 @@ def start(plan: Plan, door: Reach, findings: list[Finding], log_dir: Path, args:
     """Launch, follow, and say how it ended."""
     from ringup import report
     from ringup.launch import ssh
+    from ringup.watch import Watch
 
+    window_s = args.hang_report or args.hang_timeout
+    local = [host.name for host in door.hosts if host.local]
+    watch = Watch(window_s, args.hang_timeout, local if len(local) > 1 else ()) if window_s else None
     style = report.Style(sys.stderr)
     common.say(style("dim", f"ringup: run {plan.run_id}, logs in {log_dir}"), quiet=args.quiet)
     result = ssh.run(
@@ -247,6 +277,7 @@ def start(plan: Plan, door: Reach, findings: list[Finding], log_dir: Path, args:
         on_event=follow_events(plan.world_size, args.quiet),
         findings=findings,
         is_consequence=is_consequence,
+        watcher=watch,
     )
     if args.json:
         print((log_dir / "run.json").read_text(encoding="utf-8"))

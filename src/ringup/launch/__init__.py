@@ -13,7 +13,7 @@ A running job from a `Plan`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -62,7 +62,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Event:
-    """Something worth a line of progress: "ready", "started", "joined", "failed", "ending", "note"."""
+    """Worth a line of progress: "ready", "started", "joined", "failed", "ending", "note", "quiet", "hang"."""
 
     kind: str
     text: str
@@ -96,6 +96,15 @@ class Rendered:
 
     orders: Mapping[str, Mapping[str, Any]]
     text: str
+
+
+class Watcher(Protocol):
+    """Looks at a run while it goes on; `reports` go to run.json."""
+
+    reports: list[dict[str, Any]]
+
+    def on_time(self, now_s: float, nodes: Sequence[Any], tell: Callable[[Event], object]) -> str:
+        """Called at every turn with the `NodeRun`s; the reason to end the run as hung, or ""."""
 
 
 class Backend(Protocol):

@@ -130,6 +130,10 @@ class NodeRun:
     guard_pid: int = 0
     reply: Message = field(default_factory=dict)
     """What it last answered while a run is handed over."""
+    look: Message = field(default_factory=dict)
+    """What it last answered when asked what its ranks are doing."""
+    output_s: float = 0.0
+    """When a rank of it last printed something or started, on our clock; 0 for never."""
     notes: list[str] = field(default_factory=list)
     errors: bytes = b""
     """Last bytes of the guard's (or ssh's) stderr."""
@@ -239,6 +243,9 @@ class NodeRun:
         self.reply = message
         self.notify(self, what)
 
+    def _on_look(self, message: Message) -> None:
+        self.look = message
+
     def _on_hosting(self, message: Message) -> None:
         self._reply(message, "hosting")
 
@@ -263,11 +270,14 @@ class NodeRun:
             self.ranks[pid] = RankEnd(
                 integer(message, "rank", -1), integer(message, "local_rank", -1), self.name, pid, None
             )
+            self.output_s = time.monotonic()
             self.notify(self, "joined")
 
     def _on_out(self, message: Message) -> None:
         data = blob(message, "data")
         self.received_bytes += len(data)
+        if integer(message, "rank", -1) != LAUNCHER or not has_shims(self.plan):
+            self.output_s = time.monotonic()
         stream = 2 if integer(message, "fd") == 2 else 1
         self.sink.on_rank_output(self.plan, integer(message, "rank", -1), stream, data)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ringup.launch import Event, Rendered, RunResult
+from ringup.launch import Event, Rendered, RunResult, Watcher
 from ringup.launch.blame import End
 from ringup.launch.detach import HandOver, note, save
 from ringup.launch.interrupts import Interrupts
@@ -195,6 +195,7 @@ def run(
     on_event: Callable[[Event], None] = quiet,
     findings: Iterable[Finding] = (),
     is_consequence: Callable[[str], bool] = no_consequence,
+    watcher: Watcher | None = None,
 ) -> RunResult:
     """
     Start the plan, follow it to its end, end everything, look once more, write run.json.
@@ -232,6 +233,7 @@ def run(
             detach=detach,
             on_event=tell,
         )
+        story.hangs = watcher.reports if watcher else []
         backend.start(plan, backend.render(plan))
         handled = 0
         while backend.poll(0.1):
@@ -242,6 +244,11 @@ def run(
             if interrupts.refused_stop:
                 interrupts.refused_stop = False
                 tell(Event("note", "not stopped: without beats from here the nodes would end the run"))
+            if watcher and not backend.stop_reason:
+                reason = watcher.on_time(time.monotonic(), backend.nodes, tell)
+                if reason:
+                    story.hung = True
+                    backend.stop(reason, grace_s=grace_s)
             story.note_progress(backend.nodes, output)
         if backend.is_detached:
             if interrupts.count:

@@ -49,8 +49,12 @@ class Story:
         self.started_s = time.monotonic()
         self.ended_s = 0.0
         """On the clock `started_s` is on; 0 means now, on ours."""
+        self.hung = False
+        """Ended because it made no progress."""
+        self.hangs: list[dict[str, object]] = []
+        """What was seen while it made none."""
         self._next_s = 0.0
-        self._known: tuple[int, int] = (-1, -1)
+        self._known: tuple[int, ...] = (-1, -1)
         try:
             log_dir.mkdir(parents=True, exist_ok=True)
             record.write(log_dir, self._content("running", None))
@@ -77,6 +81,7 @@ class Story:
             seconds=self.seconds(),
             findings=self.findings,
             detached=self.detached,
+            hangs=self.hangs,
             **more,  # type: ignore[arg-type]
         )
 
@@ -86,7 +91,7 @@ class Story:
             return
         self._next_s = time.monotonic() + PROGRESS_S
         ranks = _ranks(nodes)
-        known = (len(ranks), sum(r.code is not None for r in ranks))
+        known = (len(ranks), sum(r.code is not None for r in ranks), len(self.hangs))
         if known != self._known:
             self._known = known
             content = self._content("running", None, ranks=ranks)
@@ -116,6 +121,8 @@ class Story:
             outcome, exit_code = "running", running
         elif interrupted:
             outcome, exit_code = "interrupted", interrupted
+        elif self.hung:
+            outcome, exit_code = "hung", 124
         elif found:
             failure = self._failure(found[0], found[1], nodes)
             outcome = "rank-failed" if found[0].kind in ("rank", "job") else "launcher-error"

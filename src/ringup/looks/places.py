@@ -8,7 +8,7 @@ Names of functions are torch's, read in 2.13 and 2.4 (`torch/distributed/distrib
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ringup.looks import Child, Frame, RankLook
@@ -50,7 +50,8 @@ class Place:
     where: str
     """"train.py:88" (the innermost line outside libraries), "" when unknown."""
     function: str = ""
-    source: str = ""
+    source: str = field(default="", compare=False)
+    """The line's text; not read where a file server may not answer."""
 
     @property
     def waits(self) -> bool:

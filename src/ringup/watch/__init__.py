@@ -1,0 +1,173 @@
+"""
+Notices that a run makes no progress, and says who holds it up; the script is not changed.
+
+    (here)   when to look: after so long without output, and now and then at counters alone
+    judge    what two looks say: stalled, or busy with what
+
+A look at counters is one short process a node.  Stacks are asked for after a silence only, or when
+no rank has used anything for as long though something is printed (a monitor's lines).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ringup.launch import Event
+from ringup.launch.node import NodeRun
+from ringup.launch.program import look_program
+from ringup.looks import NodeLook, decode, silent
+from ringup.looks.moves import identity, moves
+from ringup.units import show_seconds
+from ringup.watch.judge import Ended, Verdict, judge
+
+WINDOW_S = 60.0
+"""How long without progress before anything is said."""
+APART_S = 10.0
+"""At most so long before a silence is reported, counters are read for the first time."""
+ANSWER_S = 50.0
+MOST_REPORTS = 50
+
+Tell = Callable[[Event], object]
+
+
+class Watch:
+    """A `launch.Watcher`.  `end_after_s` 0 never ends a run; `places` as in `looks.decode`."""
+
+    def __init__(
+        self, window_s: float = WINDOW_S, end_after_s: float = 0.0, places: Sequence[str] = ()
+    ) -> None:
+        self.window_s = min(window_s, end_after_s or window_s)
+        self.apart_s = min(APART_S, self.window_s / 2)
+        self.end_after_s, self.places = end_after_s, places
+        self.reports: list[dict[str, Any]] = []
+        """What was said, for run.json."""
+        self.stalled: Verdict | None = None
+        self._began_s = self._quiet_since = time.monotonic()
+        self._base: list[NodeLook] = []
+        """The look that the next one is compared with."""
+        self._base_s = self._looked_s = self._judged_s = self._began_s
+        self._number, self._mode = 0, ""
+        self._said: object = None
+        self._equipped: set[str] = set()
+
+    def on_time(self, now_s: float, nodes: Sequence[NodeRun], tell: Tell) -> str:
+        """To be called often; the reason for which the run is to be ended, "" while it is not."""
+        running = [node for node in nodes if node.state == "running"]
+        if not running:
+            return ""
+        heard_s = max(node.output_s for node in nodes)
+        if not self.stalled:
+            self._quiet_since = max(self._quiet_since, heard_s)
+        if not self._mode:
+            self._ask(self._due(now_s, heard_s), now_s, running)
+        elif now_s - self._looked_s > ANSWER_S or all(
+            node.look.get("number") == self._number for node in running
+        ):
+            return self._answered(now_s, nodes, tell)
+        return ""
+
+    def _due(self, now_s: float, heard_s: float) -> str:
+        """Which look is to be taken now: "count", "stacks" or none."""
+        quiet_s, looked_s = now_s - self._quiet_since, now_s - self._looked_s
+        if self.stalled:
+            if heard_s > self._judged_s and looked_s >= self.apart_s:
+                return "count"  # does it go on?
+            overdue = self.end_after_s and quiet_s >= self.end_after_s and looked_s >= self.apart_s
+            return "stacks" if overdue or looked_s >= self.window_s else ""
+        if self._base and self._base_s >= self._quiet_since:
+            ripe = quiet_s >= self.window_s and now_s - self._base_s >= self.apart_s
+            return "stacks" if ripe and now_s - self._judged_s >= min(self.window_s, quiet_s / 2) else ""
+        if quiet_s >= self.window_s - self.apart_s or looked_s >= self.window_s:
+            return "count"
+        return ""
+
+    def _ask(self, mode: str, now_s: float, nodes: Sequence[NodeRun]) -> None:
+        if not mode:
+            return
+        self._number += 1
+        self._mode, self._looked_s = mode, now_s
+        for node in nodes:
+            source = {} if node.name in self._equipped else {"source": look_program()}
+            self._equipped.add(node.name)
+            node.tell(type="look", number=self._number, mode=mode, **source)
+
+    def _answered(self, now_s: float, nodes: Sequence[NodeRun], tell: Tell) -> str:
+        mode, self._mode = self._mode, ""
+        looks = [
+            decode(node.name, node.look, self.places)
+            if node.look.get("number") == self._number
+            else silent(node.name, "it did not answer in time")
+            for node in nodes
+            if node.state == "running"
+        ]
+        base, base_s = self._base, self._base_s
+        reason = ""
+        if mode == "stacks":
+            reason = self._judge(now_s, nodes, looks, tell)
+        elif (
+            base and base_s < self._quiet_since and now_s - base_s >= self.window_s and is_still(base, looks)
+        ):
+            # Something is printed that is no progress.
+            self._quiet_since = base_s
+            self._ask("stacks", now_s, [node for node in nodes if node.state == "running"])
+            return ""
+        elif self.stalled and not is_still(base, looks):
+            took = show_seconds(now_s - self._quiet_since)
+            tell(Event("hang", f"the run goes on, after {took} without progress"))
+            self.stalled, self._said, self._quiet_since = None, None, now_s
+        self._base, self._base_s = looks, now_s
+        return reason
+
+    def _judge(self, now_s: float, nodes: Sequence[NodeRun], looks: list[NodeLook], tell: Tell) -> str:
+        quiet_s = now_s - self._quiet_since
+        self._judged_s = now_s
+        ended = [
+            Ended(rank.rank, node.name) for node in nodes for rank in node.ranks.values() if rank.code == 0
+        ]
+        expected = sum(node.plan.nproc for node in nodes)
+        verdict = judge(self._base, looks, ended=ended, expected=expected)
+        if self.stalled and not verdict.is_stalled:
+            took = show_seconds(quiet_s)
+            tell(Event("hang", f"the run goes on, after {took} without progress"))
+            self._quiet_since = now_s
+        self.stalled = verdict if verdict.is_stalled else None
+        if verdict.key != self._said:
+            self._said = verdict.key
+            self._report(quiet_s, now_s, verdict, tell)
+        if verdict.is_stalled and self.end_after_s and quiet_s >= self.end_after_s:
+            return f"hung for {show_seconds(quiet_s)}"
+        return ""
+
+    def _report(self, quiet_s: float, now_s: float, verdict: Verdict, tell: Tell) -> None:
+        if len(self.reports) < MOST_REPORTS:
+            self.reports.append(
+                {
+                    "at_s": round(now_s - self._began_s, 1),
+                    "quiet_s": round(quiet_s, 1),
+                    "verdict": verdict.kind,
+                    "missing": [{"rank": m.rank, "node": m.node, "where": m.where} for m in verdict.missing],
+                    "collective": verdict.collective,
+                    "lines": list(verdict.lines),
+                }
+            )
+        since = (
+            f"no progress for {show_seconds(quiet_s)}"
+            if verdict.is_stalled
+            else "no output for " + (show_seconds(quiet_s))
+        )
+        kind = "hang" if verdict.is_stalled else "quiet"
+        tell(Event(kind, "\n  ".join([f"{since}: {verdict.headline}", *verdict.lines])))
+
+
+def is_still(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> bool:
+    """Whether every rank was seen twice and none has used anything since."""
+    known = moves(first, second)
+    ranks = [rank for node in second for rank in node.ranks]
+    seen = all(not node.problem for node in second)
+    return (
+        seen
+        and bool(ranks)
+        and all(identity(rank) in known and known[identity(rank)].is_idle for rank in ranks)
+    )

@@ -1,0 +1,230 @@
+"""
+What two looks at a silent run say.
+
+*Stalled* is said only when others wait and who is missing has gained neither CPU time nor bytes, or
+when everybody waits and nothing moves.  Whether a rank waits is read from its stack, never from its CPU
+time: NCCL polls while it waits, Gloo sleeps.  Everything else is said as what it is: busy, with what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ringup.looks import NodeLook, RankLook, fold
+from ringup.looks.moves import Move, busiest_child, flowing, identity, moves, troubles
+from ringup.looks.places import Place, doing, place_of
+from ringup.units import printable, show_bytes
+
+Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unknown"]
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A rank that ended with code 0."""
+
+    rank: int
+    node: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A rank the others wait for."""
+
+    rank: int
+    node: str
+    where: str
+    """"data.py:14 in fetch: ...", or what the kernel says."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of a silence."""
+
+    kind: Kind
+    headline: str
+    lines: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    collective: str = ""
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it will not go on by itself, as far as can be told."""
+        return self.kind == "stalled"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What makes it worth saying again."""
+        return self.kind, tuple((m.rank, m.node) for m in self.missing)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One rank, judged."""
+
+    look: RankLook
+    place: Place
+    move: Move | None
+
+    @property
+    def is_idle(self) -> bool:
+        return self.look.state in "Tt" or (self.move is not None and self.move.is_idle)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for others.  In backward() only idleness tells waiting from computing."""
+        if self.look.state in ("T", "t"):
+            return False
+        if self.place.kind == "backward":
+            return self.is_idle and self.look.state != "D"
+        return self.place.waits
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may wait or not: no stack, and the kernel does not say either."""
+        return self.place.kind == "unknown" and not doing(self.look)
+
+
+def judge(
+    first: Sequence[NodeLook], second: Sequence[NodeLook], *, ended: Iterable[Ended] = (), expected: int = 0
+) -> Verdict:
+    """`first` some seconds before `second`, which has stacks; `ended` are ranks gone with code 0."""
+    known = moves(first, second)
+    ranks = [_Seen(r, place_of(r.frames), known.get(identity(r))) for node in second for r in node.ranks]
+    ranks.sort(key=lambda seen: (seen.look.rank, seen.look.node))
+    lines = tuple(_node_lines(first, second))
+    if not ranks:
+        return Verdict("unknown", "no rank is seen on the nodes", lines)
+    waiting = [seen for seen in ranks if seen.waits]
+    gone = [one for one in ended if one.rank not in {seen.look.rank for seen in ranks}]
+    missing = [seen for seen in ranks if not seen.waits and not seen.is_open]
+    busy = [seen for seen in missing if not seen.is_idle]
+    folded = tuple(fold.lines(seen.look for seen in ranks))
+    if not waiting:
+        return _nobody_waits(first, ranks, busy, folded, lines)
+    if busy:
+        return _busy(first, busy, waiting, lines)
+    if missing or gone:
+        return _missing(missing, gone, waiting, folded, lines)
+    if 0 < len(ranks) < expected - len(gone):
+        count = f"{len(ranks)} of {expected} ranks have started"
+        return Verdict("meeting", f"{count}, and wait for the others", (*folded, *lines))
+    return _all_wait(first, second, ranks, waiting, folded, lines)
+
+
+def _named(seen: Sequence[_Seen]) -> tuple[Missing, ...]:
+    return tuple(
+        Missing(one.look.rank, one.look.node, fold.where(one.place, doing(one.look))) for one in seen
+    )
+
+
+def _collective(waiting: Sequence[_Seen]) -> str:
+    """Where most of those who wait are: "all_reduce"."""
+    return Counter(seen.place.what for seen in waiting).most_common(1)[0][0] if waiting else ""
+
+
+def _missing(
+    missing: list[_Seen],
+    gone: list[Ended],
+    waiting: list[_Seen],
+    folded: tuple[str, ...],
+    lines: tuple[str, ...],
+) -> Verdict:
+    names = [f"rank {seen.look.rank} ({seen.look.node})" for seen in missing]
+    names += [f"rank {one.rank} ({one.node}), which has ended with code 0," for one in gone]
+    who = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED))
+    what = _collective(waiting)
+    verb = "is" if len(names) == 1 else "are"
+    named = _named(missing) + tuple(Missing(one.rank, one.node, "ended with code 0") for one in gone)
+    return Verdict("stalled", f"{who} {verb} missing from {what}", (*folded, *lines), named, what)
+
+
+def _busy(
+    first: Sequence[NodeLook], busy: list[_Seen], waiting: list[_Seen], lines: tuple[str, ...]
+) -> Verdict:
+    what = _collective(waiting)
+    who = fold.who([seen.look for seen in busy])
+    said = [_busy_line(first, seen) for seen in busy[:3]]
+    said += fold.lines(seen.look for seen in waiting)
+    verb = "is" if len(busy) == 1 else "are"
+    return Verdict("busy", f"{who} {verb} busy; {len(waiting)} wait in {what}", (*said, *lines), (), what)
+
+
+def _busy_line(first: Sequence[NodeLook], seen: _Seen) -> str:
+    """ "rank 0 (node0): tokenize.py:33 in main; 98 % of a core, 12 MiB read or written"."""
+    line = f"rank {seen.look.rank} ({seen.look.node}): {fold.where(seen.place, doing(seen.look))}"
+    move = seen.move
+    if move is None or move.seconds <= 0:
+        return f"{line}; it has just begun"
+    share = move.cpu_s / move.seconds
+    line += f"; {share:.0%} of a core, {show_bytes(move.io_bytes)} read or written in {move.seconds:.0f} s"
+    old = [rank for node in first for rank in node.ranks if identity(rank) == identity(seen.look)]
+    child = busiest_child(old[0], seen.look) if old else ""
+    return f"{line}, most by {printable(child, 80)}" if child else line
+
+
+def _nobody_waits(
+    first: Sequence[NodeLook],
+    ranks: list[_Seen],
+    busy: list[_Seen],
+    folded: tuple[str, ...],
+    lines: tuple[str, ...],
+) -> Verdict:
+    if busy:
+        return Verdict("busy", "ranks are busy", (*[_busy_line(first, s) for s in busy[:2]], *lines))
+    held = [seen for seen in ranks if seen.look.state in ("T", "t", "D")]
+    if held and all(seen.is_idle for seen in ranks):
+        names = fold.who([seen.look for seen in held])
+        words = "cannot go on, and no rank does anything"
+        return Verdict("stalled", f"{names} {words}", (*folded, *lines), _named(held))
+    if all(seen.is_idle for seen in ranks):
+        return Verdict("idle", "no rank computes, reads or writes", (*folded, *lines))
+    return Verdict("unknown", "no stack could be read", (*folded, *lines))
+
+
+def _all_wait(
+    first: Sequence[NodeLook],
+    second: Sequence[NodeLook],
+    ranks: list[_Seen],
+    waiting: list[_Seen],
+    folded: tuple[str, ...],
+    lines: tuple[str, ...],
+) -> Verdict:
+    what = _collective(waiting)
+    flows = flowing(first, second)
+    if flows:
+        node, name, rate = flows[0]
+        words = f"data flows ({show_bytes(rate)}/s on {node} {name})"
+        return Verdict("flowing", f"every rank waits in {what}, and {words}", folded, (), what)
+    if not all(seen.is_idle for seen in ranks):
+        words = "CPU is spent, as NCCL does while it waits, so it cannot be told whether they proceed"
+        return Verdict("waiting", f"every rank waits; {words}", (*folded, *lines), (), what)
+    groups: dict[tuple[str, str], list[_Seen]] = {}
+    for seen in waiting:
+        groups.setdefault((seen.place.what, seen.place.where), []).append(seen)
+    sizes = sorted(map(len, groups.values()), reverse=True)
+    if len(sizes) > 1 and sizes[0] > sizes[1]:
+        odd = [seen for group in groups.values() if len(group) < sizes[0] for seen in group]
+        names = fold.who([seen.look for seen in odd])
+        where = " and ".join(sorted({fold.where(seen.place) for seen in odd})[:2])
+        others = fold.where(next(s.place for g in groups.values() if len(g) == sizes[0] for s in g))
+        headline = f"{names} wait{'s' * (len(odd) == 1)} in {where}, the others in {others}"
+        return Verdict("stalled", headline, (*folded, *lines), _named(odd), what)
+    if len(sizes) > 1:
+        return Verdict("stalled", "the ranks wait in different collectives", (*folded, *lines), (), what)
+    hint = "they may disagree about its kind, shape or type, or about which one it is"
+    headline = f"every rank waits in {what}, at the same line, and nothing moves"
+    return Verdict("stalled", headline, (*folded, hint, *lines), (), what)
+
+
+def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterable[str]:
+    before = {node.node: node.state for node in first if not node.problem}
+    for node in second:
+        name = printable(node.node, 64)
+        if node.problem:
+            yield f"{name}: {node.problem}"
+        else:
+            yield from (f"{name}: {words}" for words in troubles(before.get(node.node), node.state))
