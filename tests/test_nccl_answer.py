@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from ringup.nccl import choice, network
 from ringup.nccl.network import Known
 from ringup.parse.nccl_answer import parse_nccl_answer
 from tests import clusters as c
+from tests.lab import TWO_CARDS
 from tests.test_nccl_oracle import CACHE, fetched
 from tests.test_probes import ask, request_of
 
@@ -261,3 +265,53 @@ def test_the_real_library_answers_as_predicted_and_names_its_failure() -> None:
     assert none.errors == ("Bootstrap : no socket interface found",)
     assert none.environment["NCCL_SOCKET_IFNAME"] == "eth7x"
     assert not [p for p in Path("/dev/shm").glob("nccl-*") if p.stat().st_uid == os.getuid()]
+
+
+# In `check`, on hosts with networks of their own.
+
+
+@pytest.fixture
+def site() -> Iterator[Path]:
+    """The real library where hosts of a lab see it: /root and /tmp are their own."""
+    library = real_site() / "nvidia/nccl/lib/libnccl.so.2"
+    with tempfile.TemporaryDirectory(prefix="ringup-nccl-", dir="/var/tmp") as folder:
+        place = Path(folder) / "nvidia/nccl/lib"
+        place.mkdir(parents=True)
+        try:
+            os.link(library, place / library.name)
+        except OSError:  # another file system
+            shutil.copyfile(library, place / library.name)
+        yield Path(folder)
+
+
+def checked(lab: Any, site: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON of a check on node0 of two hosts with two cards each, NCCL asked on both."""
+    hosts = lab(hosts=2, nics=TWO_CARDS)
+    words = [sys.executable, "-m", "ringup", "check", "-H", "node0,node1", "--json", "--backend", "nccl"]
+    words += ["--python", PYTHON, "--setup", f"export PYTHONPATH={site}", *options]
+    done = hosts.run("node0", words, timeout_s=90)
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_check_asks_the_real_library_on_every_host_and_says_so(lab: Any, site: Path) -> None:
+    _, answer = checked(lab, site)
+    for node, made in zip(answer["nodes"], answer["predictions"], strict=True):
+        told = node["nccl_answer"]
+        assert told["library"].endswith("libnccl.so.2") and told["version"] == "2.20.5"
+        assert node["interpreter"]["nccl"] == "2.20.5"
+        alone = made["alone"] or made
+        assert alone["bootstrap"] == {"interface": told["interface"], "address": told["address"]}
+        assert any("itself, asked on this node, says the same" in b for b in alone["because"])
+    assert not [f for f in answer["findings"] if f["rule"] == "nccl-answer-differs"]
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_what_nccl_itself_refuses_is_the_finding_that_predicts_it(lab: Any, site: Path) -> None:
+    code, answer = checked(lab, site, "--env", "NCCL_SOCKET_IFNAME=eth7")
+    found = [f for f in answer["findings"] if f["rule"] == "interface-name-missing"]
+    assert code == 1 and {f["node"] for f in found} == {"node0", "node1"}
+    assert answer["nodes"][0]["nccl_answer"]["errors"] == ["Bootstrap : no socket interface found"]
