@@ -592,3 +592,24 @@ def test_the_command_says_how_the_script_is_started(tmp_path: Path) -> None:
     missing = ringup("lint", str(tmp_path / "no.py"))
     assert missing.returncode == 2 and "No such file" in missing.stderr
     assert ringup("explain", "global-rank-as-device").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_run_picks_what_the_script_asks_for_unless_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HEAD + SPAWN.format(rank="i", size="size", count="size", given="2"))
+    words = [
+        "run",
+        "--local",
+        "2",
+        "--dry-run",
+        "--nproc",
+        "1",
+        "--backend",
+        "gloo",
+        "--chdir",
+        str(tmp_path),
+    ]
+    picked = ringup(*words, "--anyway", "--", "train.py")
+    assert "--with spawn" in picked.stderr and "torch.distributed.run" not in picked.stdout, picked.stderr
+    told = ringup(*words, "--anyway", "--with", "torchrun", "--", "train.py")
+    assert "torch.distributed.run" in told.stdout and "--with spawn?" in told.stderr

@@ -83,3 +83,49 @@ def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool) ->
     for path, start in starts.items():
         print(f"{path}: `ringup run --with {start.launcher}`: {start.why}")
     print(report.counts(findings))
+
+
+# -- before a run ------------------------------------------------------------------------------
+
+ALSO_ON_ONE_NODE = (
+    "collective-on-some-ranks",
+    "device-chosen-too-late",
+    "device-never-chosen",
+    "script-not-readable",
+)
+"""What breaks between the ranks of one machine, too."""
+
+
+def before_run(args: argparse.Namespace, script: str) -> list[Finding]:
+    """
+    Read the script of a run where it lies on this machine, and set `args.launcher` if it was not given.
+
+    What its text alone tells is shown and never stops a run: errors become warnings.
+    """
+    from dataclasses import replace
+
+    from ringup import lint
+    from ringup.commands.common import say
+
+    given = args.launcher
+    args.launcher = given or "torchrun"
+    path = Path(args.chdir or ".") / script
+    try:
+        text = read(str(path)) if path.is_file() else ""
+    except UsageError:
+        return []
+    if not text or not lint.is_script(script, text):
+        return []
+    start = lint.how_to_start(text, script)
+    if not given and start.launcher != "torchrun":
+        args.launcher = start.launcher
+        say(f"ringup: --with {start.launcher}: {start.why} ({script}:{start.line})", quiet=args.quiet)
+    elif given in ("torchrun", "launch", "accelerate") and start.kind == "spawn":
+        say(f"ringup: {start.why} ({script}:{start.line}); under {given} each rank does so: --with spawn?")
+    found = lint.lint({script: text})
+    return [replace(f, severity="warning") if f.severity == "error" else f for f in found]
+
+
+def of_nodes(findings: list[Finding], node_count: int) -> list[Finding]:
+    """Those that concern a run on so many nodes."""
+    return [f for f in findings if node_count > 1 or f.rule in ALSO_ON_ONE_NODE]
