@@ -33,6 +33,7 @@ LAYERS = {
     "watch": 5,
     "clean": 5,
     "stacks": 5,
+    "script": 5,
     "report": 6,
     "page": 7,
     "commands": 8,

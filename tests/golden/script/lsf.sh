@@ -1,0 +1,279 @@
+#!/bin/bash
+# main.py on 2 nodes with 8 ranks each: one torchrun a node.
+# Written by `ringup script lsf`, yours to change; the nodes need no ringup.  Submit: bsub <FILE
+#BSUB -J mingpt
+#BSUB -n 192
+# So many slots a host, so that the job has as many hosts as nodes are wanted.
+#BSUB -R "span[ptile=96]"
+#BSUB -gpu "num=8/host:mode=shared"
+#BSUB -o mingpt-%J.out
+# Your site's; a second # makes a line a comment.
+##BSUB -q NAME
+##BSUB -P NAME
+#BSUB -W 10:00
+# shellcheck disable=SC2016  # what stands in single quotes is for the nodes to expand
+set -euo pipefail
+
+stop() { echo "$*" >&2; exit 1; }
+
+cd /home/ada/minGPT-ddp
+export PYTHON=/opt/venv/bin/python
+# Ranks on each node, one for each GPU.
+export NPROC=8
+# yours (--env)
+export NCCL_DEBUG=WARN
+# yours (--env)
+: "${HF_TOKEN:?set it before you start this}"
+# The card that the ranks meet on; empty: the job finds the fastest that joins all nodes.
+export INTERFACE=''
+
+main() {
+  # The job's hosts in order; the first is this one.
+  read -ra hosts <<<"$(awk '{for (i = 1; i < NF; i += 2) printf "%s ", $i}' <<<"$LSB_MCPU_HOSTS")"
+  # CSM systems list the launch node first, where this script then runs; it is no compute node.
+  case ${hosts[0]} in batch* | login*) stop "${hosts[0]} is a launch node: start this with jsrun" ;; esac
+  export NNODES=${#hosts[@]} RUN_ID=$LSB_JOBID
+  # What the other nodes need: this shell's environment and these functions, in a file that they see.
+  NODE=$PWD/.job-$RUN_ID.sh
+  export NODE
+  trap 'rm -f "$NODE"; jobs -p | xargs -r kill' EXIT
+  (umask 077 && : >"$NODE")
+  node_file >"$NODE"
+  meet bash "$NODE" 0 everywhere join
+  node_file >"$NODE"
+  everywhere on_node
+}
+
+node_file() {
+  export -p
+  declare -p hosts
+  declare -f stop on everywhere join on_node wait_all
+  # How it is called: RANK FUNCTION ARGUMENTS
+  echo 'export NODE_RANK=$1; shift; "$@"'
+}
+
+# Run a function on every node; the first that fails ends the job, and with it all others.
+everywhere() {
+  local rank started=()
+  for rank in "${!hosts[@]}"; do
+    on "$rank" "$@" &
+    started+=("$!")
+  done
+  wait_all "${started[@]}" || stop "a node failed with $?"
+}
+
+join() {
+  "$PYTHON" -c "$MEET" join "$NODE_RANK" "$@"
+}
+
+on() {
+  exec blaunch "${hosts[$1]}" bash "$NODE" "$@"
+}
+
+# Until all these processes have ended, or one has failed.  (`wait -n` of bash before 5.3 misses those
+# that end before it is called.)
+wait_all() {
+  local pid pids=("$@") left
+  while [ "${#pids[@]}" -gt 0 ]; do
+    left=()
+    for pid in "${pids[@]}"; do
+      if kill -0 "$pid" 2>/dev/null; then left+=("$pid"); else wait "$pid" || return $?; fi
+    done
+    pids=("${left[@]}")
+    sleep 0.2
+  done
+}
+
+# What each node executes.
+on_node() {
+  set -eu
+  # This node's own address and card on that network.
+  read -r _ ADDRESS INTERFACE <<<"$(grep "^$NODE_RANK " <<<"$PLACES")"
+  export ADDRESS
+  # NCCL and Gloo choose an interface each for themselves, and may choose another; yours wins.
+  export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$INTERFACE}
+  export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$INTERFACE}
+  # What an earlier launcher left in the shell would change torchrun's defaults.
+  unset RANK LOCAL_RANK WORLD_SIZE "${!PET_@}" "${!TORCHELASTIC_@}"
+  exec "$PYTHON" -m torch.distributed.run \
+    "--nnodes=$NNODES" \
+    "--nproc-per-node=$NPROC" \
+    "--node-rank=$NODE_RANK" \
+    "--master-addr=$MASTER_ADDR" \
+    "--master-port=$MASTER_PORT" \
+    --rdzv-conf=timeout=300 \
+    --max-restarts=0 \
+    main.py \
+    trainer_config.max_epochs=10
+}
+
+# Find the network: an address of this node, the first, that all nodes reach, and a free port there.
+# `hostname -i` and the node's name may mean 127.0.1.1 or a card that leads nowhere.
+meet() {
+  MEET=$(meet_program) && export MEET
+  PLACES=$("$PYTHON" -c "$MEET" lead "$NNODES" "$@") || stop "the nodes have found no common network"
+  read -r MASTER_ADDR MASTER_PORT <<<"$PLACES"
+  export PLACES MASTER_ADDR MASTER_PORT
+  echo "ranks meet at $MASTER_ADDR port $MASTER_PORT"
+}
+
+meet_program() {
+  cat <<'END_OF_PROGRAM'
+"""
+Find where the ranks can meet: an address of the head node that every node of the job reaches.
+
+    lead COUNT COMMAND...             on the head; COMMAND starts `join` once on every node, itself too
+    join RANK TOKEN PORTS ADDRESSES   on a node; the last three are appended to COMMAND
+
+`lead` prints "ADDRESS PORT", then for each node "RANK ADDRESS INTERFACE", its own on that network.
+INTERFACE and MASTER_PORT in the environment leave no choice.
+"""
+
+import errno
+import fcntl
+import os
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+PORTS = range(29500, 29517)  # torch's default first, all below Linux's ephemeral range
+OFFERED, TRY_S, ALL_S = 3, 4, 90
+PAYLOAD = b"x" * 65536  # many full packets: there are paths that small ones pass alone
+
+
+def cards():
+    """(interface, address) of this node, the fastest interface first."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(s, 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
+            except OSError:
+                continue
+            found.append((name, socket.inet_ntoa(answer[20:24])))
+    try:
+        rows = [row.split() for row in open("/proc/net/if_inet6")]
+    except OSError:
+        rows = []
+    found += [(r[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(r[0]))) for r in rows if r[3] == "00"]
+    return sorted((c for c in found if not c[1].startswith("127.")), key=lambda c: -speed(c[0]))
+
+
+def speed(name):
+    """Mbit/s, 0 where the kernel does not tell."""
+    try:
+        return int(open("/sys/class/net/" + name + "/speed").read())
+    except (OSError, ValueError):
+        return 0
+
+
+def listen(port):
+    """A socket that hears IPv4 and IPv6, None where the port is taken."""
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            s = socket.socket(family)
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            s.bind((address, port))
+            s.listen(1024)
+            return s
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return None
+    return None
+
+
+def read(s, size):
+    data = b""
+    while len(data) < size:
+        piece = s.recv(65536)
+        if not piece:
+            raise OSError("closed")
+        data += piece
+    return data
+
+
+def hear(s, token, reached):
+    """Note one attempt of one node in `reached`: (address, port) -> rank -> its own card there."""
+    s.settimeout(TRY_S)
+    try:
+        with s:
+            words = read(s, 256 + len(PAYLOAD))[:256].decode().split()
+            if words[0] == token:
+                reached.setdefault((words[1], int(words[2])), {})[int(words[3])] = words[4:]
+                s.sendall(b"ok")
+    except (OSError, ValueError, IndexError):
+        pass
+
+
+def accept(listener, token, reached):
+    while True:
+        s = listener.accept()[0]
+        threading.Thread(target=hear, args=(s, token, reached), daemon=True).start()
+
+
+def lead(count, command):
+    token, reached, here = secrets.token_hex(16), {}, os.uname().nodename
+    port = os.environ.get("MASTER_PORT")
+    listeners = [s for s in map(listen, [int(port)] if port else PORTS) if s][:OFFERED]
+    ports = [s.getsockname()[1] for s in listeners]
+    addresses = [a for name, a in cards() if os.environ.get("INTERFACE", "") in ("", name)]
+    if not ports or not addresses:
+        what = "free port from %s" % (port or PORTS[0]) if addresses else "address"
+        sys.exit("no %s on %s" % (what, here))
+    for s in listeners:
+        threading.Thread(target=accept, args=(s, token, reached), daemon=True).start()
+    words = [*command, token, ",".join(map(str, ports)), ",".join(addresses)]
+    started = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2)
+    until = time.monotonic() + ALL_S
+    while started.poll() is None and time.monotonic() < until:
+        if len(reached.get((addresses[0], ports[0]), ())) == count:
+            break  # it gets no better
+        time.sleep(0.05)
+    for place in [(a, p) for a in addresses for p in ports]:
+        nodes = reached.get(place, {})
+        if len(nodes) == count and nodes.get(0, [""])[0] == place[0]:  # rank 0 is here
+            print(*place)
+            for rank, card in sorted(nodes.items()):
+                print(rank, *card)
+            sys.exit(started.wait())
+    seen = "; ".join("%s port %s by %s" % (*k, sorted(v)) for k, v in sorted(reached.items()))
+    found = seen or "by nobody"
+    sys.exit("no address of %s (%s) was reached by all %d nodes: %s" % (here, addresses, count, found))
+
+
+def attempt(rank, token, address, port):
+    try:
+        with socket.create_connection((address, int(port)), timeout=TRY_S) as s:
+            own = s.getsockname()[0]
+            name = next((name for name, a in cards() if a == own), "")
+            s.sendall(" ".join((token, address, port, rank, own, name)).encode().ljust(256) + PAYLOAD)
+            read(s, 2)
+    except OSError:
+        pass
+
+
+def join(rank, token, ports, addresses):
+    """Try every address and port of the head, side by side."""
+    places = [(rank, token, a, p) for a in addresses.split(",") for p in ports.split(",")]
+    threads = [threading.Thread(target=attempt, args=place, daemon=True) for place in places]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + TRY_S + 1
+    for thread in threads:
+        thread.join(max(0, until - time.monotonic()))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "lead":
+        lead(int(sys.argv[2]), sys.argv[3:])
+    join(*sys.argv[2:])
+END_OF_PROGRAM
+}
+
+main

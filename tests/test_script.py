@@ -1,0 +1,317 @@
+"""Files that start the job without ringup: whole, valid, and safe with any value."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringup import bundle, cli
+from ringup.errors import LaunchError, UsageError
+from ringup.plan.command import LAUNCHERS
+from ringup.script import KINDS, kinds
+from ringup.script.words import quoted
+from tests import clusters as c
+
+GOLDEN = Path(__file__).parent / "golden" / "script"
+BASH = ("slurm", "pbs", "lsf", "ssh", "docker")
+YAML = tuple(kind for kind in KINDS if kind not in BASH)
+MINGPT = ("main.py", "trainer_config.max_epochs=10")
+"""The job of a published Slurm example: minGPT on two nodes."""
+USUAL = ("--python", "/opt/venv/bin/python", "--chdir", "/home/ada/minGPT-ddp", "--name", "mingpt")
+
+
+def written(
+    capsys: pytest.CaptureFixture[str], kind: str, *options: str, words: tuple[str, ...] = MINGPT
+) -> str:
+    """What `ringup script KIND` prints."""
+    assert cli.dispatch(["script", kind, *options, "--", *words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> str:
+    """A file of saved facts: two nodes, of which one has a card that leads nowhere."""
+    path = tmp_path / "facts.json"
+    bundle.save(c.article_002(), path)
+    return str(path)
+
+
+def options_of(kind: str, facts: str) -> list[str]:
+    """A job file as asked for on a login node; for ssh and docker the nodes are known."""
+    options = [*USUAL, "--nproc", "8", "--env", "NCCL_DEBUG=WARN", "--env", "HF_TOKEN=hf_secret"]
+    if kind in ("ssh", "docker"):
+        return [*options, "--from", facts, "--image", "registry.example/torch:2.13"]
+    options += ["--nodes", "2"]
+    if kind in YAML:
+        return [*options, "--image", "registry.example/torch:2.13", "--rdma", "rdma/hca_shared_devices_a"]
+    return [*options, "--cpus", "96", "--time", "10:00:00"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_golden_every_kind_is_written_as_before(
+    capsys: pytest.CaptureFixture[str], kind: str, facts: str
+) -> None:
+    text = written(capsys, kind, *options_of(kind, facts))
+    golden = GOLDEN / f"{kind}.{'sh' if kind in BASH else 'yaml'}"
+    if os.environ.get("RINGUP_GOLDEN") == "write":
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_every_kind_has_a_writer() -> None:
+    assert tuple(kinds()) == KINDS
+
+
+def needs(tool: str) -> str:
+    """A program's path; without it the test is skipped, where all must run it fails."""
+    path = shutil.which(tool)
+    if path is None:
+        if os.environ.get("RINGUP_REQUIRE_LAB") == "1":
+            pytest.fail(f"RINGUP_REQUIRE_LAB=1, but there is no {tool}", pytrace=False)
+        pytest.skip(f"needs {tool}")
+    return path
+
+
+HOSTILE = ("train it's.py", "$HOME `id` $(id)", 'a"b\\c', "-x=!$$", "é\nline\ttab", "$(NPROC) ${NPROC}", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "launcher"),
+    [("slurm", launcher) for launcher in LAUNCHERS]
+    + [(kind, launcher) for kind in BASH[1:] for launcher in ("torchrun", "python")],
+)
+def test_shellcheck_finds_nothing(
+    capsys: pytest.CaptureFixture[str], kind: str, launcher: str, facts: str, tmp_path: Path
+) -> None:
+    shellcheck = needs("shellcheck")
+    options = [*options_of(kind, facts), "--with", launcher, "--setup", "module load cuda", "--debug"]
+    file = tmp_path / "job.sh"
+    file.write_text(written(capsys, kind, *options, words=HOSTILE))
+    done = subprocess.run([shellcheck, str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+SHOW = """\
+import json, os, sys
+with open(os.environ["SHOWN"], "a") as file:
+    file.write(json.dumps({"words": sys.argv[1:], "env": dict(os.environ)}) + "\\n")
+"""
+
+
+def shown(path: Path) -> list[dict[str, Any]]:
+    """What the interpreter that `SHOW` plays was started with, in order."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for programs that play others, first on PATH; in it an interpreter that notes its words."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("SHOWN", str(tmp_path / "shown"))
+    program(folder / "python-played", f"exec {sys.executable} -S - \"$@\" <<'EOF'\n{SHOW}EOF\n")
+    # What asks where the ranks meet is real.
+    program(
+        folder / "python-job",
+        f'case "$1" in -c) exec {sys.executable} "$@" ;; *) exec python-played "$@" ;; esac\n',
+    )
+    return folder
+
+
+def program(path: Path, text: str) -> None:
+    """A shell script of that name."""
+    path.write_text(f"#!/bin/bash\n{text}")
+    path.chmod(0o755)
+
+
+PLAYS_SRUN = """\
+# Plays srun on one machine: one task a node; writes down what it was asked.
+echo "$*" | head -1 >>"$SHOWN.srun"
+nodes=1 codes=0
+while [[ $1 == -* ]]; do case $1 in --nodes=*) nodes=${1#*=} ;; esac; shift; done
+pids=()
+for ((i = 0; i < nodes; i++)); do SLURM_NODEID=$i "$@" & pids+=($!); done
+for pid in "${pids[@]}"; do wait $pid || codes=$?; done
+exit $codes
+"""
+
+
+def run_file(text: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """A job file, run as its scheduler would run it on the first node."""
+    path = folder / "job.sh"
+    path.write_text(text)
+    return subprocess.run(
+        ["bash", str(path)], capture_output=True, text=True, env={**os.environ, **env}, cwd=folder, timeout=60
+    )
+
+
+@pytest.mark.parametrize("kind", ["slurm", "pbs", "lsf"])
+def test_words_and_variables_reach_the_launcher_as_they_were_given(
+    capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path, kind: str
+) -> None:
+    options = ["--nodes", "1", "--nproc", "2", "--chdir", str(tmp_path), "--python", "python-job"]
+    hostile = "it's $HOME `id`\n\\"
+    text = written(capsys, kind, *options, "--env", f"ODD={hostile}", "--env", "API_KEY=k", words=HOSTILE)
+    assert "API_KEY=k" not in text
+    program(played / "srun", PLAYS_SRUN)
+    program(played / "pbsdsh", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    program(played / "blaunch", 'shift; exec "$@"\n')
+    (tmp_path / "nodes").write_text("node0\n")
+    env = {"SLURM_NNODES": "1", "SLURM_JOB_ID": "7", "PBS_JOBID": "7.pbs", "LSB_JOBID": "7"}
+    env |= {"PBS_NODEFILE": str(tmp_path / "nodes"), "LSB_MCPU_HOSTS": "node0 2", "API_KEY": "k"}
+    done = run_file(text, tmp_path, **env)
+    assert done.returncode == 0, done.stderr
+    (call,) = shown(tmp_path / "shown")
+    at = call["words"].index(HOSTILE[0])
+    assert tuple(call["words"][at:]) == HOSTILE
+    assert call["env"]["ODD"] == hostile
+    assert call["env"]["API_KEY"] == "k"
+    assert call["words"][:2] == ["-m", "torch.distributed.run"]
+    assert "--nnodes=1" in call["words"]
+    assert "--nproc-per-node=2" in call["words"]
+    assert "--node-rank=0" in call["words"]
+    assert call["env"]["GLOO_SOCKET_IFNAME"]
+    assert call["env"]["NCCL_SOCKET_IFNAME"] == "=" + call["env"]["GLOO_SOCKET_IFNAME"]
+    assert not list(tmp_path.glob(".job-*"))
+
+
+def test_a_secret_must_be_set_where_the_file_is_submitted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = ["--nodes", "1", "--nproc", "1", "--chdir", str(tmp_path), "--env", "API_KEY=k"]
+    done = run_file(written(capsys, "slurm", *options), tmp_path)
+    assert done.returncode != 0
+    assert "API_KEY: set it before you start this" in done.stderr
+
+
+def test_several_tasks_a_node_are_refused_in_words(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = written(capsys, "slurm", "--nodes", "2", "--nproc", "8", "--chdir", str(tmp_path))
+    done = run_file(text, tmp_path, SLURM_NTASKS_PER_NODE="8")
+    assert done.returncode == 1
+    assert done.stderr == "ntasks-per-node is 8: torchrun wants one task a node\n"
+
+
+def test_a_job_of_another_size_is_refused_where_the_launcher_counts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = ["--nodes", "2", "--nproc", "8", "--chdir", str(tmp_path)]
+    env = {"SLURM_NNODES": "3", "SLURM_JOB_ID": "7"}
+    done = run_file(written(capsys, "slurm", *options, "--with", "accelerate"), tmp_path, **env)
+    assert done.returncode == 1
+    assert done.stderr == "written for 2 nodes, this job has 3\n"
+    assert "written for" not in written(capsys, "slurm", *options)
+
+
+@pytest.mark.parametrize("launcher", ["python", "jax"])
+def test_a_rank_each_is_started_where_no_launcher_does(
+    capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path, launcher: str
+) -> None:
+    options = ["--nodes", "2", "--nproc", "2", "--chdir", str(tmp_path), "--python", "python-job"]
+    text = written(capsys, "slurm", *options, "--with", launcher)
+    program(played / "srun", PLAYS_SRUN)
+    done = run_file(text, tmp_path, SLURM_NNODES="2", SLURM_JOB_ID="7")
+    assert done.returncode == 0, done.stderr
+    calls = shown(tmp_path / "shown")
+    assert sorted(int(call["env"]["RANK"]) for call in calls) == [0, 1, 2, 3]
+    assert sorted(call["env"]["LOCAL_RANK"] for call in calls) == ["0", "0", "1", "1"]
+    assert {call["env"]["WORLD_SIZE"] for call in calls} == {"4"}
+    assert len({call["env"]["MASTER_ADDR"] for call in calls}) == 1
+
+
+def test_the_first_node_that_fails_ends_a_pbs_job(
+    capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path
+) -> None:
+    options = ["--nodes", "2", "--nproc", "1", "--chdir", str(tmp_path), "--python", "python-job"]
+    text = written(capsys, "pbs", *options)
+    (tmp_path / "nodes").write_text("node0\nnode0\nnode1\nnode1\n")
+    # Line 2 of the file is the second node's first.
+    program(
+        played / "pbsdsh",
+        'echo "$2" >>"$SHOWN.lines"; line=$2; shift 3\n'
+        'case "$*" in *on_node) [ "$line" = 0 ] && exec sleep 60; exit 3 ;; esac\nexec "$@"\n',
+    )
+    done = run_file(text, tmp_path, PBS_JOBID="7", PBS_NODEFILE=str(tmp_path / "nodes"))
+    assert done.returncode == 1
+    assert "a node failed" in done.stderr
+    assert sorted(set((tmp_path / "shown.lines").read_text().split())) == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "submit", "wanted"),
+    [
+        ("pbs", "qsub", ["#PBS -l select=2:ncpus=96:ngpus=8:mpiprocs=1", "#PBS -q gpu", "#PBS -A team"]),
+        ("lsf", "bsub", ["#BSUB -n 192", '#BSUB -R "span[ptile=96]"', "#BSUB -q gpu", "#BSUB -P team"]),
+        ("slurm", "sbatch", ["#SBATCH --nodes=2", "#SBATCH --partition=gpu", "#SBATCH --account=team"]),
+    ],
+)
+def test_the_scheduler_is_asked_for_what_was_wanted(
+    capsys: pytest.CaptureFixture[str],
+    played: Path,
+    tmp_path: Path,
+    kind: str,
+    submit: str,
+    wanted: list[str],
+) -> None:
+    """A scheduler that reads what a scheduler reads: the directives above the first command."""
+    program(
+        played / submit,
+        "awk 'NR == 1 && !/^#!/ {exit 1} /^#(PBS|BSUB|SBATCH) / {print} !/^#/ {exit}' \"${1:-/dev/stdin}\"\n",
+    )
+    options = ["--nodes", "2", "--nproc", "8", "--cpus", "96", "--queue", "gpu", "--account", "team"]
+    file = tmp_path / "job.sh"
+    assert cli.dispatch(["script", kind, "--output", str(file), *options, "--", *MINGPT]) == 0
+    assert os.access(file, os.X_OK)
+    done = subprocess.run([submit], stdin=file.open(), capture_output=True, text=True)
+    assert done.returncode == 0
+    assert set(wanted) <= set(done.stdout.splitlines()), done.stdout
+
+
+def test_a_known_network_is_the_only_one_the_job_looks_at(
+    capsys: pytest.CaptureFixture[str], facts: str
+) -> None:
+    text = written(capsys, "slurm", "--from", facts, "--nproc", "8")
+    assert "export INTERFACE=enp99s0" in text
+    assert "em1" not in text
+
+
+@pytest.mark.parametrize("kind", ["ssh", "docker"])
+def test_nodes_that_are_not_known_are_asked_for(kind: str) -> None:
+    with pytest.raises(LaunchError, match="names the nodes"):
+        cli.dispatch(["script", kind, "--nodes", "2", "--nproc", "8", "--", "train.py"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nproc", "8"], "how many nodes"),
+        (["--nodes", "2"], "how many ranks"),
+        (["--nodes", "2", "--nproc", "1", "--queue", "a\n#SBATCH --wrap=x"], "not one line"),
+        (["--nodes", "2", "--nproc", "1", "--option", "a\nrm -r x"], "not one line"),
+    ],
+)
+def test_what_is_missing_or_would_be_more_than_a_directive_is_refused(options: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        cli.dispatch(["script", "slurm", *options, "--", "train.py"])
+
+
+@pytest.mark.parametrize("word", [*HOSTILE, "\x1b[31m", "\udcff", "a\\'\n"])
+def test_a_quoted_word_is_that_word_on_one_line(word: str) -> None:
+    text = quoted(word)
+    assert "\n" not in text
+    assert "\x1b" not in text
+    said = subprocess.run(
+        ["bash", "-c", f"printf %s {text}"], capture_output=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
+    )
+    assert said.stdout == word.encode("utf-8", "surrogateescape")
