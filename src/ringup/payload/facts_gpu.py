@@ -257,6 +257,6 @@ def kernel_log(root):
 def questions(request, root):
     seconds = request["limits"]["gpu"] * 0.8
     yield "nvidia", lambda: nvidia(root, seconds)
-    if read(root + "/proc/driver/nvidia/version"):
-        yield "kernel", lambda: kernel_log(root)
+    driven = bool(read(root + "/proc/driver/nvidia/version"))
+    yield "kernel", lambda: kernel_log(root) if driven else None
     yield "amd", lambda: amd(root, seconds * 0.5)

@@ -65,8 +65,9 @@ def gpu_fields(raw: Mapping[str, Any], why_missing: str) -> tuple[dict[str, Any]
     )
     for key, fields, reader in readers:
         reason = printable(str(raw.get(f"?{key}", why_missing)), 400)
-        if f"?{key}" in raw or (key == "nvidia" and key not in raw):
-            unknown.update(dict.fromkeys(fields, reason))
+        if f"?{key}" in raw or key not in raw:
+            # What NVIDIA's tool told stands, whatever became of AMD's.
+            unknown.update({f: reason for f in fields if key != "amd" or not values.get(f)})
         elif raw.get(key) is not None:
             try:
                 told, missing = reader(raw[key])
