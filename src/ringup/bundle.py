@@ -27,7 +27,8 @@ HIDDEN = "(hidden)"
 LATER = (
     "rdma_ports", "verbs", "bonds", "socket_limits", "counters", "rises", "container", "memory", "numa",
     "ptrace_scope", "remove_ipc", "product", "ofed", "stuck", "shm_files", "looks", "disks", "revision",
-    "nccl_libraries", "nccl_plugins",
+    "nccl_libraries", "nccl_plugins", "gpus", "gpu_links", "gpu_processes", "gpu_driver", "kernel_events",
+    "pci", "processor", "virtual_machine", "boot_options", "uptime_s",
 )  # fmt: skip
 """Facts that files of schema 1 did not have from the beginning."""
 HINT = "give a file written by `ringup check --save F`"

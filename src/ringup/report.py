@@ -238,7 +238,10 @@ def node_line(node: Node, width: int) -> str:
     software = (
         f"torch {torch}" if torch else "no torch" if "interpreter" not in node.unknown else "torch unknown"
     )
+    kinds = sorted({g.name for g in node.gpus if g.is_visible and g.name})
     gpus = f"{node.gpu_count} GPU{'s' * (node.gpu_count != 1)}" if node.gpu_count else "no GPU"
+    gpus = "GPUs unknown" if "gpu_count" in node.unknown else gpus
+    gpus += f" ({printable(', '.join(kinds), 80)})" if kinds and node.gpu_count else ""
     return f"  {name}  {printable(addresses, 300)}  |  {printable(software, 60)}, {gpus}"
 
 
