@@ -116,6 +116,12 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
         both(ssh_says("node1", "echo $(($(date +%s) / 80))"), says("node0", "echo ok")),
         lambda seen, before: seen != before,
     ),
+    "conntrack-full": ({}, says("node1", "cat /proc/sys/net/netfilter/nf_conntrack_count"), "65530"),
+    "crc-errors": (
+        {},
+        says("node1", "cat /sys/class/net/enp99s0/statistics/rx_crc_errors"),
+        lambda seen, before: (len(seen), before) == (8, "0"),
+    ),
     "data-cut": ({}, both(connects("node0", "node1", 29600), ssh_says("node1")), ("silence", "in")),
     "duplicate-address": (
         {},
@@ -148,6 +154,7 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
         both(ssh_says("node1", "nvidia-smi -L | wc -l"), ssh_says("node0", "nvidia-smi -L | wc -l")),
         ("3", "4"),
     ),
+    "half-duplex": ({}, says("node1", "cat /sys/class/net/enp99s0/duplex"), "half"),
     "host-off": ({}, connects("node0", "node1", 22, 6), "EHOSTUNREACH"),
     "ifname-absent": (
         {},
@@ -159,6 +166,7 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
     "loss-ssh": ({"percent": 30}, says("node1", HALF_LOST), lambda seen, _: 5 < float(seen) < 95),
     "low-memlock": ({}, ssh_says("node1", "ulimit -l"), "64"),
     "low-nofile": ({}, ssh_says("node1", "ulimit -n"), "64"),
+    "mtu": ({"size_bytes": 1400}, says("node1", "cat /sys/class/net/enp99s0/mtu"), "1400"),
     "mtu-blackhole": ({}, says("node0", PINGS), "0\n1"),
     "mtu-blackhole-after-login": ({}, both(ssh_says("node1"), ssh_says("node1", LARGE, 2)), ("in", "hangs")),
     "mtu-blackhole-ssh": ({}, ssh_says("node1", patience_s=2), "hangs"),
@@ -201,7 +209,19 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
         both(connects("node1", "node0", 29500), lambda lab: lab.listening("node0", 29500)),
         ("open", True),
     ),
+    "rdma": (
+        {"kind": "roce", "changes": {"mlx5_1/ports/1/state": "1: DOWN"}},
+        says("node1", "cat /sys/class/infiniband/*/ports/1/state; ls /sys/class/net | grep -c eth"),
+        "4: ACTIVE\n1: DOWN\n2",
+    ),
+    "rdma-counters": (
+        {},
+        says("node1", "cat /sys/class/infiniband/mlx5_1/ports/1/counters/symbol_error"),
+        lambda seen, before: seen.isdigit() and before == "",
+    ),
+    "short-backlog": ({"host": "node1"}, says("node1", "cat /proc/sys/net/core/somaxconn"), "12"),
     "slow-nic": ({}, says("node1", "tc qdisc show dev enp99s0 | grep -o 'rate [^ ]*'"), "rate 100Mbit"),
+    "small-buffers": ({}, says("node1", "cat /proc/sys/net/ipv4/tcp_wmem | cut -f 3"), "212992"),
     "small-shm": ({}, says("node1", "df --output=size /dev/shm | tail -n 1"), "64"),
     "ssh-dropped": ({}, inner_ssh(), "ssh: connect to host 10.0.0.11 port 22: Connection timed out"),
     "ssh-key-changed": ({}, inner_ssh(), "Host key verification failed."),

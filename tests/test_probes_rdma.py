@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ringup.facts import Gid, Node
+import pytest
+
+from ringup.facts import Gid, Node, Verbs, risen
 from ringup.nccl import network
 from ringup.nccl.network import Known
+from tests.rdma_tree import tree
 from tests.test_probes import ask, request_of
 
 IB_GID = "fe80:0000:0000:0000:1070:fd03:0011:aa01"
@@ -95,3 +98,100 @@ def test_files_that_say_nonsense_spoil_no_other_fact(tmp_path: Path) -> None:
     port(folder, 1, "", "", "fast", ("not a gid", "", ""))
     node = ask(request_of(root=str(tmp_path)), parts=("rdma", "network"))
     assert node.interfaces and "rdma_ports" in node.unknown
+
+
+# Trees as a kernel shows them, whole.
+
+
+def tree_of(root: Path, kind: str, **changes: str) -> Node:
+    """The node with such devices; of port 1 of the first one (`mlx5_0`) some files say something else."""
+    made = tree(kind, {"eth2": "10.2.0.10", "eth3": "10.3.0.10"})
+    made.changed({f"mlx5_0/{path.replace('__', '/')}": text for path, text in changes.items()}).write(root)
+    return ask(request_of(root=str(root)), parts=("rdma", "counters"))
+
+
+def test_an_infiniband_port_tells_its_manager_lanes_partitions_and_board(tmp_path: Path) -> None:
+    port = tree_of(tmp_path, "ib", ports__1__pkeys__1="0x7fff").rdma_ports[0]
+    assert (port.sm_lid, port.width, port.pkeys) == (6, 4, (0xFFFF, 0x7FFF))
+    assert (port.driver, port.firmware, port.hca_type) == ("mlx5_core", "20.31.1014", "MT4123")
+    assert (port.board_id, port.node_type, port.traffic_class) == ("MT_0000000222", "CA", None)
+
+
+def test_a_key_in_the_middle_of_the_table_that_is_empty_keeps_its_place(tmp_path: Path) -> None:
+    port = tree_of(tmp_path, "ib", ports__1__pkeys__2="0x8001").rdma_ports[0]
+    assert port.pkeys == (0xFFFF, 0, 0x8001)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("Global tclass=106", 106), ("106", 106), ("0", 0), ("-1", None), ("tclass=-1", None)]
+)
+def test_a_traffic_class_is_read_in_every_form_of_the_driver(
+    tmp_path: Path, text: str, value: int | None
+) -> None:
+    node = tree_of(tmp_path, "roce", tc__1__traffic_class=text)
+    assert [p.traffic_class for p in node.rdma_ports] == [value, None]
+
+
+def test_roce_has_no_partitions_and_efa_no_link_layer(tmp_path: Path) -> None:
+    assert {p.pkeys for p in tree_of(tmp_path / "a", "roce").rdma_ports} == {()}
+    ports = tree_of(tmp_path / "b", "efa").rdma_ports
+    assert [(p.driver, p.link_layer, p.node_type) for p in ports] == [
+        ("efa", "Unspecified", "unspecified")
+    ] * 2
+
+
+def test_what_a_port_s_interface_trusts_is_read_where_the_driver_tells(tmp_path: Path) -> None:
+    qos = tmp_path / "sys/class/net/eth2/qos"
+    qos.mkdir(parents=True)
+    (qos / "trust").write_text("dscp\n")
+    assert [p.trust for p in tree_of(tmp_path, "roce").rdma_ports] == ["dscp", ""]
+
+
+def test_a_node_without_adapter_is_not_asked_for_a_library(tmp_path: Path) -> None:
+    (tmp_path / "sys/class").mkdir(parents=True)
+    assert asked(tmp_path).verbs == Verbs()
+
+
+def test_the_library_with_its_drivers_and_the_kernel_modules_are_found(tmp_path: Path) -> None:
+    folder = tmp_path / "usr/lib/x86_64-linux-gnu"
+    (folder / "libibverbs").mkdir(parents=True)
+    (folder / "libibverbs.so.1").write_text("")
+    (folder / "libibverbs/libmlx5-rdmav34.so").write_text("")
+    for module in ("mlx5_ib", "ib_uverbs"):
+        (tmp_path / "sys/module" / module).mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/drivers/mlx5_core/0000:2e:00.0").mkdir(parents=True)
+    found = tree_of(tmp_path, "ib").verbs
+    assert found.library == f"{folder}/libibverbs.so.1" and not found.error and found.has_char_devices
+    assert (found.providers, found.bound) == (("mlx5",), ("0000:2e:00.0",))
+    assert set(found.modules) == {"mlx5_ib", "ib_uverbs"}
+
+
+def test_a_library_that_is_not_there_is_told_with_the_loader_s_words(tmp_path: Path) -> None:
+    found = tree_of(tmp_path, "ib").verbs
+    assert (found.library, found.error) == ("", "libibverbs.so.1: cannot open shared object file")
+
+
+def test_counters_above_zero_are_totals_and_what_grows_has_risen(tmp_path: Path) -> None:
+    before = tree_of(tmp_path, "ib", ports__1__counters__symbol_error="7").counters
+    assert {c.of: dict(c.totals) for c in before if c.of.startswith("rdma:")} == {
+        "rdma:mlx5_0:1": {"symbol_error": 7},
+        "rdma:mlx5_1:1": {},
+    }
+    (tmp_path / "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error").write_text("19\n")
+    after = ask(request_of(root=str(tmp_path)), parts=("counters",)).counters
+    rises = {r.of: dict(r.by) for r in risen(before, after)}
+    assert rises["rdma:mlx5_0:1"] == {"symbol_error": 12} and rises["rdma:mlx5_1:1"] == {}
+
+
+def test_an_interface_s_errors_and_dropped_connections_are_counted(tmp_path: Path) -> None:
+    statistics = tmp_path / "sys/class/net/eth2/statistics"
+    statistics.mkdir(parents=True)
+    (statistics / "rx_crc_errors").write_text("3\n")
+    (statistics / "rx_dropped").write_text("900\n")
+    (statistics.parent / "carrier_changes").write_text("2\n")
+    (tmp_path / "proc/net").mkdir(parents=True)
+    head, row = "TcpExt: SyncookiesSent ListenOverflows ListenDrops", "TcpExt: 0 5 5"
+    (tmp_path / "proc/net/netstat").write_text(f"{head}\n{row}\nIpExt: InOctets\nIpExt: 1\n")
+    found = {c.of: dict(c.totals) for c in ask(request_of(root=str(tmp_path)), parts=("counters",)).counters}
+    assert found["interface:eth2"] == {"rx_crc_errors": 3, "carrier_changes": 2}
+    assert found["tcp"] == {"ListenOverflows": 5}

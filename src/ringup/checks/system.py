@@ -242,11 +242,12 @@ def open_files_too_low(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check(problems.MEMLOCK_TOO_LOW, reads=("limits", "interfaces"))
+@check(problems.MEMLOCK_TOO_LOW, reads=("limits", "interfaces"), uses=("rdma_ports",))
 def memlock_too_low(cluster: Cluster) -> Iterator[Finding]:
-    """Only where there is InfiniBand: sockets lock nothing."""
+    """Only where there is RDMA: sockets lock nothing."""
     for node in cluster.nodes:
-        rdma = any(i.kind == "infiniband" for i in node.interfaces)
+        ports = node.rdma_ports if "rdma_ports" not in node.unknown and cluster.job.backend != "gloo" else ()
+        rdma = any(i.kind == "infiniband" for i in node.interfaces) or any(p.state == "ACTIVE" for p in ports)
         if rdma and node.limits.memlock_bytes < 64 * MIB:
             yield Finding(
                 node.name,

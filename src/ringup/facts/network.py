@@ -45,7 +45,7 @@ class Interface:
     addresses: tuple[Address, ...] = ()
     rp_filter: int = 0
     duplex: str = ""
-    """ "full" or "half", "" where the kernel has none."""
+    """ "full", "half" or "unknown" as the kernel has it, "" where it has none."""
     arp_ignore: int = 0
     arp_announce: int = 0
 

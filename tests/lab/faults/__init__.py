@@ -1,6 +1,18 @@
 """Faults by name: what real clusters do to a job, each with its undo."""
 
-from . import firewall, gpu, links, names, node, software, ssh
+from . import firewall, gpu, kernel, links, names, node, rdma, software, ssh
 from .base import FAULTS, Fault
 
-__all__ = ["FAULTS", "Fault", "firewall", "gpu", "links", "names", "node", "software", "ssh"]
+__all__ = [
+    "FAULTS",
+    "Fault",
+    "firewall",
+    "gpu",
+    "kernel",
+    "links",
+    "names",
+    "node",
+    "rdma",
+    "software",
+    "ssh",
+]

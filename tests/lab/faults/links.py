@@ -94,6 +94,15 @@ def loss_ssh(lab: Lab, host: str = "node1", percent: int = 20) -> Iterator[None]
         yield
 
 
+@fault("mtu")
+def mtu(lab: Lab, host: str = "node1", nic: str | None = None, size_bytes: int = 1500) -> Iterator[None]:
+    """A card's MTU is 1500, whatever the others' is."""
+    port = card(lab, host, nic)
+    set_to = f"ip link set dev {port.name} mtu"
+    with done_and_undone(lab, host, f"{set_to} {size_bytes}", f"{set_to} {port.mtu_bytes}"):
+        yield
+
+
 @fault("mtu-blackhole")
 def mtu_blackhole(
     lab: Lab, host: str = "node1", nic: str | None = None, size_bytes: int = 1400

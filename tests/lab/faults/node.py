@@ -94,12 +94,17 @@ def full_tmp(lab: Lab, host: str = "node1") -> Iterator[None]:
         yield
 
 
+def sshd_of(lab: Lab, host: str) -> int:
+    """The process id of a host's sshd out here."""
+    own = lab.host(host)
+    number = int(Path(f"/proc/{own.pid}/root/run/sshd.pid").read_text())
+    return next(p.pid for p in lab.everything(own) if p.host_pid == number)
+
+
 @contextlib.contextmanager
 def _limited(lab: Lab, host: str, kind: int, value: int) -> Iterator[None]:
     """A soft limit of sshd, and so of every session that it starts from now on."""
-    own = lab.host(host)
-    number = int(Path(f"/proc/{own.pid}/root/run/sshd.pid").read_text())
-    sshd = next(p.pid for p in lab.everything(own) if p.host_pid == number)
+    sshd = sshd_of(lab, host)
     before = resource.prlimit(sshd, kind)
     # The hard limit stays: to raise it again needs CAP_SYS_RESOURCE, which root in a container lacks.
     resource.prlimit(sshd, kind, (value, before[1]))
