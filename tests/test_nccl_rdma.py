@@ -191,3 +191,51 @@ def test_an_index_the_port_does_not_have_is_said() -> None:
         port("m", layer="Ethernet", gids=(LOCAL1, V4_2)), {"NCCL_IB_GID_INDEX": "7"}, MIDDLE
     )
     assert made.index == 7 and "does not have" in made.because
+
+
+# Fused on request.
+
+
+def named(version: tuple[int, ...] = MIDDLE, near: str = "", **env: str) -> list[str]:
+    """Devices of four cards, all `near` to each other ("" is not known)."""
+    cards = [port(f"mlx5_{n}", bus_id=f"0000:{n + 1}0:00.0", guid=f"{n}") for n in range(4)]
+    made = rdma.ports(cards, env, version, near=(lambda a, b: near) if near else None)
+    return [d.name for d in made.devices]
+
+
+ALONE = ["mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"]
+
+
+def test_devices_named_together_become_one_from_2_24_on() -> None:
+    value = "mlx5_0,mlx5_2;mlx5_3"
+    assert named(NCCL_NET_FORCE_MERGE=value) == ["mlx5_0+mlx5_2", "mlx5_1:1", "mlx5_3:1"]
+    assert named(OLD, NCCL_NET_FORCE_MERGE=value) == ALONE
+    assert named(NCCL_NET_FORCE_MERGE=value, NCCL_IB_MERGE_NICS="0") == ALONE
+
+
+def test_names_to_merge_are_exact_and_one_that_is_missing_is_refused() -> None:
+    ports = [port("mlx5_1", bus_id="0000:10:00.0"), port("mlx5_10", bus_id="0000:20:00.0")]
+    made = rdma.ports(ports, {"NCCL_NET_FORCE_MERGE": "mlx5_1,mlx5_7"}, MIDDLE)
+    assert [d.name for d in made.devices] == ["mlx5_1:1", "mlx5_10:1"]
+    assert "1 of the 2 devices" in made.doubts[0]
+
+
+@pytest.mark.parametrize(
+    ("level", "near", "count"),
+    [("PIX", "PIX", 1), ("PIX", "PXB", 4), ("PXB", "PIX", 1), ("SYS", "NODE", 1), ("LOC", "PIX", 4)],
+)
+def test_a_merge_level_fuses_what_is_as_near(level: str, near: str, count: int) -> None:
+    assert len(named(near=near, NCCL_NET_MERGE_LEVEL=level)) == count
+
+
+def test_no_more_than_four_ports_become_one() -> None:
+    cards = [port(f"mlx5_{n}", bus_id=f"0000:{n + 1}0:00.0", guid=f"{n}") for n in range(6)]
+    made = rdma.ports(cards, {"NCCL_NET_MERGE_LEVEL": "SYS"}, MIDDLE, near=lambda a, b: "PIX")
+    assert [len(d.ports) for d in made.devices] == [4, 2]
+
+
+def test_a_merge_level_without_a_tree_is_doubted() -> None:
+    cards = [port("mlx5_0", bus_id="0000:10:00.0"), port("mlx5_1", bus_id="0000:20:00.0")]
+    made = rdma.ports(cards, {"NCCL_NET_MERGE_LEVEL": "PIX"}, MIDDLE)
+    assert len(made.devices) == 2 and "not known" in made.doubts[0]
+    assert "no level" in rdma.ports(cards, {"NCCL_NET_MERGE_LEVEL": "NEAR"}, MIDDLE).doubts[0]

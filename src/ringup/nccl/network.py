@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from ringup.facts import Node, RdmaPort
-from ringup.nccl import choice, gids, names, plugins, rdma, topology, traps
+from ringup.nccl import choice, gids, names, pci, plugins, rdma, topology, traps
 from ringup.nccl.choice import Choice
 from ringup.nccl.known import Known, Notes, Prediction
 from ringup.nccl.used import devices_used
@@ -187,7 +187,11 @@ def _verbs(known: Known, environment: Mapping[str, str], notes: Notes) -> rdma.P
         notes.because.append(f"no libibverbs: NCCL falls back to sockets ({node.verbs.error})")
         return rdma.Ports()
     made = rdma.ports(
-        node.rdma_ports, environment, known.version, in_library_order=known.devices_in_library_order
+        node.rdma_ports,
+        environment,
+        known.version,
+        in_library_order=known.devices_in_library_order,
+        near=pci.nearness(node),
     )
     notes.because += made.because
     notes.doubts += made.doubts

@@ -8,7 +8,7 @@ a link's maximum, a CPU per NUMA node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from ringup.facts import Gpu, Node, PciDevice, RdmaPort
@@ -69,6 +69,17 @@ def matrix(node: Node) -> Matrix:
             for name, card in cards.items()
         }
     )
+
+
+def nearness(node: Node) -> Callable[[RdmaPort, RdmaPort], str]:
+    """What lies between two ports of this node, "" where one is not on its tree."""
+    cards = cards_of(node)
+
+    def between(one: RdmaPort, other: RdmaPort) -> str:
+        first, second = cards.get(one.device), cards.get(other.device)
+        return distance(first, second) if first and second else ""
+
+    return between
 
 
 def has_gpudirect(node: Node) -> bool:

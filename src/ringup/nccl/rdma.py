@@ -1,5 +1,5 @@
 """
-Which RDMA ports NCCL takes, in which order, and which it fuses.
+Which RDMA ports NCCL takes, and in which order; fuse.py tells which become one device.
 
 NCCL `ncclIbInit` / `ncclIbInitDevices` (src/transport/net_ib.cc, from 2.28 src/transport/net_ib/).
 """
@@ -13,33 +13,16 @@ from dataclasses import dataclass
 from ringup.facts import Node, RdmaPort
 from ringup.nccl import choice, names
 from ringup.nccl.choice import Version
+from ringup.nccl.fuse import FUSES_IN_VERBS, Device, Nearness, fused
+from ringup.nccl.numbers import number as number
 
 MOST_DEVICES_FROM: Version = (2, 18, 5)
 """From here on MAX_IB_DEVS is 32, before 16."""
-FUSES_IN_VERBS: tuple[Version, Version] = ((2, 20, 3), (2, 24, 0))
-"""The verbs transport itself fuses ports of one card, and its line says so; later the topology code does."""
 PCI_ORDER: Version = (2, 29, 7)
 """From here on devices are sorted by PCI address."""
 MUCH_SLOWER = 0.5
 """A port of at most this share of the fastest is another network: storage, management."""
 _PLACELESS = re.compile(r"[0-9a-f]+:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-
-
-@dataclass(frozen=True)
-class Device:
-    """One network device of NCCL's: a port, or several fused into one."""
-
-    ports: tuple[RdmaPort, ...]
-
-    @property
-    def name(self) -> str:
-        """`mlx5_1:1`, or `mlx5_0+mlx5_1` fused."""
-        return self.ports[0].name if len(self.ports) == 1 else "+".join(p.device for p in self.ports)
-
-    @property
-    def speed_mbit_s(self) -> float:
-        """Sum of its ports; NCCL computes it from the verbs' speed and width codes."""
-        return sum((p.rate_gbit_s or 0.0) * 1000 for p in self.ports)
 
 
 @dataclass(frozen=True)
@@ -55,26 +38,6 @@ class Ports:
     """Why the list may differ."""
     missing: tuple[str, ...] = ()
     """Facts that were not there."""
-
-
-def number(environment: Mapping[str, str], name: str, default: int) -> int:
-    """
-    A variable as NCCL's NCCL_PARAM reads it: strtoll with base 0, so text that is no number is 0.
-
-    >>> number({"A": "0x2"}, "A", 5), number({"A": "true"}, "A", 5), number({"A": ""}, "A", 5)
-    (2, 0, 5)
-    """
-    text = environment.get(name, "")
-    if not text:
-        return default
-    match = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|\d+)", text)
-    if not match:
-        return 0
-    digits = match[2][:20]
-    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits.startswith("0") else 10
-    kept = re.match("[0-7]*", digits)[0] if base == 8 else digits  # type: ignore[index]
-    value = int(kept or "0", base)
-    return -value if match[1] == "-" else value
 
 
 def is_disabled(environment: Mapping[str, str]) -> bool:
@@ -98,8 +61,13 @@ def ports(
     version: Version,
     *,
     in_library_order: bool = True,
+    near: Nearness | None = None,
 ) -> Ports:
-    """The ports NCCL takes of all a node has; `in_library_order` tells whether their order is libibverbs'."""
+    """
+    The ports NCCL takes of all a node has.
+
+    `in_library_order` tells whether their order is libibverbs', `near` what lies between two of them.
+    """
     accepted = hca_filter(environment, version)
     value = environment.get("NCCL_IB_HCA", "")
     taken: list[RdmaPort] = []
@@ -125,8 +93,8 @@ def ports(
         because.append(f"only the first {most_devices(version)} devices count")
         taken = taken[: most_devices(version)]
     taken = _ordered(taken, environment, version, in_library_order, because, doubts)
-    fused = _fused(taken, environment, version, because, doubts)
-    return Ports(tuple(taken), fused, tuple(because), tuple(doubts), tuple(missing))
+    devices = fused(taken, environment, version, near, because, doubts)
+    return Ports(tuple(taken), devices, tuple(because), tuple(doubts), tuple(missing))
 
 
 def is_asked(node: Node, env: Mapping[str, str]) -> bool:
@@ -198,65 +166,6 @@ def bus_number(bus_id: str) -> int:
     True
     """
     return int(re.sub(r"[^0-9a-f]", "", bus_id.lower()) or "0", 16)
-
-
-def card(port: RdmaPort, environment: Mapping[str, str]) -> str:
-    """
-    What all ports of one card share, "" where that cannot be told.
-
-    The PCI address without the function digit (virtual functions merged unless NCCL_IB_MERGE_VFS=0),
-    else all but the last digit of the port's own GUID.
-    """
-    if _PLACELESS.fullmatch(port.bus_id):
-        head = port.bus_id[:-1]
-        return f"{head[:-3]}00." if number(environment, "NCCL_IB_MERGE_VFS", 1) else head
-    default = next((g.gid for g in port.gids if g.index == 0 and g.gid.startswith("fe80::")), "")
-    return f"guid {default[:-1]}" if len(default) > 12 else ""
-
-
-def _fused(
-    taken: list[RdmaPort],
-    environment: Mapping[str, str],
-    version: Version,
-    because: list[str],
-    doubts: list[str],
-) -> tuple[Device, ...]:
-    """Ports of one card and link layer as one device, as this version does it by default."""
-    first, last = FUSES_IN_VERBS
-    per_card = 0
-    if first <= version < last:
-        per_card = 2 if number(environment, "NCCL_IB_MERGE_NICS", 1) else 0
-    elif version >= last:
-        level = environment.get("NCCL_NET_MERGE_LEVEL", "") or "PORT"
-        per_card = 4 if level != "LOC" and number(environment, "NCCL_IB_MERGE_NICS", 1) else 0
-        if level not in ("LOC", "PORT") or environment.get("NCCL_NET_FORCE_MERGE"):
-            doubts.append(
-                "NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE fuse devices in ways not followed here"
-            )
-    made: list[Device] = []
-    for port in taken:
-        same = card(port, environment)
-        found = next(
-            (
-                n
-                for n, d in enumerate(made)
-                if _together(d, port, same, environment) and len(d.ports) < per_card
-            ),
-            None,
-        )
-        if not same or found is None:
-            made.append(Device((port,)))
-            continue
-        made[found] = Device((*made[found].ports, port))
-        because.append(f"{made[found].name} are ports of one card: NCCL fuses them into one device")
-        if not port.bus_id:
-            doubts.append(f"that {made[found].name} share a card is a guess from their GUIDs")
-    return tuple(made)
-
-
-def _together(device: Device, port: RdmaPort, same: str, environment: Mapping[str, str]) -> bool:
-    one = device.ports[0]
-    return card(one, environment) == same and one.guid == port.guid and one.link_layer == port.link_layer
 
 
 def shown(port: RdmaPort) -> str:
