@@ -209,9 +209,10 @@ FIRES["gpudirect-module-missing"] = lambda: c.cluster(
     machine(0, rdma_ports=PORTS), machine(1, rdma_ports=PORTS, gpu_driver=CLOSED)
 )
 QUIET["gpudirect-module-missing"] = all_of(rdma_ports=PORTS, gpu_driver=replace(DRIVER, peer_memory=""))
-FIRES["acs-enabled"] = cluster(**pci(BUSES[1], iommu_group=77))
+OVER_PCI = {"gpu_links": (GpuLink(0, 1, "OK", "PIX"),)}
+FIRES["acs-enabled"] = cluster(**pci(BUSES[1], iommu_group=77), **OVER_PCI)
 QUIET["acs-enabled"] = cluster(**pci(BUSES[1], iommu_group=77), virtual_machine="QEMU Standard PC")
-FIRES["iommu-translating"] = cluster(**pci(BUSES[1], iommu_type="DMA-FQ"))
+FIRES["iommu-translating"] = cluster(**pci(BUSES[1], iommu_type="DMA-FQ"), **OVER_PCI)
 QUIET["iommu-translating"] = cluster(**pci(BUSES[1], iommu_type="DMA-FQ"), virtual_machine="QEMU Standard PC")
 
 OLD = Interpreter("/opt/venv/bin/python", "3.11.7", "2.7.1", "12.8", "2.26.2", "2.3.1")

@@ -239,6 +239,12 @@ def test_rows_that_are_none_are_skipped() -> None:
     assert [g.name for g in parse.parse_gpus(lines, ["index", "name"])] == ["NVIDIA L4"]
 
 
+def test_a_gpu_none_of_whose_links_is_up_has_an_inactive_one() -> None:
+    said = "NVML: Unable to retrieve NvLink information as all links are inActive"
+    lines = ["GPU 0: NVIDIA A100 (UUID: GPU-a)", said, "GPU 1: NVIDIA L40S (UUID: GPU-b)"]
+    assert {k: v[0].gbyte_s for k, v in parse.parse_nvlinks(lines).items()} == {0: 0.0}
+
+
 def test_a_process_is_told_with_its_gpu() -> None:
     found = parse.parse_processes(
         ["GPU-1, 77, 500, a, b", "GPU-9, 1, 1, x", "No running"], [Gpu(0, uuid="GPU-1")]

@@ -10,7 +10,7 @@ from ringup.checks.gpu import known, on
 from ringup.facts import Cluster, Node, PciDevice
 from ringup.nccl import pci
 from ringup.reachability import few
-from ringup.rules import Finding, Fix, Skipped, check
+from ringup.rules import Finding, Fix, Severity, Skipped, check
 from ringup.units import printable
 
 CORRECTABLE_PER_MIN = 10.0
@@ -56,7 +56,7 @@ def same_elsewhere(cluster: Cluster, node: Node, device: PciDevice) -> list[PciD
     ]
 
 
-@check("pcie-link-degraded", reads=("pci",), uses=("gpus",), severity="warning")
+@check("pcie-link-degraded", reads=("pci",), uses=("gpus", "virtual_machine"), severity="warning")
 def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
     """
     A GPU's, network card's or switch's PCI Express link runs narrower or slower than both of its ends can.
@@ -71,7 +71,8 @@ def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
         for device in node.pci:
             if not has_own_link(device):
                 continue
-            wide, fast = best_link(device, by_bus)
+            # A virtual machine's ports say what they like; only peers count there.
+            wide, fast = (0, 0.0) if is_virtual(node) else best_link(device, by_bus)
             peers = same_elsewhere(cluster, node, device)
             wide = max([wide, *(d.link_width or 0 for d in peers)])
             narrow = 0 < (device.link_width or 0) < wide
@@ -91,6 +92,17 @@ def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
                     commands=(on(node, "sudo", "lspci", "-vvs", shlex.quote(device.bus_id)),),
                 ),
             )
+
+
+def is_virtual(node: Node) -> bool:
+    return known(node, "virtual_machine") and bool(node.virtual_machine)
+
+
+def bus_matters(node: Node) -> Severity:
+    """A warning where data goes over the bus: RDMA devices, or GPUs that NVLink does not join."""
+    cards = known(node, "rdma_ports") and any(p.state == "ACTIVE" for p in node.rdma_ports)
+    paths = [link.path for link in node.gpu_links] if known(node, "gpu_links") else [""]
+    return "warning" if cards or any(not path.startswith("NV") for path in paths) else "note"
 
 
 def best_link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[int, float]:
@@ -213,7 +225,7 @@ def peers_of_interest(node: Node) -> list[PciDevice]:
 @check(
     problems.ACS_ENABLED,
     reads=("pci",),
-    uses=("virtual_machine", "boot_options", "rdma_ports"),
+    uses=("virtual_machine", "boot_options", "rdma_ports", "gpu_links"),
 )
 def acs_enabled(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
@@ -222,7 +234,7 @@ def acs_enabled(cluster: Cluster) -> Iterator[Finding | Skipped]:
     (pci_acs_path_enabled in drivers/iommu/iommu.c.)  In a virtual machine it cannot be off and is not judged.
     """
     for node in cluster.nodes:
-        if known(node, "virtual_machine") and node.virtual_machine:
+        if is_virtual(node):
             continue
         pairs = below_one_switch(peers_of_interest(node))
         if not pairs:
@@ -248,7 +260,7 @@ def acs_enabled(cluster: Cluster) -> Iterator[Finding | Skipped]:
                 f"{one.iommu_group} and {other.iommu_group}",
                 wanted="one group: no ACS on the switch's ports",
                 node=node.name,
-                severity="warning",
+                severity=bus_matters(node),
                 fix=Fix(
                     "ACS off on these bridges (until the next boot), or in the BIOS", commands=tuple(commands)
                 ),
@@ -268,7 +280,7 @@ def below_one_switch(devices: list[PciDevice]) -> list[tuple[PciDevice, PciDevic
 @check(
     "iommu-translating",
     reads=("pci", "machine"),
-    uses=("virtual_machine", "boot_options", "rdma_ports"),
+    uses=("virtual_machine", "boot_options", "rdma_ports", "gpu_links"),
     severity="warning",
 )
 def iommu_translating(cluster: Cluster) -> Iterator[Finding]:
@@ -281,9 +293,8 @@ def iommu_translating(cluster: Cluster) -> Iterator[Finding]:
     Fix: `iommu=pt` on the kernel's command line (or the IOMMU off in the BIOS), then reboot.
     """
     for node in cluster.nodes:
-        virtual = known(node, "virtual_machine") and node.virtual_machine
         # On other architectures than x86 that is how they work.
-        if virtual or node.machine != "x86_64":
+        if is_virtual(node) or node.machine != "x86_64":
             continue
         devices = peers_of_interest(node)
         translated = [d for d in devices if d.iommu_type.startswith("DMA")]
@@ -295,6 +306,7 @@ def iommu_translating(cluster: Cluster) -> Iterator[Finding]:
                 + (f"; booted with {printable(options, 120)}" if options else ""),
                 wanted="type identity",
                 node=node.name,
+                severity=bus_matters(node),
                 fix=Fix(
                     "iommu=pt for the kernel, then reboot",
                     commands=(on(node, "sudo", "grubby", "--update-kernel=ALL", "--args=iommu=pt"),),

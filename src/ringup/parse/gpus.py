@@ -20,6 +20,7 @@ _TROUBLE = re.compile(
     r"\[?(GPU requires reset|GPU is lost|Unknown Error|Insufficient Permissions)\]?", re.IGNORECASE
 )
 _LINK = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|(<inactive>))")
+_ALL_INACTIVE = re.compile("all links are inActive")
 _ERRORS = re.compile(r"^\s*Link (\d+): (?:Replay|Recovery|CRC) Errors: (\d+)")
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(.*)")
 _SXID = re.compile(r"SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(.*)")
@@ -218,9 +219,11 @@ def parse_processes(lines: Iterable[str], gpus: Sequence[Gpu]) -> tuple[GpuProce
     return tuple(found)
 
 
-def parse_nvlinks(status: Iterable[str], errors: Iterable[str] = ()) -> dict[int, tuple[NvLink, ...]]:
+def parse_nvlinks(status: Sequence[str], errors: Iterable[str] = ()) -> dict[int, tuple[NvLink, ...]]:
     """
     GPU -> its links, from `nvidia-smi nvlink --status` and `nvidia-smi nvlink -e`.
+
+    Of a GPU all of whose links are inactive nvidia-smi lists none: one inactive link stands for them.
 
     >>> parse_nvlinks(["GPU 0: NVIDIA A100 (UUID: GPU-5a)", " Link 0: 25 GB/s", " Link 1: <inactive>"],
     ...     ["GPU 0: NVIDIA A100 (UUID: GPU-5a)", " Link 0: Replay Errors: 2", " Link 0: CRC Errors: 1"])
@@ -233,6 +236,8 @@ def parse_nvlinks(status: Iterable[str], errors: Iterable[str] = ()) -> dict[int
     for gpu, match in _of_gpus(status, _LINK):
         link = NvLink(int(match[1]), float(match[2] or 0.0), counted.get((gpu, int(match[1]))))
         found[gpu] = (*found.get(gpu, ()), link)[:64]
+    for gpu, _ in _of_gpus(status, _ALL_INACTIVE):
+        found.setdefault(gpu, (NvLink(0, 0.0),))
     return found
 
 
@@ -242,7 +247,7 @@ def _of_gpus(lines: Iterable[str], pattern: re.Pattern[str]) -> Iterable[tuple[i
         head = _GPU_LINE.match(line)
         if head:
             gpu = int(head[1][:6])
-        elif 0 <= gpu < MOST_GPUS and (match := pattern.match(line)):
+        elif 0 <= gpu < MOST_GPUS and (match := pattern.search(line)):
             yield gpu, match
 
 

@@ -105,6 +105,21 @@ def _old_driver(m: GpuMachine) -> None:
     m.write("proc/driver/nvidia/version", line)
 
 
+def _without_nvlink(m: GpuMachine) -> None:
+    m.says("matrix.txt", (m.smi / "matrix.txt").read_text().replace("NV18", "PIX"))
+
+
+def _acs(m: GpuMachine) -> None:
+    _without_nvlink(m)
+    m.set_group(GPUS[1], 77, "identity")
+
+
+def _iommu(m: GpuMachine) -> None:
+    _without_nvlink(m)
+    for k, bus in enumerate(GPUS):
+        m.set_group(bus, 10 * (k // 2), "DMA-FQ")
+
+
 CHANGES: dict[str, Callable[[GpuMachine], object]] = {
     "lost": _lost,
     "no-driver": lambda m: shutil.rmtree(m.root / "proc/driver/nvidia"),
@@ -128,8 +143,8 @@ CHANGES: dict[str, Callable[[GpuMachine], object]] = {
     "narrow": lambda m: m.set_pci(GPUS[1], current_link_width="8"),
     "slow-card": lambda m: m.set_pci("0000:1b:00.0", current_link_speed=GEN4),
     "bus-errors": lambda m: m.set_pci(GPUS[1], aer_dev_nonfatal="DLP 2\nUnsupReq 1\nTOTAL_ERR_NONFATAL 3"),
-    "acs": lambda m: m.set_group(GPUS[1], 77, "identity"),
-    "iommu": lambda m: [m.set_group(bus, 10 * (k // 2), "DMA-FQ") for k, bus in enumerate(GPUS)],
+    "acs": _acs,
+    "iommu": _iommu,
     "prohibited": lambda m: m.set_gpu(2, compute_mode="Prohibited"),
     "mig": lambda m: m.set_gpu(2, mig__mode__current="Enabled"),
     "less-power": lambda m: m.set_gpu(2, power__limit="350.00"),
