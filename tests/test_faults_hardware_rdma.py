@@ -119,7 +119,9 @@ SOCKETS = {
     "interface-errors": ("warning", "node1 enp99s0", "rx_crc_errors", "crc-errors", {}, ()),
     "slow-interface-chosen": ("warning", "node1 enp99s0", "half duplex", "half-duplex", {}, ()),
     "conntrack-nearly-full": ("warning", "node1 conntrack", "65530 of 65536", "conntrack-full", {}, ()),
-    "backlog-overflow": ("warning", "node0 somaxconn", "16 ranks", "short-backlog", {}, ("--hostfile", "/root/hosts")),
+    "backlog-overflow": (
+        "warning", "node0 somaxconn", "16 ranks", "short-backlog", {}, ("--hostfile", "/root/hosts")
+    ),
     "socket-buffers-small": ("note", "node1", "208 KiB", "small-buffers", {}, ("--link-gbit", "100")),
     "loopback-interface-chosen": (
         "error", "node1 NCCL_SOCKET_IFNAME", "lo", "ifname-absent",

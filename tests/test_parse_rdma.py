@@ -178,3 +178,39 @@ def test_no_mix_of_real_lines_breaks_a_parser(lines: list[str]) -> None:
 )
 def test_a_hostile_paste_costs_seconds_at_most(line: str) -> None:
     pasted.parse_pasted(line * (2_000_000 // len(line)))
+
+
+def test_ibstat_tells_board_firmware_and_manager_of_every_port() -> None:
+    for port in rdma.parse_ibstat(text("eight-hcas.txt"))[:8]:
+        assert (port.hca_type, port.firmware, port.sm_lid) == ("MT4123", "20.35.1012", 1)
+
+
+def test_ibv_devinfo_tells_the_mtu_the_port_negotiated_and_its_board() -> None:
+    first = rdma.parse_ibv_devinfo(text("roce.txt"))[0]
+    assert (first.active_mtu_bytes, first.firmware, first.board_id) == (4096, "22.36.1010", "MT_0000000359")
+
+
+def test_what_is_the_device_s_is_told_of_its_second_port_too() -> None:
+    whole = "CA 'mlx4_0'\n\tCA type: MT4099\n\tFirmware version: 2.42.5000\n\tNumber of ports: 2\n"
+    whole += "\tPort 1:\n\t\tState: Down\n\t\tSM lid: 4\n\tPort 2:\n\t\tState: Active\n"
+    first, second = rdma.parse_ibstat(whole)
+    assert (first.sm_lid, second.sm_lid) == (4, 0)
+    assert (second.hca_type, second.firmware) == ("MT4099", "2.42.5000")
+
+
+def test_ibstatus_tells_lanes_and_manager() -> None:
+    infiniband = [p for p in rdma.parse_ibstatus(text("hdr-node.txt")) if p.link_layer == "InfiniBand"]
+    assert infiniband and all(p.width == 4 and p.sm_lid for p in infiniband)
+
+
+def test_rdma_link_tells_both_lids() -> None:
+    line = "link mlx5_1/1 subnet_prefix fe80:0000:0000:0000 lid 9 sm_lid 6 lmc 0 state ACTIVE "
+    port = rdma.parse_rdma_link(line + "physical_state LINK_UP netdev ib0 \n")[0]
+    assert (port.lid, port.sm_lid, port.netdev) == (9, 6, "ib0")
+
+
+@pytest.mark.parametrize("value", ["", "(5)", "\x1b[2J", "4096" * 30, "x (y)"])
+def test_values_no_tool_prints_spoil_no_port(value: str) -> None:
+    whole = f"hca_id:\tmlx5_0\n\tfw_ver:\t{value}\n\t\tport:\t1\n\t\t\tactive_mtu:\t{value}\n"
+    for port in rdma.parse_ibv_devinfo(whole):
+        assert port.name == "mlx5_0:1" and len(port.firmware) <= 64 and "\x1b" not in port.firmware

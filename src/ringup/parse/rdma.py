@@ -11,9 +11,10 @@ import dataclasses
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from ringup.facts import Gid, RdmaPort
-from ringup.units import parse_rate_gbit_s
+from ringup.units import parse_rate_gbit_s, printable
 
 MOST_PORTS = 4096
 _NAME = r"[A-Za-z][\w.-]{0,62}"
@@ -24,6 +25,7 @@ _IBSTAT_CA = re.compile(rf"(?:^|\s)CA '({_NAME})'\s*$")
 _IBSTAT_PORT = re.compile(r"^\s+Port (\d{1,3}):\s*$")
 _DEVINFO_CA = re.compile(rf"^hca_id:\s+({_NAME})\s*$")
 _DEVINFO_PORT = re.compile(r"^\s+port:\s+(\d{1,3})\s*$")
+_LANES = re.compile(r"\((\d{1,2})X")
 _DEVICES_ROW = re.compile(rf"^\s+({_NAME})\s+([0-9a-f]{{16}})\s*$")
 _PAIR = re.compile(r"^\s+([A-Za-z_][\w ]*?):\s+(\S.*?)\s*$")
 _GID = re.compile(r"^\s+GID\[\s*(\d+)\]:\s+([0-9a-fA-F:.]+)(?:,\s*(.*?))?\s*$")
@@ -99,9 +101,23 @@ def _with(port: RdmaPort, key: str, value: str) -> RdmaPort:
         case "link layer":
             return dataclasses.replace(port, link_layer=value.split()[0])
         case "rate":
-            return dataclasses.replace(port, rate_gbit_s=_rate(value))
+            lanes = _LANES.search(value)
+            width = int(lanes[1]) if lanes else port.width
+            return dataclasses.replace(port, rate_gbit_s=_rate(value), width=width)
         case "base lid" | "port lid":
             return dataclasses.replace(port, lid=_whole(value))
+        case "sm lid":
+            return dataclasses.replace(port, sm_lid=_whole(value))
+        case "active mtu":
+            return dataclasses.replace(port, active_mtu_bytes=_whole(value.split()[0]))
+        case "active width":
+            return dataclasses.replace(port, width=_whole(value.split()[0].rstrip("xX")))
+        case "fw ver" | "firmware version":
+            return dataclasses.replace(port, firmware=printable(value, 64))
+        case "ca type":
+            return dataclasses.replace(port, hca_type=printable(value, 64))
+        case "board id":
+            return dataclasses.replace(port, board_id=printable(value, 64))
         case "system image guid" | "sys image guid":
             return dataclasses.replace(port, guid=_digits(value))
         case "default gid":
@@ -174,7 +190,7 @@ def _two_levels(text: str, device: re.Pattern[str], port: re.Pattern[str]) -> li
             continue
         elif match := port.match(line):
             whole = found[-1]
-            made = RdmaPort(whole.device, int(match[1]), guid=whole.guid)
+            made = _of_device(whole, int(match[1]))
             found[-1:] = [made] if whole.number == 0 else [whole, made]
         elif match := _GID.match(line):
             found[-1] = _with_gid(found[-1], int(match[1]), match[2], match[3] or "")
@@ -183,6 +199,18 @@ def _two_levels(text: str, device: re.Pattern[str], port: re.Pattern[str]) -> li
         else:
             inside = line[:1].isspace()
     return [dataclasses.replace(p, number=1) if p.number == 0 else p for p in found]
+
+
+def _of_device(whole: RdmaPort, number: int) -> RdmaPort:
+    """A port of that device, with what all of its ports share."""
+    return RdmaPort(
+        whole.device,
+        number,
+        guid=whole.guid,
+        firmware=whole.firmware,
+        hca_type=whole.hca_type,
+        board_id=whole.board_id,
+    )
 
 
 def _with_gid(port: RdmaPort, index: int, text: str, kind: str) -> RdmaPort:
@@ -227,11 +255,12 @@ def parse_rdma_link(text: str) -> list[RdmaPort]:
         if len(line) < 1000 and (match := _LINK.search(line)):
             words = match[3].split()
             layer = "InfiniBand" if "subnet_prefix" in words else "Ethernet" if match[6] else ""
-            lid = words[words.index("lid") + 1] if "lid" in words[:-1] else "0"
+            told = dict(pairwise(words))
             made = RdmaPort(
                 match[1], int(match[2]), state_of(match[4]), match[5], layer, netdev=match[6] or ""
             )
-            found.append(dataclasses.replace(made, lid=_whole(lid)))
+            lids = _whole(told.get("lid", "0")), _whole(told.get("sm_lid", "0"))
+            found.append(dataclasses.replace(made, lid=lids[0], sm_lid=lids[1]))
     return found
 
 
