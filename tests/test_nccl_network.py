@@ -213,7 +213,7 @@ def test_bandwidth_comes_before_distance() -> None:
 
 def test_with_gpudirect_the_path_stays_below_the_switch() -> None:
     text = (RECORDED / "hdr-topology.xml").read_text().replace('maxconn="262144" gdr="0"', 'gdr="1"')
-    assert topology.paths(parse_topology(text), three(), OLD)[0]["a"] == Way(12.0, "PIX")
+    assert topology.paths(parse_topology(text), three(), OLD)[0]["a"] == Way(12.0, "PIX", True)
 
 
 @pytest.mark.parametrize(
@@ -271,3 +271,25 @@ def test_a_device_the_dump_does_not_show_is_not_guessed() -> None:
     ports = (IB, replace(IB, device="mlx5_9"))
     made = network.predict(Known(node(*ports), OLD, topology=recorded_tree()), {})
     assert made.used == () and any("mlx5_9" in d for d in made.doubts)
+
+
+def direct(level: str, switch: bool = True) -> Way:
+    """The path to a card with GPUDirect, below the GPU's switch or only of the same processor."""
+    text = (RECORDED / "hdr-topology.xml").read_text().replace('gdr="0"', 'gdr="1"')
+    furthest = topology.gdr_level({"NCCL_NET_GDR_LEVEL": level})
+    found = topology.paths(parse_topology(text), three(), OLD, furthest)
+    return found[0]["a" if switch else "b"]
+
+
+@pytest.mark.parametrize(
+    ("level", "way"), [("", Way(12.0, "PIX", True)), ("LOC", Way(12.0, "PHB")), ("0", Way(12.0, "PHB"))]
+)
+def test_a_gdr_level_nearer_than_the_card_sends_the_path_by_way_of_the_cpu(level: str, way: Way) -> None:
+    assert direct(level) == way
+
+
+@pytest.mark.parametrize(
+    ("level", "used"), [("", False), ("PXB", False), ("PHB", True), ("3", True), ("SYS", True)]
+)
+def test_gpudirect_over_the_cpu_is_used_only_where_the_level_allows_it(level: str, used: bool) -> None:
+    assert direct(level, switch=False) == Way(24.0, "PHB", used)

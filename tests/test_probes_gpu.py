@@ -94,9 +94,9 @@ def test_nccl_would_build_one_element_a_switch(machine: GpuMachine) -> None:
     assert [way[-1].bus_id for _, way in tree.devices()][:4] == ["0000:17:00.0", *GPUS[:2], CARDS[0]]
     where = [Where(p.device, f"{p.device}/{p.bus_id}", 400_000) for p in ports]
     found = topology.paths(tree, where, (2, 27, 7))
-    assert found[0]["mlx5_0"] == topology.Path(48.0, "PIX")
+    assert found[0]["mlx5_0"] == topology.Path(48.0, "PIX", True)
     assert found[0]["mlx5_1"] == topology.Path(22.0, "SYS")
-    assert found[3]["mlx5_1"] == topology.Path(24.0, "PIX")
+    assert found[3]["mlx5_1"] == topology.Path(24.0, "PIX", True)
     assert pci.matrix(dataclasses.replace(node, rdma_ports=ports)).distance[2, "mlx5_1"] == "PIX"
 
 

@@ -21,6 +21,7 @@ def as_json(made: Prediction) -> dict[str, Any]:
         "interfaces": [printable(i) for i in made.interfaces],
         "oob": printable(made.oob) or None,
         "used": [{"gpu": u.gpu, "device": printable(u.device)} for u in made.used],
+        "gpudirect": sorted({u.gpu for u in made.used if u.gpudirect}),
         "bootstrap_line": printable(made.bootstrap_line) or None,
         "log_line": printable(made.log_line, 4000) or None,
         "because": [printable(b) for b in reasons(made)],

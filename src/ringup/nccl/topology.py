@@ -41,6 +41,8 @@ class Path:
 
     gbyte_s: float
     kind: str
+    gpudirect: bool = False
+    """Data goes past the CPU's memory: the log's `/GDRDMA`."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Use:
     gpu: int
     device: str
     because: str
+    gpudirect: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,27 +136,58 @@ class _Spot:
 
 
 def _between(
-    gpu: _Spot, card: _Spot, cpus: Sequence[Cpu], version: Version, direct: bool, speed: float
+    gpu: _Spot, card: _Spot, cpus: Sequence[Cpu], version: Version, furthest: str, speed: float
 ) -> Path:
-    """The path NCCL computes; `speed` in GB/s; without GPUDirect it goes by way of the GPU's CPU."""
+    """
+    The path NCCL computes; `speed` in GB/s.
+
+    `furthest` is the longest kind of path over which GPUDirect is used, "" for none; without it data
+    goes by way of the GPU's CPU.
+    """
+
+    def is_direct(kind: str) -> bool:
+        return bool(furthest) and ORDER.index(kind) <= ORDER.index(furthest)
+
     shared = 0
     for one, other in zip(gpu.way, card.way, strict=False):
         if one.bus_id != other.bus_id or one.index != other.index:
             break
         shared += 1
-    if shared and direct:
-        own, rest = gpu.way[shared:], card.way[shared:]
+    own, rest = gpu.way[shared:], card.way[shared:]
+    kind = "PIX" if len(own) + len(rest) <= 2 else "PXB"
+    if shared and is_direct(kind):
         rate = min([pci_gbyte_s(p) for p in (*own, *rest)] or [5000.0])
-        bridges = len(own) + len(rest) - 2
-        return Path(min(rate, speed), "PIX" if bridges <= 0 else "PXB")
+        return Path(min(rate, speed), kind, True)
     rate = min(gpu.to_cpu_gbyte_s, card.to_cpu_gbyte_s, speed)
     if gpu.cpu == card.cpu:
-        return Path(rate, "PHB")
-    return Path(min(rate, cpu_gbyte_s(cpus[gpu.cpu], version)), "SYS")
+        return Path(rate, "PHB", not shared and is_direct("PHB"))
+    return Path(min(rate, cpu_gbyte_s(cpus[gpu.cpu], version)), "SYS", is_direct("SYS"))
 
 
-def paths(topology: Topology, devices: Sequence[Where], version: Version) -> dict[int, dict[str, Path]]:
-    """GPU -> device's name -> path, devices in the tree's order; devices not in the tree are left out."""
+def gdr_level(environment: Mapping[str, str]) -> str:
+    """
+    NCCL_NET_GDR_LEVEL: how far from a GPU a device may be for GPUDirect RDMA.
+
+    Old numbers 0 to 4 as `ncclGetLevel` (src/graph/paths.cc) has them; PXB where it is unset or no level.
+
+    >>> gdr_level({"NCCL_NET_GDR_LEVEL": "3"}), gdr_level({})
+    ('PHB', 'PXB')
+    """
+    value = environment.get("NCCL_NET_GDR_LEVEL", "")
+    numbers = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
+    if value.isascii() and value.isdigit():
+        return numbers[min(int(value[:3]), 5)]
+    return value if value in ORDER else "PXB"
+
+
+def paths(
+    topology: Topology, devices: Sequence[Where], version: Version, level: str = "PXB"
+) -> dict[int, dict[str, Path]]:
+    """
+    GPU -> device's name -> path, devices in the tree's order; devices not in the tree are left out.
+
+    `level` is the longest kind of path for GPUDirect (`gdr_level`).
+    """
     flat = Topology(tuple(flattened(cpu) for cpu in topology.cpus))
     gpus: dict[int, tuple[_Spot, bool]] = {}
     cards: dict[str, tuple[_Spot, bool]] = {}
@@ -173,7 +207,12 @@ def paths(topology: Topology, devices: Sequence[Where], version: Version) -> dic
     for gpu, (spot, gpu_direct) in sorted(gpus.items()):
         found[gpu] = {
             w.name: _between(
-                spot, where, flat.cpus, version, gpu_direct and direct, (w.speed_mbit_s or 10000.0) / 8000
+                spot,
+                where,
+                flat.cpus,
+                version,
+                level if gpu_direct and direct else "",
+                (w.speed_mbit_s or 10000.0) / 8000,
             )
             for w, (where, direct) in located
         }
@@ -227,7 +266,7 @@ def choose(found: Mapping[int, Mapping[str, Path]], environment: Mapping[str, st
             continue
         sharing = [g for g, o in found.items() if _closest_to(near[0], g, o, found)]
         for name in _spread(gpu, near, sharing, environment, version):
-            uses.append(Use(gpu, name, _reason(name, options, near)))
+            uses.append(Use(gpu, name, _reason(name, options, near), options[name].gpudirect))
     if any(len(best(o)) > 1 for o in found.values()) and len(found) > 1:
         doubts.append("several GPUs share equally good devices: the ring search may pair them otherwise")
     if len(found) > 1 and any(o[n].kind in ("PHB", "SYS") for o in found.values() for n in best(o)):
@@ -264,6 +303,7 @@ def _spread(
 
 def _reason(name: str, options: Mapping[str, Path], near: list[str]) -> str:
     shown = ", ".join(f"{n} {p.gbyte_s:g} GB/s {p.kind}" for n, p in options.items())
+    shown += ", GPUDirect RDMA" if options[name].gpudirect else ""
     if len(options) == 1:
         return f"the only one ({shown})"
     if len(near) > 1:

@@ -15,11 +15,10 @@ def devices_used(
 ) -> tuple[topology.Use, ...]:
     """Which device each GPU uses, where the tree (or the matrix) tells enough."""
     gpus = sorted(way[-1].gpu for _, way in known.topology.devices() if way[-1].gpu is not None)
-    if gpus and len(devices) == 1:
-        return tuple(topology.Use(gpu, devices[0].name, "the only one") for gpu in gpus)
     with_rates = [_with_dump_speed(known.topology, d) for d in devices]
     if known.topology.cpus:
-        found = topology.paths(known.topology, with_rates, known.version)
+        level = topology.gdr_level(environment)
+        found = topology.paths(known.topology, with_rates, known.version, level)
     elif known.matrix.distance:
         found = topology.matrix_paths(known.matrix, with_rates)
         notes.doubts.append("nvidia-smi topo -m tells no PCI bandwidth: gen 4 x16 is assumed")
@@ -28,6 +27,8 @@ def devices_used(
             notes.because.append("which of them a GPU uses depends on the PCI tree (--topo FILE)")
         return ()
     lost = sorted({d.name for d in devices} - {n for options in found.values() for n in options})
+    if lost and gpus and len(devices) == 1:
+        return tuple(topology.Use(gpu, devices[0].name, "the only one") for gpu in gpus)
     if lost or not found:
         what = ", ".join(lost) or "GPUs"
         shown = "PCI tree" if known.is_live_tree else "topology given"
