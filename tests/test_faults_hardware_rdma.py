@@ -18,6 +18,7 @@ import pytest
 
 from ringup.units import show_bytes
 from tests.lab import Lab
+from tests.lab.faults import FAULTS
 from tests.lab.faults.rdma import CARDS
 from tests.rdma_tree import UNSET, hexadecimal
 
@@ -117,6 +118,7 @@ SOCKETS = {
     "same-address-on-two-nodes": ("warning", "ib0", "10.1.0.10", "duplicate-address", {"nic": "ib0"}, ()),
     "path-mtu-black-hole": ("warning", "node1 eth2", "large", "mtu-blackhole", {"nic": "eth2"}, ()),
     "interface-errors": ("warning", "node1 enp99s0", "rx_crc_errors", "crc-errors", {}, ()),
+    "mtu-differs": ("note", "node1 enp99s0", "1400 bytes", "mtu", {"size_bytes": 1400}, ()),
     "slow-interface-chosen": ("warning", "node1 enp99s0", "half duplex", "half-duplex", {}, ()),
     "conntrack-nearly-full": ("warning", "node1 conntrack", "65530 of 65536", "conntrack-full", {}, ()),
     "backlog-overflow": (
@@ -133,6 +135,12 @@ SOCKETS = {
     ),
 }  # fmt: skip
 """Rule -> severity, where, a word, and the fault of cards and kernels that makes it speak; no RDMA there."""
+
+
+EFA = ("efa-underneath", "node1 rdmap0s6:1")
+DOCKER = ("virtual-interface-chosen", {"node0 veth1a2b3c0", "node1 veth1a2b3c1"})
+TWINS = ("several-interfaces-one-subnet", "node1 enp99s0, enp100s0")
+"""Rules that need a lab of their own, and where they speak."""
 
 
 def checked(cluster: Lab, *words: str) -> dict[str, Any]:
@@ -204,7 +212,7 @@ def test_what_efa_loses_is_seen_though_its_port_is_active(shared_lab: Callable[.
     cluster.fault("rdma", host="node0", kind="efa")
     cluster.fault("rdma-counters", kind="efa", rising={"rdmap0s6/ports/1/hw_counters/rx_drops": 5})
     found = above_note(checked(cluster))
-    assert [(f["rule"], f["where"]) for f in found] == [("efa-underneath", "node1 rdmap0s6:1")]
+    assert [(f["rule"], f["where"]) for f in found] == [EFA]
 
 
 @pytest.mark.parametrize("rule", SOCKETS)
@@ -216,3 +224,16 @@ def test_a_fault_of_cards_or_kernel_is_named_once(shared_lab: Callable[..., Lab]
     assert [(f["rule"], f["severity"]) for f in found] == [(rule, severity)], found
     assert where in found[0]["where"]
     assert word in found[0]["found"]
+
+
+def test_the_cable_of_a_container_that_nccl_would_take_is_named(lab: Callable[..., Lab]) -> None:
+    found = above_note(checked(lab(hosts=2, docker0=True)))
+    assert ({f["rule"] for f in found}, {f["where"] for f in found}) == ({DOCKER[0]}, DOCKER[1])
+    assert all(f["worked_around_by"] for f in found)
+
+
+def test_two_cards_in_one_subnet_under_strict_filtering_are_named(lab: Callable[..., Lab]) -> None:
+    cluster = lab(hosts=2, **FAULTS["strict-twins"].wants)
+    assert above_note(checked(cluster)) == []
+    cluster.fault("strict-twins")
+    assert [(f["rule"], f["where"]) for f in above_note(checked(cluster))] == [TWINS]

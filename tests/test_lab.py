@@ -236,6 +236,7 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
     "ssh-refused": ({}, inner_ssh(), "ssh: connect to host 10.0.0.11 port 22: Connection refused"),
     "ssh-slow-shell": ({"delay_s": 60}, ssh_says("node1", patience_s=2), "hangs"),
     "stale-run": ({}, stale_ranks, [("orphan", "0")]),
+    "strict-twins": ({}, says("node1", "cat /proc/sys/net/ipv4/conf/enp100s0/rp_filter"), "1"),
     "torch-missing": ({}, python_says("node1", TORCH), "none None"),
     "torch-version": ({}, python_says("node1", TORCH), "2.6.0 2.6.0"),
     "venv-missing": ({}, both(says("node1", f"ls {sys.executable}"), says("node0", "echo ok")), ("", "ok")),

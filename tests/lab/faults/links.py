@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Iterator
 
 from ..cluster import Lab
-from ..wiring import TWO_CARDS
+from ..wiring import TWO_CARDS, Nic
 from .base import card, done_and_undone, fault, filtered, forget_neighbours
 from .names import named
 
 ARTICLE_002 = "90.91.33.64/24"
+TWINS = (Nic("enp99s0", "10.0.0.10/24"), Nic("enp100s0", "10.0.0.110/24"))
 
 
 @fault("article-002", net=ARTICLE_002)
@@ -161,6 +162,15 @@ def duplicate_address(
         forget_neighbours(lab)
         yield
     forget_neighbours(lab)
+
+
+@fault("strict-twins", nics=TWINS, mgmt="192.168.50.10/24", names="mgmt")
+def strict_twins(lab: Lab, host: str = "node1") -> Iterator[None]:
+    """A host with two cards in one subnet filters strictly by reverse path."""
+    files = " ".join(f"/proc/sys/net/ipv4/conf/{n}/rp_filter" for n in ("all", "enp99s0", "enp100s0"))
+    strict, loose = (f"echo {value} | tee {files} >/dev/null" for value in (1, 0))
+    with done_and_undone(lab, host, strict, loose):
+        yield
 
 
 @fault("asym-route", nics=TWO_CARDS)
