@@ -1,8 +1,8 @@
 """
 A machine with four H100s and two network cards, as files: what the kernel shows and what nvidia-smi says.
 
-    socket 0   16:01.0 - switch 17:00.0 - 18:00.0 GPU 19:00.0, 18:01.0 GPU 1a:00.0, 18:02.0 card 1b:00.0
-    socket 1   96:01.0 - switch 97:00.0 - 98:00.0 GPU 99:00.0, 98:01.0 GPU 9a:00.0, 98:02.0 card 9b:00.0
+    socket 0   16:01.0 - switch 17:00.0 - 18:00.0 GPU 19:00.0, 18:01.0 GPU 1a:00.0, 18:02.0 card 2e:00.0
+    socket 1   96:01.0 - switch 97:00.0 - 98:00.0 GPU 99:00.0, 98:01.0 GPU 9a:00.0, 98:02.0 card a8:00.0
 
 The tree follows Documentation/ABI/testing/sysfs-bus-pci and sysfs-bus-pci-devices-aer_stats, and what the
 driver itself writes below /proc/driver/nvidia.  Links are absolute, so it may be read where it stands.
@@ -24,7 +24,8 @@ DRIVER = (
 )
 GCC = "GCC version:  gcc version 11.4.0\n"
 GPUS = ("0000:19:00.0", "0000:1a:00.0", "0000:99:00.0", "0000:9a:00.0")
-CARDS = ("0000:1b:00.0", "0000:9b:00.0")
+CARDS = ("0000:2e:00.0", "0000:a8:00.0")
+"""Those of tests/rdma_tree.py, so that a machine can have both."""
 GEN5, GEN4 = "32.0 GT/s PCIe", "16.0 GT/s PCIe"
 
 
@@ -79,7 +80,7 @@ class GpuMachine:
         self._function((root, port), 0x060400, 0x8086, "pcieport", number, "")
         self._function((root, port, up), 0x060400, 0x1000, "pcieport", number, "")
         for k in range(3):
-            bridge, bus = f"0000:{down}:{k:02x}.0", f"0000:{first + k:02x}:00.0"
+            bridge, bus = f"0000:{down}:{k:02x}.0", f"0000:{first + k:02x}:00.0" if k < 2 else CARDS[number]
             self._function((root, port, up, bridge), 0x060400, 0x1000, "pcieport", number, "")
             kind = (0x030200, 0x10DE, "nvidia") if k < 2 else (0x020700, 0x15B3, "mlx5_core")
             self._function((root, port, up, bridge, bus), kind[0], kind[1], kind[2], number, str(10 * number))
@@ -113,6 +114,11 @@ class GpuMachine:
         (self.root / folder / "driver").symlink_to(drivers)
         if group:
             self.set_group(way[-1], int(group), "identity")
+
+    def move_card(self, number: int, root: str, port: str, numa: int) -> None:
+        """A network card sits below another root port."""
+        (self.root / "sys/bus/pci/devices" / CARDS[number]).unlink()
+        self._function((root, port, CARDS[number]), 0x020700, 0x15B3, "mlx5_core", numa, "99")
 
     def function(self, bus: str) -> Path:
         """The folder of a PCI function."""

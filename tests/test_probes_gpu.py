@@ -27,6 +27,7 @@ def machine(tmp_path: Path) -> GpuMachine:
 def asked(machine: GpuMachine, **options: Any) -> Node:
     path = f"{machine.root}/bin:{os.environ['PATH']}"
     env = {"PATH": path, **options.pop("env", {})}
+    options.setdefault("scale", 4.0)  # a busy machine is no fault of theirs
     return ask(request_of(root=str(machine.root)), parts=PARTS, env=env, **options)
 
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.gpu_machine import GEN4, GPUS, GpuMachine
+from tests.gpu_machine import CARDS, GEN4, GPUS, GpuMachine
 
 from ..cluster import Lab
 from .base import environment, fault
@@ -120,6 +120,14 @@ def _iommu(m: GpuMachine) -> None:
         m.set_group(bus, 10 * (k // 2), "DMA-FQ")
 
 
+def _closed_driver(m: GpuMachine) -> None:
+    text = (m.root / "proc/driver/nvidia/version").read_text()
+    m.write(
+        "proc/driver/nvidia/version", text.replace("Open Kernel Module for x86_64", "x86_64 Kernel Module")
+    )
+    shutil.rmtree(m.root / "sys/module/nvidia_peermem")
+
+
 CHANGES: dict[str, Callable[[GpuMachine], object]] = {
     "lost": _lost,
     "no-driver": lambda m: shutil.rmtree(m.root / "proc/driver/nvidia"),
@@ -141,7 +149,7 @@ CHANGES: dict[str, Callable[[GpuMachine], object]] = {
     "fabric": lambda m: m.set_gpu(0, fabric__state="In Progress", fabric__status="N/A"),
     "peers": lambda m: m.says("p2p.txt", (m.smi / "p2p.txt").read_text().replace("OK", "CNS", 1)),
     "narrow": lambda m: m.set_pci(GPUS[1], current_link_width="8"),
-    "slow-card": lambda m: m.set_pci("0000:1b:00.0", current_link_speed=GEN4),
+    "slow-card": lambda m: m.set_pci(CARDS[0], current_link_speed=GEN4),
     "bus-errors": lambda m: m.set_pci(GPUS[1], aer_dev_nonfatal="DLP 2\nUnsupReq 1\nTOTAL_ERR_NONFATAL 3"),
     "acs": _acs,
     "iommu": _iommu,
@@ -153,13 +161,19 @@ CHANGES: dict[str, Callable[[GpuMachine], object]] = {
 }
 """What can be wrong with a GPU machine."""
 
+WITH_CARDS: dict[str, Callable[[GpuMachine], object]] = {
+    "no-gpudirect": _closed_driver,
+    "far-card": lambda m: m.move_card(1, "pci0000:40", "0000:40:01.0", 0),
+}
+"""What can be wrong with one that has RDMA devices too (the fault `rdma`)."""
+
 
 @contextlib.contextmanager
 def spoilt(host: str, what: str) -> Iterator[None]:
-    """One of CHANGES on a host that plays a GPU machine."""
+    """One of CHANGES or WITH_CARDS on a host that plays a GPU machine."""
     made = machines[host]
     with _kept(made.root):
-        CHANGES[what](made)
+        {**CHANGES, **WITH_CARDS}[what](made)
         yield
 
 
