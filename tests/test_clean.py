@@ -394,3 +394,20 @@ def test_a_detached_run_is_no_leftover(lab: Any) -> None:
         assert done.returncode == 0 and "ended" not in done.stdout, done.stdout
         assert done.stdout.count("the guard of its run lives") >= 2
         assert all(before) and (run.of_the_job("node0"), run.of_the_job("node1")) == before
+
+
+def test_a_process_that_keeps_becoming_another_program_is_always_known_by_its_variables(
+    payload: Any, tmp_path: Path
+) -> None:
+    again = tmp_path / "again.sh"
+    again.write_text(f"exec /bin/sh {again}\n")
+    process = subprocess.Popen(["/bin/sh", str(again)], env={"RINGUP_RUN": "test-exec"})
+    try:
+        table = payload.processes.Table("")
+        wait_for(lambda: b"test-exec" in table.environ(process.pid), "its variables", 10)
+        for _ in range(2000):  # one plain reading in thirty finds nothing
+            assert b"test-exec" in table.environ(process.pid)
+            assert payload.tree.is_tagged(process.pid, "test-exec", "")
+    finally:
+        process.kill()
+        process.wait()

@@ -19,6 +19,7 @@ except ImportError:
 HZ = os.sysconf("SC_CLK_TCK")
 MOST_LISTENERS = 2000
 MOST_LEFTOVERS = 300
+EXEC_TRIES = 20  # a millisecond apart
 FD_SECONDS = 3.0
 MOST_BLOCKED = 50
 BLOCKED_S = 2.0
@@ -35,11 +36,9 @@ INITS = (
 """A process 1 that starts no jobs itself: what hangs directly under it has lost its parent."""
 
 LAUNCHERS = {
-    "torchrun": "torchrun",
-    "accelerate": "accelerate launch",
-    "deepspeed": "deepspeed",
-    "colossalai": "colossalai run",
-}
+    "torchrun": "torchrun", "accelerate": "accelerate launch", "deepspeed": "deepspeed",
+    "colossalai": "colossalai run", "llamafactory-cli": "llamafactory-cli",
+}  # fmt: skip
 MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torch.distributed.launch",
@@ -98,17 +97,23 @@ class Table:
     def environment(self, pid):
         """Variables of a process of ours, {} where they cannot be read."""
         if pid not in self.environments:
-            found = {}
-            if self.uids.get(pid) == self.uid:
-                try:
-                    for pair in read("%s/proc/%d/environ" % (self.root, pid), 1 << 20).split(b"\0"):
-                        name, equals, value = pair.partition(b"=")
-                        if equals:
-                            found[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
-                except OSError:
-                    pass
-            self.environments[pid] = found
+            pairs = self.environ(pid).split(b"\0") if self.uids.get(pid) == self.uid else []
+            text = [pair.decode("utf-8", "replace").partition("=") for pair in pairs if b"=" in pair]
+            self.environments[pid] = {name: value for name, _, value in text}
         return self.environments[pid]
+
+    def environ(self, pid):
+        """Looked at again while a process becomes another program: /proc shows none then."""
+        path = "%s/proc/%d/" % (self.root, pid)
+        for _ in range(EXEC_TRIES):
+            try:
+                data = read(path + "environ", 1 << 20)
+                if data or not os.readlink(path + "exe") or read(path + "cmdline", 1):
+                    return data or read(path + "environ", 1 << 20)
+            except OSError:  # threads of the kernel, and who is ending, have no program
+                return b""
+            select.select([], [], [], 0.001)
+        return b""
 
     def words(self, pid):
         try:
@@ -249,6 +254,9 @@ def rank_evidence(env, own):
         return "rank %s of %s, MASTER_ADDR=%s" % tuple(env[n][:60] for n in names)
     if env.get("TORCHELASTIC_RUN_ID") and env["TORCHELASTIC_RUN_ID"] != own.get("TORCHELASTIC_RUN_ID"):
         return "torchrun environment"
+    coordinator = env.get("JAX_COORDINATOR_ADDRESS")
+    if coordinator and coordinator != own.get("JAX_COORDINATOR_ADDRESS"):
+        return "JAX environment, coordinator %s" % coordinator[:60]
     return ""
 
 

@@ -24,6 +24,7 @@ GUARD = "ringup-guard"
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 LONGEST_ENVIRON_BYTES = 8 << 20
 LONGEST_COMMAND = 300
+EXEC_TRIES = 20  # looks a millisecond apart
 
 
 def prctl(option, value):
@@ -88,11 +89,37 @@ def environ(pid):
     except OSError:
         return {}
     found = {}
-    for entry in read("/proc/%d/environ" % pid, LONGEST_ENVIRON_BYTES).split(b"\0"):
+    for entry in raw_environ(pid).split(b"\0"):
         name, equals, value = entry.partition(b"=")
         if equals:
             found.setdefault(name, value)
     return found
+
+
+def raw_environ(pid):
+    """
+    The variables as they lie in memory.
+
+    While a process becomes another program /proc shows neither words nor variables (Linux
+    fs/proc/base.c: env_end is 0); a member of the run would be missed in that moment, so it is awaited.
+    """
+    for _ in range(EXEC_TRIES):
+        data = read("/proc/%d/environ" % pid, LONGEST_ENVIRON_BYTES)
+        # Threads of the kernel, and who is ending, have no program.
+        if data or not has_program(pid):
+            break
+        if read("/proc/%d/cmdline" % pid, 1):
+            return read("/proc/%d/environ" % pid, LONGEST_ENVIRON_BYTES)
+        pause(0.001)
+    return data
+
+
+def has_program(pid):
+    """Whether a process of ours is one, or on its way to be one."""
+    try:
+        return bool(os.readlink("/proc/%d/exe" % pid))
+    except OSError:
+        return False
 
 
 def is_tagged(pid, run_id, place):
