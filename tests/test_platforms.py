@@ -21,7 +21,7 @@ import pytest
 import ringup.checks  # noqa: F401
 from ringup import report
 from ringup.facts import Cluster
-from ringup.nccl.network import predict
+from ringup.nccl.network import Prediction, predict
 from ringup.plan import network, settle
 from ringup.plan.expected import Expected, expected, known
 from ringup.plan.least import least
@@ -154,3 +154,56 @@ def test_gpus_that_cannot_reach_each_other_are_no_fault_of_the_network() -> None
 def test_no_platform_has_an_error(name: str) -> None:
     errors = [f"{f.rule}: {f.found}" for f in settled(built(name)) if f.severity == "error"]
     assert errors == [] or name == "efa", errors
+
+
+# The results of article 000, sentence by sentence, on the live tree of a node of that build.
+
+
+def alone(**env: str) -> Prediction:
+    """What NCCL does on the node with an InfiniBand port near and far, a RoCE port, and one that is down."""
+    return predict(known(built("hdr-roce-down").nodes[0]), env)
+
+
+def used(made: Prediction) -> list[str]:
+    return [u.device for u in made.used]
+
+
+@pytest.mark.parametrize("value", ["ib0", "ib1", "ens13np0", "ens17np0", "ens21f0"])
+def test_with_a_name_that_is_no_rdma_device_both_ib_interfaces_are_listed_and_ib0_is_used(value: str) -> None:
+    made = alone(NCCL_IB_DISABLE="0", NCCL_IB_HCA=value)
+    assert made.network == "Socket" and [i.split(":")[0] for i in made.interfaces] == ["ib1", "ib0"]
+    assert used(made) == ["ib0"]  # the log's `via NET/Socket/1`
+
+
+@pytest.mark.parametrize("value", ["mlx5_0", "mlx5_1", "mlx5_3"])
+def test_an_rdma_device_that_is_named_is_used(value: str) -> None:
+    made = alone(NCCL_IB_DISABLE="0", NCCL_IB_HCA=value)
+    assert made.network == "IB" and used(made) == [f"{value}:1"]
+
+
+def test_an_rdma_device_that_is_named_and_down_is_replaced_by_sockets() -> None:
+    made = alone(NCCL_IB_DISABLE="0", NCCL_IB_HCA="mlx5_2")
+    assert made.network == "Socket" and used(made) == ["ib0"]
+    assert any("mlx5_2:1 is DOWN" in b for b in made.because)
+
+
+def test_with_nothing_said_the_fastest_native_infiniband_port_is_used_by_itself() -> None:
+    made = alone(NCCL_IB_DISABLE="0")
+    assert made.interfaces == ("mlx5_0:1/RoCE", "mlx5_1:1/IB", "mlx5_3:1/IB") and used(made) == ["mlx5_1:1"]
+
+
+@pytest.mark.parametrize("value", ["ib0", "ib1", "ens13np0", "ens21f0"])
+def test_with_rdma_off_the_interface_that_is_named_is_used(value: str) -> None:
+    made = alone(NCCL_IB_DISABLE="1", NCCL_SOCKET_IFNAME=value)
+    assert made.network == "Socket" and used(made) == [value]
+    assert made.bootstrap is not None and made.bootstrap.interface == value
+
+
+def test_with_rdma_off_an_interface_that_cannot_be_used_is_an_error_at_once() -> None:
+    made = alone(NCCL_IB_DISABLE="1", NCCL_SOCKET_IFNAME="ens17np0")
+    assert (made.network, made.log_line) == ("", "Bootstrap : no socket interface found")
+
+
+def test_with_rdma_off_and_nothing_said_ib0_and_ib1_are_found_and_ib0_is_used() -> None:
+    made = alone(NCCL_IB_DISABLE="1")
+    assert [i.split(":")[0] for i in made.interfaces] == ["ib1", "ib0"] and used(made) == ["ib0"]
