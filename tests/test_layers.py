@@ -21,6 +21,8 @@ LAYERS = {
     "gloo": 1,
     "reachability": 1,
     "bundle": 1,
+    "flight": 1,
+    "ras": 1,
     "looks": 2,
     "reach": 2,
     "lint": 2,

@@ -245,7 +245,12 @@ def run(
                 interrupts.refused_stop = False
                 tell(Event("note", "not stopped: without beats from here the nodes would end the run"))
             if watcher and not backend.stop_reason:
-                reason = watcher.on_time(time.monotonic(), backend.nodes, tell)
+                reason = ""
+                try:
+                    reason = watcher.on_time(time.monotonic(), backend.nodes, tell)
+                except Exception as error:  # a bug in looking is no reason to end what runs
+                    tell(Event("note", f"hangs are no longer looked for: {error!r} (please report this)"))
+                    watcher = None
                 if reason:
                     story.hung = True
                     backend.stop(reason, grace_s=grace_s)

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from ringup import flight
+from ringup.flight import Flight
 from ringup.units import printable
 
 MOST_BYTES = 8 << 20
@@ -80,6 +82,8 @@ class RankLook:
     """The other threads, where they were asked for."""
     how: str = ""
     why_not: str = ""
+    flight: Flight | None = None
+    """What torch's flight recorder has, where it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,7 @@ class _Rank(msgspec.Struct):
     threads: list[list[Any]] = []
     how: str = ""
     why_not: str = ""
+    flight: Any = None
 
 
 class _Node(msgspec.Struct):
@@ -255,4 +260,5 @@ def _rank(node: str, one: _Rank) -> RankLook:
         threads=tuple(threads[1:]),
         how=printable(one.how, 20),
         why_not=printable(one.why_not, 400),
+        flight=flight.from_data(one.flight) if isinstance(one.flight, dict) else None,
     )

@@ -2,7 +2,8 @@
 What the ranks on this node are doing: their state, what they have used so far, where in the code they are.
 
 Runs as `look MODE RUN NODE`: MODE "count" reads counters alone, "stacks" asks for stacks, too ("threads":
-of all threads); RUN and NODE ("" for any) name the run whose ranks are meant.  Prints one line of JSON.
+of all threads), "flight" for torch's flight recorder as well.
+RUN and NODE ("" for any) name the run whose ranks are meant.  Prints one line of JSON.
 Only processes of our own user are looked at, and nothing of them is changed.
 """
 
@@ -222,10 +223,14 @@ def main(mode, run="", place=""):
     ranks = Ranks(run, place)
     found = [entry(ranks, pid, key) for pid, key in ranks.all]
     answer = {"type": "look", "mode": mode, "at": time.monotonic(), "ranks": found}
-    answer["node"] = look_node.node([ranks.env[pid] for pid, _ in ranks.all if pid in ranks.env], found)
+    answer["node"] = look_node.node(found)
+    answer["ras"] = look_node.ras([ranks.env[pid] for pid, _ in ranks.all if pid in ranks.env])
     if mode != "count":
         add_stacks(ranks, found, mode == "threads")
-        answer["ras"] = look_node.ras([ranks.env[pid] for pid, _ in ranks.all if pid in ranks.env])
+    if mode == "flight":
+        told = look_stacks.flights([one["pid"] for one in found if one["state"] not in "TD"])
+        for one in found:
+            one["flight"] = told.get(one["pid"])
     return answer
 
 

@@ -73,7 +73,7 @@ def cgroup_kills(ranks):
     return 0
 
 
-def node(environments, ranks):
+def node(ranks):
     """The node's own state, as counters since it came up."""
     memory = numbers("/proc/meminfo", ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree"))
     events = numbers("/proc/vmstat", ("pswpin", "pswpout", "oom_kill"))

@@ -17,6 +17,9 @@ import time
 import guard_tree as tree
 
 FILE = "/memfd:ringup-stack"
+FLIGHT = "/memfd:ringup-flight:"
+FLIGHT_S = 5.0
+LONGEST_FLIGHT_BYTES = 1 << 20
 RUNNER = "rank_main.py"
 ANSWER_S = 1.0
 """How long a process may take to write its stack; a loaded machine needs it."""
@@ -136,6 +139,53 @@ def threads_of(text):
             found.append(([], line.split(" (")[0]))
     whole = [thread for thread in found if thread[0]]
     return whole[::-1]
+
+
+def flights(pids):
+    """pid -> what torch's flight recorder has, as its rank tells it (rank_main.let_ask), where it does."""
+    asked, found = {}, {}
+    for pid in pids:
+        try:
+            asked[pid] = ask_flight(pid)
+        except (OSError, ValueError):
+            pass
+    until = time.monotonic() + FLIGHT_S
+    while asked and time.monotonic() < until:
+        tree.pause(0.02)
+        for pid, (path, before) in list(asked.items()):
+            count, size = header(path)
+            if count != before:
+                del asked[pid]
+                try:
+                    with open(path, "rb") as file:
+                        file.seek(8)
+                        found[pid] = json.loads(file.read(min(size, LONGEST_FLIGHT_BYTES)))
+                except (OSError, ValueError):
+                    pass
+    return found
+
+
+def ask_flight(pid):
+    """(the file the answer comes in, how many have come before).  Raises OSError, ValueError."""
+    folder = "/proc/%d/fd/" % pid
+    for fd in sorted(os.listdir(folder), key=int):
+        link = os.readlink(folder + fd)
+        if link.startswith(FLIGHT):
+            pipe = folder + link[len(FLIGHT) :].split()[0]
+            if not os.readlink(pipe).startswith("pipe:["):
+                raise ValueError
+            before = header(folder + fd)[0]
+            end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(end, b"?")
+            os.close(end)
+            return folder + fd, before
+    raise ValueError
+
+
+def header(path):
+    """(count of answers, length of the last one)."""
+    data = tree.read(path, 8).ljust(8, b"\0")
+    return int.from_bytes(data[:4], "little"), int.from_bytes(data[4:], "little")
 
 
 def pyspy(pid):

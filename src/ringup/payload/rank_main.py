@@ -8,6 +8,8 @@ process without a handler, so whoever asks (payload/look_stacks.py) cannot harm 
 the handler is C, so it answers from within a collective, too.  A script that wants these signals for
 itself takes them; RINGUP_STACKS=0 leaves all of this out.
 
+Once torch.distributed is imported, a thread besides tells what torch's flight recorder knows when asked.
+
 `__main__` becomes the script's own module, sys.argv and sys.path are as Python makes them, and the
 lines of this file are cut from the traceback of an exception that ends the script.
 """
@@ -16,6 +18,7 @@ import os
 import sys
 
 NAME = "ringup-stack"
+MOST_ENTRIES = 200
 
 
 def let_look():
@@ -29,6 +32,51 @@ def let_look():
     for number, all_threads in ((_signal.SIGWINCH, False), (_signal.SIGURG, True)):
         if _signal.getsignal(number) == _signal.SIG_DFL:
             faulthandler.register(number, file=fd, all_threads=all_threads, chain=False)
+
+
+def let_ask():
+    """
+    Tell torch's flight recorder to whoever asks by a byte in a pipe, once torch.distributed is there.
+
+    A thread waits on the pipe; the answer goes to a file in memory named ringup-flight:PIPE: a count of
+    answers and their length, four bytes each, then JSON.  Nothing here uses this module's globals,
+    which are the script's by then.
+    """
+    import _thread
+
+    asked, _ = os.pipe()
+    fd = os.memfd_create("ringup-flight:%d" % asked)
+
+    def answer(os=os, sys=sys, most=MOST_ENTRIES):
+        import json
+        import pickle
+
+        count = 0
+        while os.read(asked, 1):
+            count += 1
+            try:
+                c10d = sys.modules["torch"]._C._distributed_c10d
+                dump = getattr(c10d, "_dump_nccl_trace", None) or c10d._dump_fr_trace
+                if "gloo" in str(sys.modules["torch.distributed"].get_backend()):
+                    dump = getattr(c10d, "_dump_fr_trace", dump)
+                told = pickle.loads(dump(True, True, False))
+                told["entries"] = told.get("entries", [])[-most:]
+                data = json.dumps(told).encode()
+            except BaseException as error:
+                data = json.dumps({"problem": "%s: %s" % (type(error).__name__, error)}).encode()
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, data, 8)
+            os.pwrite(fd, count.to_bytes(4, "little") + len(data).to_bytes(4, "little"), 0)
+
+    class Finder:
+        """Finds no module; sees which one is looked for."""
+
+        def find_spec(self, name, path=None, target=None, sys=sys):
+            if name == "torch.distributed":
+                sys.meta_path.remove(self)
+                _thread.start_new_thread(answer, ())
+
+    sys.meta_path.insert(0, Finder())
 
 
 def first_path(script):
@@ -91,6 +139,7 @@ if __name__ == "__main__":
     try:
         if os.environ.get("RINGUP_STACKS") != "0":
             let_look()
+            let_ask()
     except (AttributeError, ImportError, OSError, RuntimeError, ValueError):
         pass
     run(globals())

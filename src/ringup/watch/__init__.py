@@ -49,6 +49,8 @@ class Watch:
         """The look that the next one is compared with."""
         self._base_s = self._looked_s = self._judged_s = self._began_s
         self._number, self._mode = 0, ""
+        self._despite_output = False
+        """Whether what is printed counts for nothing, as no rank has used anything meanwhile."""
         self._said: object = None
         self._equipped: set[str] = set()
 
@@ -58,7 +60,7 @@ class Watch:
         if not running:
             return ""
         heard_s = max(node.output_s for node in nodes)
-        if not self.stalled:
+        if not self.stalled and not self._despite_output:
             self._quiet_since = max(self._quiet_since, heard_s)
         if not self._mode:
             self._ask(self._due(now_s, heard_s), now_s, running)
@@ -72,9 +74,11 @@ class Watch:
         """Which look is to be taken now: "count", "stacks" or none."""
         quiet_s, looked_s = now_s - self._quiet_since, now_s - self._looked_s
         if self.stalled:
-            if heard_s > self._judged_s and looked_s >= self.apart_s:
+            if looked_s < self.apart_s:
+                return ""
+            if not self._base or heard_s > self._looked_s:
                 return "count"  # does it go on?
-            overdue = self.end_after_s and quiet_s >= self.end_after_s and looked_s >= self.apart_s
+            overdue = self.end_after_s and quiet_s >= self.end_after_s
             return "stacks" if overdue or looked_s >= self.window_s else ""
         if self._base and self._base_s >= self._quiet_since:
             ripe = quiet_s >= self.window_s and now_s - self._base_s >= self.apart_s
@@ -104,41 +108,52 @@ class Watch:
         ]
         base, base_s = self._base, self._base_s
         reason = ""
-        if mode == "stacks":
+        if mode != "count" and self._quiet_since > self._looked_s:
+            mode = "count"  # something was printed meanwhile: there is no silence to explain
+        if mode == "stacks" and not self.stalled and self._verdict(nodes, looks).is_stalled:
+            # Before it is said, torch's flight recorder is asked, which a healthy run is spared.
+            self._ask("flight", now_s, [node for node in nodes if node.state == "running"])
+            return ""
+        if mode in ("stacks", "flight"):
             reason = self._judge(now_s, nodes, looks, tell)
         elif (
             base and base_s < self._quiet_since and now_s - base_s >= self.window_s and is_still(base, looks)
         ):
             # Something is printed that is no progress.
-            self._quiet_since = base_s
+            self._quiet_since, self._despite_output = base_s, True
             self._ask("stacks", now_s, [node for node in nodes if node.state == "running"])
             return ""
-        elif self.stalled and not is_still(base, looks):
-            took = show_seconds(now_s - self._quiet_since)
-            tell(Event("hang", f"the run goes on, after {took} without progress"))
-            self.stalled, self._said, self._quiet_since = None, None, now_s
-        self._base, self._base_s = looks, now_s
+        elif self.stalled and base and not is_still(base, looks):
+            self._goes_on(now_s, tell)
+        # A rank that was asked for its flight recorder has used CPU time for our sake.
+        self._base, self._base_s = ([] if mode == "flight" else looks), now_s
         return reason
+
+    def _goes_on(self, now_s: float, tell: Tell) -> None:
+        took = show_seconds(now_s - self._quiet_since)
+        tell(Event("hang", f"the run goes on, after {took} without progress"))
+        self.stalled, self._said, self._quiet_since = None, None, now_s
 
     def _judge(self, now_s: float, nodes: Sequence[NodeRun], looks: list[NodeLook], tell: Tell) -> str:
         quiet_s = now_s - self._quiet_since
-        self._judged_s = now_s
-        ended = [
-            Ended(rank.rank, node.name) for node in nodes for rank in node.ranks.values() if rank.code == 0
-        ]
-        expected = sum(node.plan.nproc for node in nodes)
-        verdict = judge(self._base, looks, ended=ended, expected=expected)
+        self._judged_s, self._despite_output = now_s, False
+        verdict = self._verdict(nodes, looks)
         if self.stalled and not verdict.is_stalled:
-            took = show_seconds(quiet_s)
-            tell(Event("hang", f"the run goes on, after {took} without progress"))
-            self._quiet_since = now_s
-        self.stalled = verdict if verdict.is_stalled else None
-        if verdict.key != self._said:
-            self._said = verdict.key
-            self._report(quiet_s, now_s, verdict, tell)
+            self._goes_on(now_s, tell)
+        elif not self.stalled:
+            self.stalled = verdict if verdict.is_stalled else None
+            if verdict.key != self._said:
+                self._said = verdict.key
+                self._report(quiet_s, now_s, verdict, tell)
         if verdict.is_stalled and self.end_after_s and quiet_s >= self.end_after_s:
             return f"hung for {show_seconds(quiet_s)}"
         return ""
+
+    def _verdict(self, nodes: Sequence[NodeRun], looks: list[NodeLook]) -> Verdict:
+        ended = [
+            Ended(rank.rank, node.name) for node in nodes for rank in node.ranks.values() if rank.code == 0
+        ]
+        return judge(self._base, looks, ended=ended, expected=sum(node.plan.nproc for node in nodes))
 
     def _report(self, quiet_s: float, now_s: float, verdict: Verdict, tell: Tell) -> None:
         if len(self.reports) < MOST_REPORTS:

@@ -1,0 +1,138 @@
+"""
+NCCL's RAS report, read: who has launched fewer collectives than the others, who does not answer.
+
+NCCL 2.24.3 and later; JSON since 2.28.7 (user guide "RAS", `src/ras/client_support.cc`).  Counts are
+launches by the CPU, not completions, and send and recv are not counted: equal counts prove nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ringup.units import printable
+
+MOST_NAMED = 32
+_BLOCK = re.compile(r"^\s*#(\d+-\d+) \(([0-9a-f]+)\) (MISMATCH|INCOMPLETE|ERROR|TIMEOUT)", re.MULTILINE)
+_RANK = re.compile(
+    r"Rank (\d+) has (?:launched up to operation (\d+)|not launched any operations)"
+    r"(?: -- GPU \S+ managed by process (\d+) on node (\S+))?"
+)
+_MANY = re.compile(r"(\d+) ranks? ha(?:ve|s) (?:launched up to operation (\d+)|not launched any operations)")
+_KIND = re.compile(r"Communicator ranks have different (?:(\w+) )?operation counts")
+_MISSING = re.compile(r"The missing ranks?: ([\d, -]+)")
+_DEAD = re.compile(r"Process (\d+) on node (\S+?)(?: managing GPUs? \S+)?(?: is)? considered dead")
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A rank of a communicator that has launched less than most, or does not answer."""
+
+    communicator: str
+    """NCCL's hash, as in its log."""
+    rank: int
+    """Within the communicator."""
+    host: str
+    pid: int
+    """0 when the report does not say."""
+    what: str
+    """ "AllReduce: 41 launched, the others 42", "does not answer"."""
+    is_dead: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """What RAS says of a job."""
+
+    version: str
+    behind: tuple[Behind, ...]
+    problem: str = ""
+
+
+def read(form: str, text: str) -> Report:
+    """The report in either form; never raises: a report that cannot be read says so."""
+    if form != "json":
+        return _read_text(text)
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        return Report("", (), "the RAS report cannot be read")
+    if not isinstance(whole, dict):
+        return Report("", (), "the RAS report cannot be read")
+    found: list[Behind] = []
+    for communicator in _list(whole, "communicators"):
+        found += _of_communicator(communicator)
+    return Report(printable(str(whole.get("nccl_version", "")), 40), tuple(found[:MOST_NAMED]))
+
+
+def _list(mapping: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    value = mapping.get(name)
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _number(mapping: dict[str, Any], name: str) -> int:
+    value = mapping.get(name)
+    return value if isinstance(value, int) and abs(value) < 1 << 62 else 0
+
+
+def _of_communicator(communicator: dict[str, Any]) -> Iterator[Behind]:
+    name = printable(str(communicator.get("hash", "")), 40)
+    ranks = _list(communicator, "ranks")
+    counts = [_counts(rank) for rank in ranks]
+    for kind in sorted({kind for one in counts for kind in one}):
+        numbers = [one.get(kind, 0) for one in counts]
+        most = max(numbers)
+        low = [(rank, number) for rank, number in zip(ranks, numbers, strict=True) if number < most]
+        if 0 < len(low) <= len(ranks) / 2:
+            for rank, number in low:
+                yield _behind(name, rank, f"{kind}: {number} launched, the others {most}")
+    for rank in _list(communicator, "missing_ranks"):
+        status = rank.get("status")
+        dead = isinstance(status, dict) and status.get("considered_dead") is True
+        yield _behind(name, rank, "is considered dead" if dead else "does not answer", dead)
+
+
+def _counts(rank: dict[str, Any]) -> dict[str, int]:
+    counts = rank.get("collective_counts")
+    if not isinstance(counts, dict):
+        return {}
+    return {printable(str(kind), 40): _number(counts, kind) for kind in list(counts)[:32]}
+
+
+def _behind(communicator: str, rank: dict[str, Any], what: str, dead: bool = False) -> Behind:
+    host = printable(str(rank.get("host", "")), 100)
+    return Behind(communicator, _number(rank, "rank"), host, _number(rank, "pid"), what, dead)
+
+
+def _read_text(text: str) -> Report:
+    version = re.search(r"NCCL version (\S+)", text)
+    marks = list(_BLOCK.finditer(text))
+    found: list[Behind] = []
+    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+        block = text[mark.end() : following.start() if following else len(text)]
+        found += _of_block(mark[2], block)
+    problem = "" if version else "the RAS report cannot be read"
+    return Report(printable(version[1], 40) if version else "", tuple(found[:MOST_NAMED]), problem)
+
+
+def _of_block(communicator: str, block: str) -> Iterator[Behind]:
+    kind_match = _KIND.search(block)
+    kind = f"{kind_match[1]}: " if kind_match and kind_match[1] else ""
+    sizes: Counter[int] = Counter()
+    for many in _MANY.finditer(block):
+        sizes[int(many[2] or 0)] += int(many[1])
+    ranks = [(int(m[1]), int(m[2] or 0), int(m[3] or 0), m[4] or "") for m in _RANK.finditer(block)]
+    most = max([*sizes, *(count for _, count, _, _ in ranks)], default=0)
+    for rank, count, pid, host in ranks:
+        if count < most:
+            what = f"{kind}{count} launched, the others {most}"
+            yield Behind(communicator, rank, printable(host, 100), pid, what)
+    for missing in _MISSING.finditer(block):
+        for rank_text in re.findall(r"\d+", missing[1])[:MOST_NAMED]:
+            yield Behind(communicator, int(rank_text), "", 0, "does not answer")
+    for dead in _DEAD.finditer(block):
+        yield Behind(communicator, -1, printable(dead[2], 100), int(dead[1]), "is considered dead", True)
