@@ -31,6 +31,8 @@ _LANE = {
 """GT/s -> units of 100 Mbit/s per lane, kvDictPciGen; anything else counts as 60."""
 SMALL_STEP: Version = (2, 30, 7)
 """From here on a GPU's number is taken modulo the GPUs that share its devices."""
+MOST_TOLD = 4
+"""Paths that a reason lists."""
 INTEL_LATER: Version = (2, 26, 0)
 """Sapphire and Emerald Rapids have figures of their own in later releases only."""
 
@@ -302,11 +304,18 @@ def _spread(
 
 
 def _reason(name: str, options: Mapping[str, Path], near: list[str]) -> str:
-    shown = ", ".join(f"{n} {p.gbyte_s:g} GB/s {p.kind}" for n, p in options.items())
-    shown += ", GPUDirect RDMA" if options[name].gpudirect else ""
+    told = [f"{n} {p.gbyte_s:g} GB/s {p.kind}" for n, p in _best_first(options)]
+    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+    shown = f"({', '.join(told[:MOST_TOLD])}{more})"
+    if options[name].gpudirect:
+        shown += ", with GPUDirect RDMA"
     if len(options) == 1:
-        return f"the only one ({shown})"
+        return f"the only one {shown}"
     if len(near) > 1:
-        return f"one of {len(near)} equally good ({shown})"
+        return f"one of {len(near)} equally good {shown}"
     widest = [n for n, p in options.items() if p.gbyte_s == options[name].gbyte_s]
-    return f"{'most bandwidth' if len(widest) == 1 else 'closest of the fastest'} ({shown})"
+    return f"{'most bandwidth' if len(widest) == 1 else 'closest of the fastest'} {shown}"
+
+
+def _best_first(options: Mapping[str, Path]) -> list[tuple[str, Path]]:
+    return sorted(options.items(), key=lambda pair: (-pair[1].gbyte_s, ORDER.index(pair[1].kind)))
