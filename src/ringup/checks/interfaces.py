@@ -214,7 +214,7 @@ def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
 
 def all_over_rdma(cluster: Cluster) -> bool:
     """Whether NCCL takes RDMA devices on every node."""
-    view = verbs.View(cluster.only(n for n in cluster.nodes if "rdma_ports" not in n.unknown))
+    view = verbs.known_part(cluster)
     return len(view.nodes) == len(cluster.nodes) and all(view.main.values())
 
 
@@ -284,7 +284,7 @@ def mtu_differs(cluster: Cluster) -> Iterator[Finding]:
     Fix: the same MTU on every node and switch port of the network.
     """
     holes = {f.network for f in paths.faults(cluster) if f.kind == "black-hole"}
-    view = verbs.View(cluster.only(n for n in cluster.nodes if "rdma_ports" not in n.unknown))
+    view = verbs.known_part(cluster)
     over_roce = {n.name: {p.netdev for p in view.roce(n)} for n in view.nodes}
     for network, members in paths.shared_subnets(cluster).items():
         mtus = {}

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from ringup import problems
 from ringup.checks import verbs
 from ringup.checks.rdma_ports import lacks_module
-from ringup.checks.verbs import View
 from ringup.facts import Cluster
 from ringup.nccl import choice, rdma
 from ringup.reachability import few
@@ -24,7 +23,7 @@ PROVIDERS = {"mlx5_core": "mlx5", "mlx4_core": "mlx4", "efa": "efa"}
 @check(problems.UVERBS_NOT_ACCESSIBLE, reads=READS, uses=USES)
 def uverbs_not_accessible(cluster: Cluster) -> Iterator[Finding]:
     """One finding for a node, whatever the number of devices."""
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     for node in view.nodes:
         shut = [p for p in view.ready(node) if not p.can_open]
         if shut:
@@ -56,7 +55,7 @@ def ib_char_device_without_module(cluster: Cluster) -> Iterator[Finding]:
 
     In logs: `NET/IB : No device found.`
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     for node in view.nodes:
         module, words = "", ""
         if lacks_module(node) and any(view.main.values()):
@@ -88,7 +87,7 @@ def ib_userspace_missing(cluster: Cluster) -> Iterator[Finding]:
 
     In logs: `Failed to open libibverbs.so`.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     for node in view.nodes:
         ports = [p for p in view.ready(node) if p.can_open]
         if not ports or not node.verbs.has_char_devices:
@@ -117,7 +116,7 @@ def ib_userspace_missing(cluster: Cluster) -> Iterator[Finding]:
 @check(problems.RDMA_DEVICE_NAME_MISSING, reads=READS, uses=USES)
 def rdma_device_name_missing(cluster: Cluster) -> Iterator[Finding]:
     """The value leaves none of the node's active ports."""
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     for node in view.nodes:
         value = view.environment(node).get("NCCL_IB_HCA", "")
         usable = [p for p in node.rdma_ports if p.state == "ACTIVE" and p.link_layer != "Unspecified"]
@@ -146,7 +145,7 @@ def rdma_device_name_missing(cluster: Cluster) -> Iterator[Finding]:
 @check(problems.IPOIB_USED_FOR_DATA, reads=READS, uses=USES)
 def ipoib_used_for_data(cluster: Cluster) -> Iterator[Finding]:
     """Verbs would work and were turned off; what keeps them from working is said by its own rule."""
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     for node in view.nodes:
         own = {**node.nccl_conf, **node.environment}
         left_on = rdma.is_disabled(own) and "NCCL_IB_DISABLE" not in cluster.job.env

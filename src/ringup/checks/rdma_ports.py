@@ -46,7 +46,7 @@ def missed(view: View, node: Node, port: RdmaPort) -> bool:
 @check(problems.RDMA_PORT_NOT_ACTIVE, reads=READS, uses=USES)
 def rdma_port_not_active(cluster: Cluster) -> Iterator[Finding]:
     """What is down everywhere is meant so; an interface that is down is said by its own rule."""
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     idle = [
         (node, port)
         for node in view.nodes
@@ -95,7 +95,7 @@ def no_subnet_manager(cluster: Cluster) -> Iterator[Finding]:
 
     In logs: `NET/IB : No device found.`
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     waiting = [(node, port) for node in view.nodes for port in view.allowed(node) if waits_for_manager(port)]
     if not waiting:
         return
@@ -134,7 +134,7 @@ def rdma_rate_low(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: reseat or change the cable, look at its error counters and at the switch port.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     said = speeds_told(cluster) if view.users else set()
     for name in view.users:
         here = {n.name: p for n in view.nodes for p in view.taken[n.name] if p.name == name and p.rate_gbit_s}
@@ -164,7 +164,7 @@ def rdma_rate_low(cluster: Cluster) -> Iterator[Finding]:
 @check(problems.RDMA_DEVICE_SET_DIFFERS, reads=READS, uses=USES)
 def rdma_device_set_differs(cluster: Cluster) -> Iterator[Finding]:
     """Devices that are there; one whose port is down, or that cannot be opened, is said by another rule."""
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     there = {n.name: {p.name for p in n.rdma_ports} for n in view.nodes}
     asked = {n.name: n for n in view.nodes if view.is_asked(n) and not lacks_module(n)}
     lacking: dict[str, list[str]] = {}
@@ -245,7 +245,7 @@ def kinds_differ(view: View) -> Iterator[Finding]:
 @check(problems.MIXED_LINK_LAYERS_SELECTED, reads=READS, uses=USES)
 def mixed_link_layers_selected(cluster: Cluster) -> Iterator[Finding]:
     """Harmless where the n-th ports agree on all nodes, but the slower kind carries data as well."""
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     mixed = {n.name: view.taken[n.name] for n in view.nodes if is_mixed(view.taken[n.name])}
     if not mixed:
         return
@@ -281,7 +281,7 @@ def management_port_selected(cluster: Cluster) -> Iterator[Finding]:
 
     In logs: a device too many in the `NET/IB : Using` line.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     found: list[tuple[Node, RdmaPort]] = []
     for node in view.nodes:
         ports = view.taken[node.name]

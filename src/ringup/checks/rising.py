@@ -83,7 +83,7 @@ def told(view: View, seen: Iterator[Seen], wanted: str, fix: str, worst: Severit
 @check(problems.LINK_FLAPPED, reads=READS, uses=USES)
 def link_flapped(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """During the check itself: a job would have died of it."""
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     yield from verbs.counted_once(view.nodes, {n for n, ports in view.main.items() if ports})
     ports = {n.name: view.allowed(n) for n in view.nodes}
     seen = rising(view, FLAPPED, ports)
@@ -103,7 +103,7 @@ def symbol_errors(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: clean or change cable and transceiver.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     seen = rising(view, SYMBOLS, view.main)
     yield from told(view, seen, "fewer than 10 a second", "clean or change cable and transceiver", "warning")
 
@@ -117,7 +117,7 @@ def receive_errors(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: cable, transceiver and switch port; look at the other end of the cable as well.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     symbols = {(s.node.name, s.port.name) for s in rising(view, SYMBOLS, view.main) if s.too_fast}
     # Damaged symbols make damaged packets: one cable, one finding.
     seen = (s for s in rising(view, RECEIVED, view.main) if (s.node.name, s.port.name) not in symbols)
@@ -133,7 +133,7 @@ def transmit_discards(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: find who does not take packets: the port's peer, congestion control, a host that is slow to receive.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     seen = rising(view, DISCARDED, view.main)
     yield from told(
         view, seen, "fewer than 100 a second", "look for a slow receiver or a hot link", "warning"
@@ -151,7 +151,7 @@ def transport_retries(cluster: Cluster) -> Iterator[Finding]:
 
     In logs: `Got completion ... status=12`, later.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     seen = rising(view, RETRIED, view.main)
     yield from told(
         view, seen, "none on a sound fabric", "flow control (PFC, ECN), cables, receivers", "warning"
@@ -168,7 +168,7 @@ def efa_underneath(cluster: Cluster) -> Iterator[Finding | Skipped]:
     Fix: a security group that allows all traffic from and to itself, both ways; the same subnet and placement
     group; then the instance's health.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     ports = {n.name: [p for p in n.rdma_ports if p.driver == "efa"] for n in view.nodes}
     yield from verbs.counted_once(view.nodes, {n for n, own in ports.items() if own})
     seen = rising(view, EFA, ports)
@@ -204,7 +204,7 @@ def interface_errors(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     if cluster.is_local or len(cluster.nodes) < 2:
         return
-    view = View(cluster.only(n for n in cluster.nodes if "rdma_ports" not in n.unknown))
+    view = verbs.known_part(cluster)
     used = watched(cluster, view)
     yield from verbs.counted_once(cluster.nodes, {n for n, names in used.items() if names})
     for node in cluster.nodes:

@@ -41,7 +41,7 @@ def kind_of(chosen: gids.GidChoice, port: RdmaPort) -> str:
 @check(problems.GID_MISSING_OR_WRONG, reads=READS, uses=USES)
 def gid_missing_or_wrong(cluster: Cluster) -> Iterator[Finding]:
     """RoCE v1 on every node alike works as far as one switch; where nodes differ nothing connects."""
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     kinds: dict[str, dict[str, str]] = {}
     for node in view.nodes:
         for port in view.roce(node):
@@ -100,7 +100,7 @@ def gid_subnets_differ(cluster: Cluster) -> Iterator[Finding]:
 
     In logs: `Got completion ... status=12`, `ibv_modify_qp failed with error Connection timed out`.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     own = {n.name: rails(view, n) for n in view.nodes}
     for name in view.users:
         here = {n: subnets[name] for n, subnets in own.items() if subnets.get(name)}
@@ -137,7 +137,7 @@ def rdma_mtu_low(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: MTU 9000 on the interface and on every switch port of the fabric.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     small: list[tuple[Node, RdmaPort]] = []
     mtus: dict[str, dict[str, int]] = {}
     for node in view.nodes:
@@ -181,7 +181,7 @@ def dscp_not_trusted(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: `mlnx_qos -i IFNAME --trust dscp` on every node, and one traffic class everywhere.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     ports = [(n, p) for n in view.nodes for p in view.roce(n)]
     marked = [(n, p) for n, p in ports if rdma.number(view.environment(n), "NCCL_IB_TC", 0)]
     blind = [(n, p) for n, p in marked if p.trust == "pcp"]
@@ -227,7 +227,7 @@ def pkey_table_empty(cluster: Cluster) -> Iterator[Finding]:
 
     In logs: `ibv_modify_qp failed`, `Got completion ... status=12`.
     """
-    view = View(cluster)
+    view = verbs.view_of(cluster)
     keys: dict[tuple[str, str], int] = {}
     for node in view.nodes:
         index = rdma.number(view.environment(node), "NCCL_IB_PKEY", 0)

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator
 
 from ringup.checks import picks, rising, verbs
-from ringup.checks.verbs import View
 from ringup.facts import Bond, Cluster
 from ringup.rules import Finding, Fix, check
 from ringup.units import printable, show_bytes
@@ -34,7 +33,7 @@ def socket_buffers_small(cluster: Cluster) -> Iterator[Finding]:
     """
     if cluster.is_local or len(cluster.nodes) < 2:
         return
-    view = View(cluster.only(n for n in cluster.nodes if "rdma_ports" not in n.unknown))
+    view = verbs.known_part(cluster)
     for node in cluster.nodes:
         limits = node.socket_limits
         least = min(limits.tcp_rmem_max_bytes, limits.tcp_wmem_max_bytes)
@@ -104,7 +103,7 @@ def bond_misconfigured(cluster: Cluster) -> Iterator[Finding]:
     """
     if cluster.is_local or len(cluster.nodes) < 2:
         return
-    view = View(cluster.only(n for n in cluster.nodes if "rdma_ports" not in n.unknown))
+    view = verbs.known_part(cluster)
     used = rising.watched(cluster, view)
     for node in cluster.nodes:
         for bond in node.bonds:
