@@ -10,6 +10,8 @@ from ringup.facts import Bond, Cluster, Gid, Interface, Job, RdmaPort, Risen, So
 from tests import clusters as c
 from tests.rule_cases import AND_ALSO, FIRES, QUIET, Case, on_node1
 
+BEFORE = set(FIRES)
+
 VERBS = Verbs(
     "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
     providers=("mlx5",),
@@ -240,3 +242,6 @@ def bonded(*down: str) -> Cluster:
 
 FIRES["bond-misconfigured"] = lambda: bonded("eth1")
 QUIET["bond-misconfigured"] = bonded
+
+OWN = sorted(set(FIRES) - BEFORE)
+"""The rules this file has cases for."""

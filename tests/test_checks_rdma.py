@@ -1,0 +1,335 @@
+"""What the RDMA rules leave alone, and which of several rules speaks of one fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import ringup.checks  # noqa: F401
+from ringup.facts import Cluster, Gid, Job, Link, Risen
+from ringup.plan import network, settle
+from ringup.rules import Finding, run_checks
+from tests import clusters as c
+from tests import rule_cases_rdma as r
+from tests.rule_cases import FIRES
+
+
+def serious(cluster: Cluster) -> list[tuple[str, str | None]]:
+    """Rule and severity of what is above a note."""
+    return [(f.rule, f.severity) for f in run_checks(cluster)[0] if f.severity != "note"]
+
+
+def noted(cluster: Cluster) -> set[str]:
+    return {f.rule for f in run_checks(cluster)[0] if f.severity == "note"}
+
+
+def only(cluster: Cluster, rule: str) -> Finding:
+    found = [f for f in run_checks(cluster)[0] if f.rule == rule]
+    assert len(found) == 1
+    return found[0]
+
+
+def management(k: int, state: str = "ACTIVE") -> tuple[Any, ...]:
+    """A fast InfiniBand port and a slower RoCE port for management."""
+    return r.ib(0), r.roce(1, f"10.11.0.{k + 10}", rate_gbit_s=25.0, state=state)
+
+
+@pytest.mark.parametrize("cluster", [r.healthy_ib(), r.healthy_roce(), r.with_plugin()])
+def test_sound_hardware_gives_nothing_at_all(cluster: Cluster) -> None:
+    assert run_checks(cluster)[0] == []
+
+
+RDMA = [
+    name for name in r.OWN if not name.startswith(("backlog", "bond", "conntrack", "interface", "socket"))
+]
+
+
+@pytest.mark.parametrize("rule", RDMA)
+def test_gloo_has_no_rdma_and_hears_of_none(rule: str) -> None:
+    cluster = replace(FIRES[rule](), job=Job(backend="gloo"))
+    assert rule not in {f.rule for f in run_checks(cluster)[0]}
+
+
+@pytest.mark.parametrize("rule", RDMA)
+def test_without_a_gpu_or_a_backend_it_is_only_worth_knowing(rule: str) -> None:
+    base = FIRES[rule]()
+    cluster = replace(base, nodes=tuple(replace(n, gpu_count=0) for n in base.nodes))
+    assert {f.severity for f in run_checks(cluster)[0] if f.rule == rule} <= {"note"}
+
+
+@pytest.mark.parametrize("rule", RDMA)
+def test_one_machine_alone_uses_no_network(rule: str) -> None:
+    base = FIRES[rule]()
+    alone = replace(base, nodes=base.nodes[-1:], links=())
+    assert rule not in {f.rule for f in run_checks(alone)[0]}
+
+
+# Ports.
+
+
+def test_a_management_port_that_is_down_on_one_node_is_missed_by_nobody() -> None:
+    cluster = r.nodes(lambda k: management(k, "DOWN" if k else "ACTIVE"))
+    assert "rdma-port-not-active" not in {f.rule for f in run_checks(cluster)[0]}
+
+
+def test_a_port_that_nccl_ib_hca_leaves_out_may_be_down() -> None:
+    down = FIRES["rdma-port-not-active"]()
+    assert serious(replace(down, job=Job(env={"NCCL_IB_HCA": "=mlx5_0"}))) == []
+
+
+def test_a_port_that_nccl_ib_hca_names_is_missed_even_where_it_is_down_everywhere() -> None:
+    cluster = r.nodes(lambda k: (r.ib(0), r.ib(1, state="DOWN")), job=Job(env={"NCCL_IB_HCA": "=mlx5_1"}))
+    assert {rule for rule, _ in serious(cluster)} == {"rdma-port-not-active"}
+
+
+def test_the_last_port_that_goes_is_an_error_and_one_of_two_a_warning() -> None:
+    assert serious(FIRES["rdma-port-not-active"]()) == [("rdma-port-not-active", "warning")]
+    alone = r.nodes(lambda k: (r.ib(0, state="DOWN" if k else "ACTIVE"),))
+    assert serious(alone) == [("rdma-port-not-active", "error")]
+
+
+def test_an_interface_that_is_down_is_named_and_not_its_port_as_well() -> None:
+    base = r.nodes(
+        lambda k: r.two_rails(k) if not k else (r.two_rails(k)[0], replace(r.two_rails(k)[1], state="DOWN"))
+    )
+    node = base.node("node1")
+    dead = tuple(
+        replace(i, is_up=False, has_carrier=False) if i.name == "eth1" else i for i in node.interfaces
+    )
+    links = c.breaks(base.links, "*", "*", "10.11.0.11", "no route to host")
+    cluster = replace(c.changed(base, "node1", interfaces=dead), links=links)
+    assert {rule for rule, _ in serious(cluster)} == {"interface-down"}
+
+
+def test_a_roce_port_as_slow_as_its_link_is_named_once() -> None:
+    base = r.with_port(r.two_rails, rate_gbit_s=25.0)()
+    slow = tuple(
+        replace(i, speed_gbit_s=25.0) if i.name == "eth1" else i for i in base.node("node1").interfaces
+    )
+    assert serious(c.changed(base, "node1", interfaces=slow)) == [("link-speed-below-peers", "warning")]
+
+
+def test_a_fabric_without_manager_is_one_finding_for_all_nodes() -> None:
+    cluster = r.nodes(lambda k: (r.ib(0, state="INIT", sm_lid=0), r.ib(1, state="INIT", sm_lid=0)), 4)
+    assert serious(cluster) == [("no-subnet-manager", "warning")]
+    assert only(cluster, "no-subnet-manager").node is None
+
+
+def test_a_second_card_nobody_manages_anywhere_is_a_note() -> None:
+    cluster = r.nodes(lambda k: (r.ib(0), r.ib(1, state="INIT", sm_lid=0)))
+    assert serious(cluster) == [] and noted(cluster) == {"no-subnet-manager"}
+
+
+def test_a_roce_port_in_state_init_waits_for_no_manager() -> None:
+    cluster = r.with_port(r.two_rails, state="INIT")()
+    assert serious(cluster) == [("rdma-port-not-active", "warning")]
+
+
+def test_a_port_at_half_its_rate_is_slow_and_not_a_management_port() -> None:
+    assert serious(r.with_port(r.two_ib, rate_gbit_s=50.0, width=1)()) == [("rdma-rate-low", "warning")]
+
+
+def test_devices_under_other_names_are_a_note() -> None:
+    cluster = r.nodes(lambda k: (r.ib(2 * k), r.ib(2 * k + 1)))
+    assert serious(cluster) == [] and noted(cluster) == {"rdma-device-set-differs"}
+
+
+def test_a_device_that_only_one_node_has_is_named_there() -> None:
+    cluster = r.nodes(lambda k: (r.ib(0), r.ib(1)) if k == 2 else (r.ib(0),), 4)
+    found = only(cluster, "rdma-device-set-differs")
+    assert (found.node, found.severity) == ("node2", "warning") and "alone has mlx5_1:1" in found.found
+
+
+def test_another_firmware_is_a_note_with_both() -> None:
+    cluster = r.with_port(r.two_ib, firmware="20.39.2048")()
+    assert serious(cluster) == []
+    assert "20.31.1014 on node0; 20.39.2048 on node1" in only(cluster, "rdma-device-set-differs").found
+
+
+def test_an_adapter_without_its_rdma_driver_is_no_missing_device() -> None:
+    modules = ("ib_uverbs", "mlx5_core")
+    base = r.nodes(lambda k: () if k else r.two_ib(0))
+    cluster = c.changed(base, "node1", verbs=replace(r.VERBS, modules=modules))
+    assert serious(cluster) == [("ib-char-device-without-module", "error")]
+
+
+def test_a_node_without_any_device_cannot_join_those_that_have() -> None:
+    base = r.nodes(lambda k: () if k else r.two_ib(0))
+    cluster = c.changed(base, "node1", verbs=replace(r.VERBS, bound=()))
+    assert serious(cluster) == [("rdma-device-set-differs", "error")]
+
+
+def test_the_plan_leaves_a_port_of_another_network_out_and_says_how() -> None:
+    for rule in ("mixed-link-layers-selected", "management-port-selected"):
+        cluster = FIRES[rule]()
+        found = settle.settle(run_checks(cluster)[0], network.decide(cluster, "r"), cluster)
+        said = [f for f in found if f.rule == rule]
+        assert [f.severity for f in said] == ["warning"]
+        assert str(said[0].worked_around_by).startswith("NCCL_IB_HCA==")
+
+
+def test_a_list_of_one_s_own_is_kept_and_so_is_the_finding() -> None:
+    cluster = replace(FIRES["mixed-link-layers-selected"](), job=Job(env={"NCCL_IB_HCA": "mlx5"}))
+    found = settle.settle(run_checks(cluster)[0], network.decide(cluster, "r"), cluster)
+    assert [f.worked_around_by for f in found if f.rule == "mixed-link-layers-selected"] == [None]
+
+
+# Access.
+
+
+def test_where_nobody_can_open_devices_all_use_tcp_and_none_hangs() -> None:
+    cluster = r.nodes(lambda k: tuple(replace(p, can_open=False) for p in r.two_ib(k)))
+    assert {severity for _, severity in serious(cluster)} == {"warning"}
+
+
+def test_a_library_without_the_adapter_s_driver_is_named() -> None:
+    cluster = c.changed(r.healthy_ib(), "node1", verbs=replace(r.VERBS, providers=("efa", "rxe")))
+    assert "has no driver mlx5, only efa, rxe" in only(cluster, "ib-userspace-missing").found
+
+
+def test_a_library_whose_drivers_could_not_be_listed_is_left_alone() -> None:
+    assert serious(c.changed(r.healthy_ib(), "node1", verbs=replace(r.VERBS, providers=()))) == []
+
+
+def test_rdma_left_off_in_a_shell_is_said_by_one_rule() -> None:
+    env = {"NCCL_IB_DISABLE": "1"}
+    base = r.healthy_ib()
+    cluster = replace(base, nodes=tuple(replace(n, environment=env) for n in base.nodes))
+    assert {rule for rule, _ in serious(cluster)} == {"harmful-env-left-on"}
+
+
+# Marks and addresses.
+
+
+def test_roce_v1_everywhere_is_a_warning_as_it_works_up_to_the_first_router() -> None:
+    v1 = (Gid(0, "fe80::1", "IB/RoCE v1", "eth0"), Gid(1, "fe80::1", "RoCE v2", "eth0"))
+    cluster = r.nodes(lambda k: (r.roce(0, f"10.10.0.{k + 10}", gids=v1),))
+    assert {(rule, s) for rule, s in serious(cluster)} == {("gid-missing-or-wrong", "warning")}
+
+
+def test_a_driver_that_tells_no_kind_of_gid_is_not_judged() -> None:
+    def told(k: int) -> tuple[Gid, ...]:
+        return tuple(replace(g, kind="") for g in r.table(f"10.10.0.{k + 10}", netdev="eth0"))
+
+    assert serious(r.nodes(lambda k: (r.roce(0, f"10.10.0.{k + 10}", gids=told(k)),))) == []
+
+
+def test_nccl_before_2_21_is_helped_by_the_plan() -> None:
+    old = replace(c.TORCH, nccl="2.20.5", torch="2.3.0")
+    base = r.healthy_roce()
+    cluster = replace(base, nodes=tuple(replace(n, interpreter=old) for n in base.nodes))
+    found = settle.settle(run_checks(cluster)[0], network.decide(cluster, "r"), cluster)
+    said = [f for f in found if f.rule == "gid-missing-or-wrong"]
+    assert {f.severity for f in said} == {"warning"} and len(said) == 2
+    assert all("NCCL_IB_GID_INDEX=3" in str(f.worked_around_by) for f in said)
+
+
+def test_the_same_small_mtu_everywhere_is_slow_on_a_fast_link_and_no_matter_on_a_slow_one() -> None:
+    assert serious(r.low_mtu(1500, 1500)()) == [("rdma-mtu-low", "warning")]
+    base = r.low_mtu(1500, 1500)()
+    slower = tuple(
+        replace(n, rdma_ports=tuple(replace(p, rate_gbit_s=25.0) for p in n.rdma_ports)) for n in base.nodes
+    )
+    assert serious(replace(base, nodes=slower)) == []
+
+
+def test_an_mtu_that_differs_under_roce_is_said_once_and_louder() -> None:
+    cluster = r.low_mtu(9000, 1500)()
+    assert serious(cluster) == [("rdma-mtu-low", "warning")] and "mtu-differs" not in noted(cluster)
+
+
+def test_every_port_in_a_subnet_of_its_own_is_a_routed_fabric() -> None:
+    cluster = r.nodes(lambda k: (r.roce(0, f"10.{10 + k}.0.1"), r.roce(1, f"10.{20 + k}.0.1")), 3)
+    assert "gid-subnets-differ" not in {f.rule for f in run_checks(cluster)[0]}
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [((0xFFFF,), False), ((0x7FFF,), False), ((0x8001,), True), ((0,), True), ((0x8001, 0xFFFF), True)],
+)
+def test_one_node_s_partition_is_held_against_the_others(keys: tuple[int, ...], found: bool) -> None:
+    base = r.nodes(r.two_ib, 3)
+    ports = (r.ib(0), r.ib(1, pkeys=keys))
+    cluster = c.changed(base, "node1", rdma_ports=ports)
+    assert ("pkey-table-empty" in {f.rule for f in run_checks(cluster)[0]}) is found
+
+
+def test_two_limited_members_cannot_talk_to_each_other() -> None:
+    cluster = r.nodes(lambda k: (r.ib(0, pkeys=(0x7FFF,)),))
+    assert serious(cluster) == [("pkey-table-empty", "error")]
+
+
+def test_nccl_ib_pkey_says_which_key_counts() -> None:
+    cluster = r.nodes(lambda k: (r.ib(0, pkeys=(0xFFFF, 0x8001 + k)),), job=Job(env={"NCCL_IB_PKEY": "1"}))
+    assert serious(cluster) == [("pkey-table-empty", "error")]
+
+
+def test_a_port_that_trusts_vlan_priorities_is_fine_while_nothing_is_marked() -> None:
+    assert serious(r.nodes(lambda k: (r.roce(0, f"10.10.0.{k + 10}", trust="pcp"),))) == []
+
+
+# What rises.
+
+
+def test_a_slow_rise_of_symbol_errors_is_a_note() -> None:
+    cluster = r.rising("rdma:mlx5_1:1", symbol_error=3)()
+    assert serious(cluster) == [] and noted(cluster) == {"symbol-errors"}
+
+
+def test_a_link_that_came_back_is_an_error_and_one_that_was_retrained_a_warning() -> None:
+    assert serious(r.rising("rdma:mlx5_1:1", link_downed=1)()) == [("link-flapped", "error")]
+    assert serious(r.rising("rdma:mlx5_1:1", link_error_recovery=9)()) == [("link-flapped", "warning")]
+    both = r.rising("rdma:mlx5_1:1", link_downed=1, link_error_recovery=9)()
+    assert serious(both) == [("link-flapped", "error")]
+
+
+def test_counters_of_a_port_nccl_does_not_take_are_nobody_s_business() -> None:
+    cluster = replace(FIRES["symbol-errors"](), job=Job(env={"NCCL_IB_HCA": "=mlx5_0"}))
+    assert "symbol-errors" not in {f.rule for f in run_checks(cluster)[0]}
+
+
+def test_a_link_that_changed_once_is_down_or_up_and_twice_has_flapped() -> None:
+    def changes(count: int) -> Cluster:
+        return c.changed(
+            c.healthy(), "node1", rises=(Risen("interface:enp99s0", 2.0, {"carrier_changes": count}),)
+        )
+
+    assert serious(changes(1)) == []
+    assert serious(changes(2)) == [("interface-errors", "warning")]
+
+
+def test_what_was_looked_at_once_is_not_checked_and_says_why() -> None:
+    base = r.healthy_ib()
+    cluster = c.changed(base, "node1", unknown={"rises": "the counters were read once only: no answer"})
+    findings, skipped = run_checks(cluster)
+    assert findings == []
+    assert {(s.rule, s.node) for s in skipped} >= {("link-flapped", "node1"), ("interface-errors", "node1")}
+    assert all("read once only" in s.reason for s in skipped)
+
+
+def test_connections_that_nobody_took_in_time_are_counted_on_the_head() -> None:
+    rises = (Risen("tcp", 2.0, {"ListenOverflows": 4}),)
+    assert serious(c.changed(c.healthy(), "node0", rises=rises)) == [("backlog-overflow", "warning")]
+    assert serious(c.changed(c.healthy(), "node1", rises=rises)) == []
+
+
+def test_a_slow_interface_to_meet_on_is_no_fault_where_data_goes_over_rdma() -> None:
+    cluster = r.healthy_roce()
+    assert not [f for f in run_checks(cluster)[0] if f.rule == "slow-interface-chosen"]
+    off = replace(cluster, job=Job(env={"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eno1"}))
+    assert {f.rule for f in run_checks(off)[0]} == {"slow-interface-chosen"}
+
+
+def test_half_duplex_is_slow_whatever_the_rate() -> None:
+    base = c.healthy()
+    half = tuple(
+        replace(i, duplex="half") if i.name == "enp99s0" else i for i in base.node("node1").interfaces
+    )
+    assert serious(c.changed(base, "node1", interfaces=half)) == [("slow-interface-chosen", "warning")]
+
+
+def test_links_are_not_needed_to_judge_ports() -> None:
+    none: tuple[Link, ...] = ()
+    assert "rdma-rate-low" in {f.rule for f in run_checks(replace(FIRES["rdma-rate-low"](), links=none))[0]}
