@@ -70,6 +70,17 @@ def test_the_tree_above_gpus_and_cards_is_whole(machine: GpuMachine) -> None:
     assert node.processor.vendor == "GenuineIntel" and node.virtual_machine == ""
 
 
+def test_the_access_control_register_is_read_where_root_may(machine: GpuMachine) -> None:
+    config = bytearray(512)
+    config[256:260] = (0x0001 | 0x1 << 16 | 0x148 << 20).to_bytes(4, "little")  # AER, then the next one
+    config[0x148:0x14C] = (0x000D | 0x1 << 16).to_bytes(4, "little")
+    config[0x14E:0x150] = (0x1D).to_bytes(2, "little")
+    for length in (512, 64):
+        (machine.function("0000:18:00.0") / "config").write_bytes(config[:length])
+        told = {d.bus_id: d.acs_control for d in asked(machine).pci}["0000:18:00.0"]
+        assert told == (0x1D if length == 512 else None)
+
+
 def test_distances_are_those_nvidia_smi_shows(machine: GpuMachine) -> None:
     node = asked(machine)
     by_bus = {d.bus_id: d for d in node.pci}

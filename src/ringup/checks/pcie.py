@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ringup import problems
 from ringup.checks.gpu import known, on
@@ -18,6 +18,8 @@ CORRECTABLE_LEAST = 1000
 GPU_IDLE = 0x1
 """Bit of nvmlClocksEventReasons; an idle GPU lowers its link's speed."""
 NETWORK = (0x0200, 0x0207)
+REDIRECTS = 0b1100
+"""Bits of the ACS control register: requests and completions between peers are sent upwards."""
 
 
 def kind_of(device: PciDevice) -> str:
@@ -229,15 +231,21 @@ def peers_of_interest(node: Node) -> list[PciDevice]:
 )
 def acs_enabled(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
-    Told by IOMMU groups: the kernel puts devices below one switch into one group unless ACS keeps them apart.
-
-    (pci_acs_path_enabled in drivers/iommu/iommu.c.)  In a virtual machine it cannot be off and is not judged.
+    Told by the register where root asks, else by IOMMU groups: the kernel puts devices below one switch into
+    one group unless ACS keeps them apart (pci_acs_path_enabled).  In a virtual machine it cannot be off.
     """
     for node in cluster.nodes:
         if is_virtual(node):
             continue
         pairs = below_one_switch(peers_of_interest(node))
         if not pairs:
+            continue
+        registers = {d.bus_id: d.acs_control for d in node.pci if d.acs_control is not None}
+        ports = list(dict.fromkeys(d.above[-1] for pair in pairs for d in pair))
+        if all(p in registers for p in ports):
+            redirecting = [p for p in ports if registers[p] & REDIRECTS]
+            if redirecting:
+                yield acs_finding(node, redirecting, f"{few(redirecting)} send peers' requests upwards")
             continue
         options = node.boot_options if known(node, "boot_options") else ()
         if any(o.startswith("pcie_acs_override") for o in options):
@@ -250,21 +258,21 @@ def acs_enabled(cluster: Cluster) -> Iterator[Finding | Skipped]:
         apart = [(a, b) for a, b in grouped if a.iommu_group != b.iommu_group]
         if apart:
             one, other = apart[0]
+            found = f"{one.bus_id} and {other.bus_id} are below one switch, in IOMMU groups "
             ports = list(dict.fromkeys(d.above[-1] for pair in apart for d in pair))
-            commands = [
-                on(node, "sudo", "setpci", "-s", shlex.quote(p), "ECAP_ACS+0x6.w=0000") for p in ports[:8]
-            ]
-            yield Finding(
-                f"{node.name} {len(apart)} pairs of GPUs and cards",
-                found=f"{one.bus_id} and {other.bus_id} are below one switch, in IOMMU groups "
-                f"{one.iommu_group} and {other.iommu_group}",
-                wanted="one group: no ACS on the switch's ports",
-                node=node.name,
-                severity=bus_matters(node),
-                fix=Fix(
-                    "ACS off on these bridges (until the next boot), or in the BIOS", commands=tuple(commands)
-                ),
-            )
+            yield acs_finding(node, ports, f"{found}{one.iommu_group} and {other.iommu_group}")
+
+
+def acs_finding(node: Node, ports: Sequence[str], found: str) -> Finding:
+    commands = [on(node, "sudo", "setpci", "-s", shlex.quote(p), "ECAP_ACS+0x6.w=0000") for p in ports[:8]]
+    return Finding(
+        f"{node.name} {len(ports)} ports of PCI switches",
+        found=printable(found, 200),
+        wanted="no ACS between GPUs and cards below one switch",
+        node=node.name,
+        severity=bus_matters(node),
+        fix=Fix("ACS off on these ports (until the next boot), or in the BIOS", commands=tuple(commands)),
+    )
 
 
 def below_one_switch(devices: list[PciDevice]) -> list[tuple[PciDevice, PciDevice]]:

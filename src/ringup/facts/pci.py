@@ -34,6 +34,8 @@ class PciDevice:
     """None: no IOMMU is at work for it."""
     iommu_type: str = ""
     """ "identity", "DMA", "DMA-FQ"."""
+    acs_control: int | None = None
+    """Access control register of a bridge; None where it has none, or only root may see it."""
     correctable_errors: int | None = None
     """AER counts since boot."""
     nonfatal_errors: int | None = None

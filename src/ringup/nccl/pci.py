@@ -163,7 +163,7 @@ def _cpu(
             parent = bus
     order = {bus: n for n, bus in enumerate(sorted(by_bus))}
 
-    def element(bus: str) -> Pci:
+    def element(bus: str, above: tuple[str, ...] = ()) -> Pci:
         device = by_bus.get(bus, PciDevice(bus))
         speed, lanes = _link(device, by_bus)
         return Pci(
@@ -176,7 +176,8 @@ def _cpu(
             bus in gpus and has_gpudirect(node),
             0,
             tuple(nets.get(bus, ())),
-            tuple(element(child) for child in below.get(bus, ())),
+            # A tree that a node made up may be none.
+            tuple(element(c, (*above, bus)) for c in below.get(bus, ()) if c not in (*above, bus)),
         )
 
     processor = node.processor

@@ -9,6 +9,7 @@ import os
 MOST = 400
 NVIDIA, AMD = 0x10DE, 0x1002
 GPU_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)
+BRIDGE = 0x0604
 NETWORK_CLASSES = (0x0200, 0x0207, 0x0280)
 VIRTUAL = ("KVM", "QEMU", "Virtual", "VMware", "Amazon EC2", "Google Compute Engine")
 WORDS = ("iommu", "intel_iommu", "amd_iommu", "arm-smmu", "pci=", "pcie_acs_override", "iommu.passthrough")
@@ -74,6 +75,29 @@ def nonfatal(path):
     return None if whole is None else max(0, whole - (harmless or 0))
 
 
+def access_control(path):
+    """
+    The ACS control register, None where there is none or only root may see it.
+
+    Extended capabilities begin at byte 256: identity (16 bits), version (4), next (12); PCIe base
+    specification 7.6.3.  Without root the file is 64 bytes long.
+    """
+    try:
+        with open(path + "/config", "rb") as file:
+            data = file.read(4096)
+    except OSError:
+        return None
+    at = 256
+    for _ in range(64):
+        if at < 256 or at + 8 > len(data):
+            return None
+        head = int.from_bytes(data[at : at + 4], "little")
+        if head & 0xFFFF == 0x000D:
+            return int.from_bytes(data[at + 6 : at + 8], "little")
+        at = head >> 20
+    return None
+
+
 def link_name(path):
     try:
         return os.path.basename(os.readlink(path))
@@ -82,6 +106,7 @@ def link_name(path):
 
 
 def facts_of(path, root_name, above):
+    kind = number(read(path + "/class")) >> 8
     node = read(path + "/numa_node")
     group = link_name(path + "/iommu_group")
     return {
@@ -91,7 +116,7 @@ def facts_of(path, root_name, above):
         "vendor": number(read(path + "/vendor")),
         "device": number(read(path + "/device")),
         "ids": [number(read(path + "/subsystem_vendor")), number(read(path + "/subsystem_device"))],
-        "class_code": number(read(path + "/class")) >> 8,
+        "class_code": kind,
         "driver": link_name(path + "/driver"),
         "numa_node": int(node) if node.isdigit() else None,
         "link_gt_s": rate(read(path + "/current_link_speed")),
@@ -99,6 +124,7 @@ def facts_of(path, root_name, above):
         "link_width": width(read(path + "/current_link_width")),
         "max_link_width": width(read(path + "/max_link_width")),
         "iommu_group": int(group) if group.isdigit() else None,
+        "acs_control": access_control(path) if kind == BRIDGE else None,
         "iommu_type": read(path + "/iommu_group/type"),
         "correctable_errors": total(path + "/aer_dev_correctable", "TOTAL_ERR_COR"),
         "nonfatal_errors": nonfatal(path + "/aer_dev_nonfatal"),
