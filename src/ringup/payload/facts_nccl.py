@@ -108,10 +108,16 @@ def wants_nccl(request, counted):
     return any(counted.get(name) for name in ("proc", "devices", "listed", "driver"))
 
 
+def why_not(request, counted):
+    if request.get("backend"):
+        return "the job uses %s" % request["backend"]
+    return "AMD GPUs, and RCCL is not asked" if counted.get("amd") else "no GPU on this node"
+
+
 def ask_nccl(request, counted, found):
     """What NCCL says on this node; raises OSError with its last words where it hangs or dies."""
     if not wants_nccl(request, counted):
-        return {"not_asked": "the job uses gloo" if request.get("backend") else "no GPU on this node"}
+        return {"not_asked": why_not(request, counted)}
     if not found.get("path"):
         return {"not_asked": "no interpreter to ask it with"}
     if found.get("torch") and not found.get("cuda"):
