@@ -170,11 +170,17 @@ def pair(a: str, b: str, speed: float) -> Pair:
 
 def test_the_node_that_is_slow_with_both_partners_is_named() -> None:
     met = [pair("a", "b", 1.0), pair("c", "d", 0.1), pair("a", "c", 0.98), pair("b", "d", 0.1)]
+    met.append(pair("a", "d", 0.1))
     assert [s.node for s in judging.slow_nodes(met)] == ["d"]
 
 
 def test_a_node_met_once_is_not_named() -> None:
     met = [pair("a", "b", 1.0), pair("a", "c", 0.1), pair("b", "d", 1.0)]
+    assert judging.slow_nodes(met) == ()
+
+
+def test_a_node_that_met_only_a_slow_one_beside_is_not_named() -> None:
+    met = [pair("a", "b", 0.4), pair("c", "d", 0.01), pair("a", "c", 0.01), pair("b", "d", 1.2)]
     assert judging.slow_nodes(met) == ()
 
 

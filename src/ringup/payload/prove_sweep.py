@@ -15,6 +15,7 @@ from prove_world import say, short
 WARM_UPS, ITERATIONS = 5, 20
 LONG_ENOUGH_S, LONGEST_S, LARGEST_TAKES_S = 0.5, 5.0, 2.5
 PAIR_S = 1.5
+LOOKS_SLOW = 0.75
 ELEMENT_BYTES = 4
 
 # Renamed in torch 2.13, where the old names warn on every rank.
@@ -208,7 +209,7 @@ def sweep(world, op, sizes):
 
 def pair_rounds(world, size_bytes):
     """
-    Nodes against nodes, two rounds: neighbours, then the fastest pairs with the slowest.
+    Nodes in pairs: neighbours, then the fastest pairs with the slowest, then who looks slow once more.
 
     Rank 0 tells each pair's bus bandwidth; a node alone in its round is not measured in it.
     """
@@ -221,11 +222,34 @@ def pair_rounds(world, size_bytes):
     while len(ranked) > 1:
         slow, fast = ranked.pop(0), ranked.pop()
         second += [(fast[0], slow[0]), (fast[1], slow[1])]
-    if left and first:
+    if left:
         # An odd node meets the first of a pair that has been measured; that one sits out otherwise.
         partner = (ranked or first)[0][0]
         second = [pair for pair in second if partner not in pair] + [(partner, left[0])]
-    one_round(world, "pairs2", second, size_bytes)
+    speeds.update(one_round(world, "pairs2", second, size_bytes))
+    third = doubtful(names, speeds)
+    if third:
+        one_round(world, "pairs3", third, size_bytes)
+
+
+def doubtful(names, speeds):
+    """
+    Each node whose best pair is below LOOKS_SLOW of the median, with a good one it has not met.
+
+    One slow meeting proves nothing: the other may have been slow, or the moment.
+    """
+    best = {name: max([s for pair, s in speeds.items() if name in pair] or [0.0]) for name in names}
+    usual = sorted(best.values())[len(names) // 2]
+    suspects = [name for name in names if best[name] < LOOKS_SLOW * usual]
+    good = [name for name in names if name not in suspects]
+    pairs = []
+    for suspect in suspects:
+        met = {name for pair in speeds if suspect in pair for name in pair}
+        partner = next((name for name in good if name not in met), None)
+        if partner is not None:
+            good.remove(partner)
+            pairs.append((partner, suspect))
+    return pairs
 
 
 def one_round(world, stage, pairs, size_bytes):

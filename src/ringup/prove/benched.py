@@ -42,9 +42,8 @@ def benched(
     slow = slow_nodes(pairs)
     notes = [*_notes(lines), *_loss(plan, told)]
     expected = link.gbit_s / 8 * link.payload_share if link.gbit_s else None
-    verdict, because = judge([r for r in rows if r.op == ops[0]], expected, link, slow)
-    if verdict == "slow" and any("packets are lost" in note for note in notes):
-        because += "; packets are lost (see below), which slows TCP more than a slow link would"
+    lossy = any("packets are lost" in note for note in notes)
+    verdict, because = judge([r for r in rows if r.op == ops[0]], expected, link, slow, lossy)
     return Benched(
         ops=tuple(ops),
         nodes=len(plan.nodes),
@@ -129,7 +128,7 @@ def plateau(rows: Sequence[Row]) -> tuple[float, bool]:
 
 
 def judge(
-    rows: Sequence[Row], expected: float | None, link: LinkRate, slow: Sequence[Slow]
+    rows: Sequence[Row], expected: float | None, link: LinkRate, slow: Sequence[Slow], lossy: bool = False
 ) -> tuple[Literal["ok", "slow", "not_judged"], str]:
     """The verdict on the first operation, in a word and in words."""
     best, steady = plateau(rows)
@@ -145,6 +144,8 @@ def judge(
         return "not_judged", f"{of_link}: the data went over something else, too"
     if share >= SLOW_BELOW[link.over]:
         return "ok", of_link
+    if lossy:
+        return "slow", f"{of_link}; packets are lost (see above), and TCP waits for them"
     if not steady:
         return "not_judged", f"{of_link}, but it was still rising: measure larger sizes (--max)"
     return "slow", of_link
@@ -154,7 +155,8 @@ def slow_nodes(pairs: Sequence[Pair]) -> tuple[Slow, ...]:
     """
     Nodes that are slow with whomever they meet.
 
-    A node's speed is that of its best pair; it is slow below SLOW_PAIR of the median of all nodes.
+    A node's speed is that of its best pair; it is slow below SLOW_PAIR of the median of all nodes, shown
+    by two partners that are not slow themselves.
     """
     best: dict[str, float] = {}
     met: dict[str, set[str]] = {}
@@ -164,16 +166,17 @@ def slow_nodes(pairs: Sequence[Pair]) -> tuple[Slow, ...]:
             met.setdefault(node, set()).add(other)
     if len(best) < 3:
         return ()
-    usual = statistics.median(best.values())
+    usual = statistics.median_high(best.values())
+    slow = {node for node, speed in best.items() if speed < SLOW_PAIR * usual}
     return tuple(
         Slow(
             node,
-            f"{node} is slow with {' and '.join(sorted(met[node]))}: {speed:.3g} GB/s, others {usual:.3g}",
-            speed,
+            f"{node} is slow with {' and '.join(sorted(met[node]))}: {best[node]:.3g} GB/s, not {usual:.3g}",
+            best[node],
             usual,
         )
-        for node, speed in best.items()
-        if speed < SLOW_PAIR * usual and len(met[node]) > 1
+        for node in best
+        if node in slow and len(met[node] - slow) > 1
     )
 
 
