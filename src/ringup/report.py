@@ -217,7 +217,10 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
         )
     )
     lines += [f"  | {line}" for line in failure.lines]
-    if failure.is_consequence:
+    if failure.left_before:
+        words = printable("; ".join(failure.left_before), 400)
+        lines.append(f"  its own words say that another rank ended first; with exit code 0 did: {words}")
+    elif failure.is_consequence:
         lines.append("  its own words say that another rank ended first, and no rank was seen to")
     if failure.file:
         lines.append(f"  all of its output: {printable(failure.file, 400)}")

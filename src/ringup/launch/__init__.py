@@ -57,7 +57,9 @@ class Failure:
     file: str
     """Where all of its output is."""
     is_consequence: bool = False
-    """Its own last words say that somebody else ended first, and nobody who did was seen."""
+    """Its own last words say that somebody else ended first, and nobody who did was seen to fail."""
+    left_before: tuple[str, ...] = ()
+    """Of a consequence: ranks that had ended with code 0 by then ("rank 3 on node1, 0.2 s before")."""
 
 
 @dataclass(frozen=True)

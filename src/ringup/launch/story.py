@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ringup.errors import LaunchError
@@ -14,7 +14,7 @@ from ringup.launch.output import Output, file_name
 from ringup.launch.show import end_words, shell_code
 from ringup.plan import Plan
 from ringup.rules import Finding
-from ringup.units import printable
+from ringup.units import printable, show_seconds
 
 PROGRESS_S = 1.0
 
@@ -172,7 +172,16 @@ class Story:
             lines=_last_lines(end.lines),
             file=str(self.log_dir / name) if end.kind != "node" else "",
             is_consequence=is_consequence,
+            left_before=tuple(_left_before(nodes, end.failed_s)) if is_consequence else (),
         )
+
+
+def _left_before(nodes: Sequence[NodeRun], failed_s: float) -> Iterator[str]:
+    """Ranks that were gone, with code 0, when another failed for the want of one; the last one first."""
+    gone = [(at_s, node.ranks[pid]) for node in nodes for pid, at_s in node.done_s.items()]
+    for at_s, rank in sorted(gone, key=lambda one: -one[0])[:8]:
+        if at_s < failed_s:
+            yield f"rank {rank.rank} on {printable(rank.node)}, {show_seconds(failed_s - at_s)} before"
 
 
 def _ranks(nodes: Sequence[NodeRun]) -> list[RankEnd]:

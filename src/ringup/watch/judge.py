@@ -109,6 +109,10 @@ def judge(
         return _nobody_waits(first, ranks, busy, folded, lines)
     if busy:
         return _busy(first, busy, waiting, lines)
+    silent = [node.node for node in second if node.problem]
+    if silent:
+        names = ", ".join(printable(name, 64) for name in silent[:MOST_NAMED])
+        return Verdict("unknown", f"what the ranks on {names} do is not known", (*folded, *lines))
     if missing or gone:
         return _missing(missing, gone, waiting, folded, lines)
     if 0 < len(ranks) < expected - len(gone):

@@ -1,0 +1,239 @@
+"""What two looks at a silent run say: who is missing, and what is no hang."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from ringup.flight import from_data
+from ringup.looks import Child, Frame, NodeLook, NodeState, RankLook, Ras, silent
+from ringup.watch.judge import Ended, Verdict, judge
+
+C10D = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+LOADER = "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+GRAPH = "/v/lib/python3.11/site-packages/torch/autograd/graph.py"
+
+
+def own(line: int, function: str = "main", source: str = "") -> Frame:
+    return Frame("/home/u/train.py", line, function, source)
+
+
+def waits(what: str = "all_reduce", line: int = 88) -> tuple[Frame, ...]:
+    return (Frame(C10D, 1, what), own(line))
+
+
+def rank(
+    number: int, frames: tuple[Frame, ...], *, cpu_s: float = 0.0, io: int = 0, state: str = "S", **more: Any
+) -> RankLook:
+    """A rank of four on two nodes, at the second look; its counters are what it used since the first."""
+    base = RankLook(
+        rank=number,
+        node=f"node{number // 2}",
+        local_rank=number % 2,
+        world_size=4,
+        run="r",
+        job=("", "", ""),
+        pid=100 + number,
+        started=1,
+        age_s=50.0,
+        state=state,
+        wchan="",
+        syscall="",
+        cpu_s=cpu_s,
+        io_bytes=io,
+        switches=0,
+        command="python train.py",
+        frames=frames,
+    )
+    return dataclasses.replace(base, **more)
+
+
+def nodes(ranks: list[RankLook], at_s: float, **more: Any) -> list[NodeLook]:
+    state = more.pop("state", NodeState())
+    names = sorted({r.node for r in ranks})
+    return [
+        NodeLook(name, at_s, "stacks", tuple(r for r in ranks if r.node == name), state, **more)
+        for name in names
+    ]
+
+
+def judged(*ranks: RankLook, seconds: float = 10.0, **more: Any) -> Verdict:
+    fresh = {"cpu_s": 0.0, "io_bytes": 0, "switches": 0, "frames": (), "children": ()}
+    before = [dataclasses.replace(r, **fresh) for r in ranks]  # type: ignore[arg-type]
+    options = {"expected": 4, **more}
+    return judge(nodes(before, 0.0), nodes(list(ranks), seconds), **options)
+
+
+SLEEPS = (own(12, "load", "time.sleep(9)"),)
+
+
+def test_an_idle_rank_is_missing_from_what_the_others_wait_in() -> None:
+    verdict = judged(*(rank(n, waits()) for n in range(3)), rank(3, SLEEPS, syscall="clock_nanosleep"))
+    assert verdict.is_stalled and verdict.collective == "all_reduce"
+    assert [(m.rank, m.node) for m in verdict.missing] == [(3, "node1")]
+    assert verdict.missing[0].where == "train.py:12 in load: time.sleep(9), asleep"
+    assert "3 ranks (0-2): all_reduce, train.py:88 in main" in verdict.lines
+
+
+@pytest.mark.parametrize("used", [{"cpu_s": 9.8}, {"io": 1 << 20}, {"switches": 5000}])
+def test_a_rank_that_uses_anything_is_busy_and_no_hang(used: dict[str, Any]) -> None:
+    verdict = judged(*(rank(n, waits("barrier")) for n in range(1, 4)), rank(0, SLEEPS, **used))
+    assert verdict.kind == "busy" and not verdict.missing
+    assert "rank 0 (node0) is busy; 3 wait in barrier" in verdict.headline
+
+
+def test_a_rank_whose_compiler_works_is_busy_with_it() -> None:
+    child = Child(9, "/usr/bin/ptxas kernel.ptx", "R", "", "", 9.0)
+    compiling = rank(0, (own(5, "step"),), cpu_s=9.0, children=(child,))
+    verdict = judged(compiling, *(rank(n, waits()) for n in range(1, 4)))
+    assert verdict.kind == "busy" and "ptxas" in verdict.lines[0]
+
+
+def test_waiting_ranks_may_spin_as_nccl_does() -> None:
+    spinning = [rank(n, waits(), cpu_s=10.0, state="R") for n in range(3)]
+    assert judged(*spinning, rank(3, SLEEPS)).is_stalled
+
+
+def test_a_line_that_waits_for_the_gpu_is_a_wait() -> None:
+    reads_loss = (own(90, "step", "total += loss.item()"),)
+    spinning = [rank(n, reads_loss, cpu_s=10.0, state="R") for n in range(3)]
+    verdict = judged(*spinning, rank(3, SLEEPS))
+    assert verdict.is_stalled and verdict.missing[0].rank == 3
+
+
+def test_everybody_at_the_gpu_with_cpu_spent_is_not_called_a_hang() -> None:
+    reads_loss = (own(90, "step", "total += loss.item()"),)
+    assert judged(*(rank(n, reads_loss, cpu_s=10.0) for n in range(4))).kind == "waiting"
+
+
+def test_backward_is_a_wait_only_while_idle() -> None:
+    backward = (Frame(GRAPH, 1, "_engine_run_backward"), own(70))
+    idle = [rank(n, backward) for n in range(3)]
+    assert judged(*idle, rank(3, SLEEPS)).missing[0].rank == 3
+    computing = [rank(n, backward, cpu_s=10.0) for n in range(3)]
+    assert judged(*computing, rank(3, SLEEPS)).kind == "busy"
+
+
+def test_a_stopped_rank_is_named_though_its_stack_cannot_be_read() -> None:
+    stopped = rank(3, (), state="T", why_not="it is stopped")
+    verdict = judged(*(rank(n, waits()) for n in range(3)), stopped)
+    assert verdict.missing[0].rank == 3 and "stopped (state T" in verdict.missing[0].where
+
+
+def test_a_rank_stopped_within_the_collective_is_named_as_well() -> None:
+    verdict = judged(*(rank(n, waits()) for n in range(3)), rank(3, waits(), state="T"))
+    assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3]
+
+
+def test_a_rank_that_left_with_code_0_is_named() -> None:
+    verdict = judged(*(rank(n, waits()) for n in range(3)), ended=[Ended(3, "node1")])
+    assert verdict.is_stalled and verdict.missing[0].rank == 3
+    assert "which has ended with code 0" in verdict.headline
+
+
+def test_a_rank_that_never_came_is_no_hang_of_those_who_did() -> None:
+    verdict = judged(*(rank(n, waits("init_process_group", 3)) for n in range(2)))
+    assert verdict.kind == "meeting" and "2 of 4 ranks have started" in verdict.headline
+
+
+def test_the_smaller_group_is_in_the_wrong_collective() -> None:
+    verdict = judged(*(rank(n, waits()) for n in range(3)), rank(3, waits("broadcast", 91)))
+    assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3]
+
+
+def test_two_halves_in_different_collectives_blame_nobody() -> None:
+    halves = [rank(n, waits()) for n in range(2)] + [rank(n, waits("barrier", 9)) for n in (2, 3)]
+    verdict = judged(*halves)
+    assert verdict.is_stalled and not verdict.missing
+
+
+def flight(number: int, sizes: list[int], line: int, group: str = "0") -> dict[str, Any]:
+    frames = [{"filename": "/home/u/train.py", "line": line, "name": "main"}]
+    entry = {"process_group": [group, "default_pg"], "collective_seq_id": number, "frames": frames}
+    entry |= {"profiling_name": "gloo:all_reduce", "input_sizes": [sizes], "input_dtypes": ["Float"]}
+    return {"version": "2.10", "entries": [entry]}
+
+
+def test_the_flight_recorder_tells_who_calls_another_shape_at_the_same_line() -> None:
+    same = [rank(n, waits(), flight=from_data(flight(4, [8], 88))) for n in range(3)]
+    other = rank(3, waits(), flight=from_data(flight(4, [3], 60)))
+    verdict = judged(*same, other)
+    assert [(m.rank, m.where) for m in verdict.missing] == [(3, "train.py:60")]
+    assert "all_reduce [3] Float on rank 3 (train.py:60)" in verdict.headline
+
+
+def test_everybody_still_at_the_same_line_without_a_recorder_names_nobody() -> None:
+    verdict = judged(*(rank(n, waits()) for n in range(4)))
+    assert verdict.is_stalled and not verdict.missing and "the same line" in verdict.headline
+
+
+def test_data_that_flows_is_no_hang() -> None:
+    ranks = [rank(n, waits()) for n in range(4)]
+    first = nodes(ranks, 0.0, state=NodeState(interfaces={"eth0": 0}))
+    second = nodes(ranks, 10.0, state=NodeState(interfaces={"eth0": 50 << 20}))
+    assert judge(first, second, expected=4).kind == "flowing"
+
+
+def test_a_worker_stuck_below_a_rank_is_shown() -> None:
+    opens = (Frame("/home/u/data.py", 30, "__getitem__", "open(path)"),)
+    worker = Child(9, "python train.py", "S", "wait_for_partner", "openat", 0.0, opens)
+    loads = (Frame(LOADER, 1, "_try_get_data"), own(93, "main", "for batch in loader:"))
+    verdict = judged(*(rank(n, waits()) for n in range(3)), rank(3, loads, children=(worker,)))
+    assert verdict.missing[0].where.startswith("DataLoader next, train.py:93")
+    assert any("data.py:30 in __getitem__" in line and "FIFO" in line for line in verdict.lines)
+
+
+def test_ranks_without_stacks_are_not_judged() -> None:
+    verdict = judged(*(rank(n, (), why_not="no py-spy on this node") for n in range(4)))
+    assert not verdict.is_stalled
+    assert any("no py-spy on this node" in line for line in verdict.lines)
+
+
+def test_all_asleep_outside_collectives_is_not_called_a_hang() -> None:
+    assert judged(*(rank(n, SLEEPS) for n in range(4))).kind == "idle"
+
+
+def test_all_held_by_a_dead_disk_is() -> None:
+    held = [rank(n, (), state="D", wchan="rpc_wait_bit_killable") for n in range(4)]
+    verdict = judged(*held)
+    assert verdict.is_stalled and "rpc_wait_bit_killable" in verdict.missing[0].where
+
+
+def test_a_rank_that_has_just_begun_is_busy() -> None:
+    ranks = [rank(n, waits()) for n in range(3)]
+    late = rank(3, SLEEPS)
+    assert judge(nodes(ranks, 0.0), nodes([*ranks, late], 10.0), expected=4).kind == "busy"
+
+
+def test_a_node_that_does_not_answer_is_said() -> None:
+    ranks = [rank(n, waits()) for n in range(2)]
+    second = [*nodes(ranks, 10.0), silent("node1", "it did not answer in time")]
+    verdict = judge(nodes(ranks, 0.0), second, expected=4)
+    assert verdict.kind == "unknown" and "node1: it did not answer in time" in verdict.lines
+
+
+RAS = """{"nccl_version": "2.30.7", "communicators": [{"hash": "ab12", "size": 4, "ranks": [
+ {"rank": 0, "host": "node0", "pid": 100, "collective_counts": {"AllReduce": 42}},
+ {"rank": 1, "host": "node0", "pid": 101, "collective_counts": {"AllReduce": 42}},
+ {"rank": 2, "host": "node1", "pid": 102, "collective_counts": {"AllReduce": 42}},
+ {"rank": 3, "host": "node1", "pid": 103, "collective_counts": {"AllReduce": 41}}]}]}"""
+
+
+def test_ras_counts_that_stand_still_name_the_rank_behind() -> None:
+    ranks = [rank(n, waits(), cpu_s=10.0) for n in range(4)]
+    ras = Ras("localhost:28028", "json", RAS, "")
+    before = [dataclasses.replace(r, cpu_s=0.0) for r in ranks]
+    verdict = judge(nodes(before, 0.0, ras=ras), nodes(ranks, 10.0, ras=ras), expected=4)
+    assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3]
+    grown = Ras("localhost:28028", "json", RAS.replace("41", "42"), "")
+    assert judge(nodes(before, 0.0, ras=ras), nodes(ranks, 10.0, ras=grown), expected=4).kind == "waiting"
+
+
+def test_a_node_in_trouble_is_told() -> None:
+    ranks = [rank(n, waits()) for n in range(3)] + [rank(3, SLEEPS)]
+    full = NodeState(disks=(("/data", 0, 1 << 40),), oom_kills=1, swapped_pages=9000)
+    verdict = judge(nodes(ranks, 0.0), nodes(ranks, 10.0, state=full), expected=4)
+    text = "\n".join(verdict.lines)
+    assert "/data is full" in text and "out-of-memory" in text and "swapping" in text
