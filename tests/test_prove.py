@@ -6,17 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringup.facts import Job
-from ringup.plan import NodePlan, Plan
+from ringup.facts import Cluster, Job, RdmaPort
+from ringup.plan import NodePlan, Plan, Transport
+from ringup.plan.network import decide
 from ringup.prove import LinkRate, Pair, Row
 from ringup.prove import benched as judging
 from ringup.prove.lines import parse
-from ringup.prove.link import payload_share
+from ringup.prove.link import link_rate, payload_share
+from tests.clusters import cluster, interface, node
 
 PLANTS = Path(__file__).parent / "jobs" / "plants"
 PAYLOAD = Path(judging.__file__).parent.parent / "payload"
@@ -221,3 +224,51 @@ def test_a_straggling_rank_is_told() -> None:
 )
 def test_hostile_lines_are_none_of_ours(text: str) -> None:
     assert parse(text) is None
+
+
+# The rate of the link
+
+
+def planned(cluster: Cluster, *transports: Transport) -> Plan:
+    plan = decide(cluster, "r")
+    assert plan
+    return replace(plan, transports=transports)
+
+
+def two_nodes(speed_gbit_s: float | None = 25.0, **job: Any) -> Cluster:
+    one = node("n0", interface("eth0", "10.0.0.1/24", speed_gbit_s=speed_gbit_s))
+    other = node("n1", interface("eth0", "10.0.0.2/24", speed_gbit_s=100.0))
+    return replace(cluster(one, other), job=Job(**job))
+
+
+def test_the_slowest_interface_is_the_link() -> None:
+    nodes = two_nodes()
+    rate = link_rate(nodes, planned(nodes), "gloo")
+    assert (rate.gbit_s, rate.source, rate.over) == (25.0, "n0 eth0, 25 Gbit/s", "tcp")
+
+
+def test_a_stated_rate_wins_over_what_the_kernel_says() -> None:
+    nodes = two_nodes(link_gbit_s=40.0)
+    assert link_rate(nodes, planned(nodes), "gloo").gbit_s == 40.0
+
+
+def test_an_interface_without_a_rate_makes_the_link_unknown() -> None:
+    nodes = two_nodes(None)
+    rate = link_rate(nodes, planned(nodes), "gloo")
+    assert rate.gbit_s is None and "the rate of n0 eth0 (physical) cannot be read" in rate.source
+
+
+def test_the_devices_nccl_is_expected_to_use_are_added_up() -> None:
+    ports = tuple(RdmaPort(f"mlx5_{i}", 1, "ACTIVE", rate_gbit_s=200.0) for i in range(3))
+    nodes = two_nodes()
+    nodes = replace(nodes, nodes=tuple(replace(n, rdma_ports=ports) for n in nodes.nodes))
+    used = [Transport(n.name, "IB", ("mlx5_0:1/IB", "mlx5_2:1/IB"), "high") for n in nodes.nodes]
+    rate = link_rate(nodes, planned(nodes, *used), "nccl")
+    assert (rate.gbit_s, rate.over) == (400.0, "rdma")
+    assert "mlx5_0:1, mlx5_2:1" in rate.source
+
+
+def test_nccl_over_sockets_is_judged_by_the_interface() -> None:
+    nodes = two_nodes()
+    used = [Transport(n.name, "Socket", ("eth0",), "high") for n in nodes.nodes]
+    assert link_rate(nodes, planned(nodes, *used), "nccl").over == "tcp"

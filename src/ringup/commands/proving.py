@@ -69,6 +69,7 @@ def start(
     """Check, plan, run; an exit code where nothing was started."""
     from ringup import reach, report
     from ringup.launch.render import render
+    from ringup.plan.expected import with_transports
     from ringup.prove import job as prove_job
     from ringup.prove import lines
 
@@ -88,7 +89,7 @@ def start(
             if args.json:
                 print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
             return 1
-        plan = prove_job.shipped(plan)
+        plan = with_transports(prove_job.shipped(plan), cluster)
         if args.dry_run:
             print(render(plan).text)
             return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ringup.facts import Cluster, Node
-from ringup.nccl import network as nccl_network
 from ringup.plan import Plan
 from ringup.prove import LinkRate
 
@@ -22,7 +21,7 @@ def payload_share(mtu_bytes: int) -> float:
 
 
 def link_rate(cluster: Cluster, plan: Plan, backend: str) -> LinkRate:
-    """What the slowest node can send to the others."""
+    """What the slowest node can send to the others; `plan` tells the transports that are expected."""
     if len(cluster.nodes) < 2:
         return LinkRate(None, "one node: no link between nodes to compare with")
     stated = cluster.job.link_gbit_s
@@ -71,9 +70,8 @@ def _rdma(cluster: Cluster, plan: Plan) -> LinkRate | None:
 
 
 def _devices(node: Node, plan: Plan) -> list[str]:
-    """`mlx5_0:1`, ... that NCCL is predicted to use on a node; empty where it takes sockets."""
-    env = next((dict(p.env) for p in plan.nodes if p.node == node.name), {})
-    found = nccl_network.predict(nccl_network.Known(node), env)
-    if found.network != "IB":
-        return []
-    return [name.partition("/")[0] for name in found.interfaces]
+    """`mlx5_0:1`, ... that NCCL is expected to use on a node; empty where it takes sockets."""
+    for expected in plan.transports:
+        if expected.node == node.name and expected.network == "IB":
+            return [name.partition("/")[0] for name in expected.devices]
+    return []
