@@ -207,3 +207,20 @@ def test_with_rdma_off_an_interface_that_cannot_be_used_is_an_error_at_once() ->
 def test_with_rdma_off_and_nothing_said_ib0_and_ib1_are_found_and_ib0_is_used() -> None:
     made = alone(NCCL_IB_DISABLE="1")
     assert [i.split(":")[0] for i in made.interfaces] == ["ib1", "ib0"] and used(made) == ["ib0"]
+
+
+def test_a_topology_file_makes_the_live_tree_doubtful() -> None:
+    assert alone().confidence == "high"
+    made = alone(NCCL_TOPO_FILE="/opt/topo.xml")
+    assert made.confidence == "medium" and any("NCCL_TOPO_FILE" in d for d in made.doubts)
+
+
+def test_a_gpu_that_is_not_on_the_tree_makes_it_doubtful() -> None:
+    node = replace(built("hdr-roce-down").nodes[0], gpu_count=2)
+    assert any("1 of 2 GPUs" in d for d in predict(known(node), {}).doubts)
+
+
+def test_without_a_tree_nothing_is_said_of_the_card_a_gpu_uses() -> None:
+    node = replace(built("hdr-roce-down").nodes[0], pci=(), unknown={"pci": "/sys is not mounted"})
+    made = predict(known(node), {})
+    assert made.used == () and any("depends on the PCI tree" in b for b in made.because)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ringup.facts import Cluster, Node
 from ringup.nccl.network import Prediction
@@ -25,59 +25,66 @@ def uses_nccl(cluster: Cluster) -> bool:
     return any("gpu_count" in n.unknown or n.gpu_count for n in cluster.nodes if not n.unreached)
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """A node with its prediction, and what is compared of it."""
+
+    node: Node
+    prediction: Prediction
+    address: ipaddress.IPv4Interface | None
+    """The bootstrap's, with its subnet."""
+    kinds: tuple[str, ...]
+    """Link layers of its RDMA devices, in order."""
+
+
 def together(nodes: Sequence[Node], predictions: Sequence[Prediction]) -> tuple[Prediction, ...]:
     """The predictions with what only the others make wrong; `nodes` are those they are of."""
+    seen = [
+        _Seen(n, p, _of_bootstrap(n, p), tuple(i.rpartition("/")[2] for i in p.interfaces))
+        for n, p in zip(nodes, predictions, strict=True)
+    ]
+    sample = seen[:MOST_COMPARED]
     made = []
-    sample = list(zip(nodes, predictions, strict=True))[:MOST_COMPARED]
-    for node, one in zip(nodes, predictions, strict=True):
-        others = [(n, p) for n, p in sample if n.name != node.name]
-        found = [*_network(one, others), *_devices(one, others), *_subnet(node, one, others)]
-        found += _scope(node, one, others)
-        made.append(replace(one, because=(*one.because, *found)))
+    for one in seen:
+        others = [s for s in sample if s.node.name != one.node.name]
+        found = [*_network(one, others), *_devices(one, others), *_subnet(one, others), *_scope(one, others)]
+        made.append(replace(one.prediction, because=(*one.prediction.because, *found)))
     return tuple(made)
 
 
-Others = Sequence[tuple[Node, Prediction]]
-
-
-def _network(one: Prediction, others: Others) -> list[str]:
-    kinds = Counter(p.network for _, p in others if p.network)
-    if not one.network or not kinds or one.network in kinds:
+def _network(one: _Seen, others: Sequence[_Seen]) -> list[str]:
+    own = one.prediction.network
+    kinds = Counter(s.prediction.network for s in others if s.prediction.network)
+    if not own or not kinds or own in kinds:
         return []
     kind, _ = kinds.most_common(1)[0]
-    who = next(p.name for _, p in others if p.network == kind)
-    return [
-        f"{who} chooses {kind}, this node {one.network}: their ranks do not connect, and nothing says why"
-    ]
+    who = next(s.node.name for s in others if s.prediction.network == kind)
+    return [f"{who} chooses {kind}, this node {own}: their ranks do not connect, and nothing says why"]
 
 
-def _devices(one: Prediction, others: Others) -> list[str]:
+def _devices(one: _Seen, others: Sequence[_Seen]) -> list[str]:
     """The n-th device of one node meets the n-th of another: kinds must agree."""
-    if one.network != "IB":
+    if one.prediction.network != "IB":
         return []
-    own = [name.rpartition("/")[2] for name in one.interfaces]
-    for _, other in others:
-        theirs = [name.rpartition("/")[2] for name in other.interfaces]
-        if other.network == "IB" and theirs != own:
-            told = (
-                f"{other.name} lists {' '.join(other.interfaces)}: the n-th device here meets the n-th there"
-            )
-            return [f"{told}; NCCL_IB_HCA can name those that belong together"]
-    return []
+    other = next((s for s in others if s.prediction.network == "IB" and s.kinds != one.kinds), None)
+    if other is None:
+        return []
+    listed = " ".join(other.prediction.interfaces)
+    told = f"{other.node.name} lists {listed}: the n-th device here meets the n-th there"
+    return [f"{told}; NCCL_IB_HCA can name those that belong together"]
 
 
-def _subnet(node: Node, one: Prediction, others: Others) -> list[str]:
-    own = _of_bootstrap(node, one)
-    if own is None:
+def _subnet(one: _Seen, others: Sequence[_Seen]) -> list[str]:
+    if one.address is None:
         return []
-    for other_node, other in others:
-        theirs = _of_bootstrap(other_node, other)
-        if theirs is not None and theirs.network != own.network:
-            return [
-                f"{other.name} is reached at {theirs.ip}, this node at {own.ip}: two subnets, "
-                "which must be routed (`ringup check` tries it)"
-            ]
-    return []
+    own = one.address.network
+    other = next((s for s in others if s.address is not None and s.address.network != own), None)
+    if other is None or other.address is None:
+        return []
+    return [
+        f"{other.node.name} is reached at {other.address.ip}, this node at {one.address.ip}: two subnets, "
+        "which must be routed (`ringup check` tries it)"
+    ]
 
 
 def _of_bootstrap(node: Node, one: Prediction) -> ipaddress.IPv4Interface | None:
@@ -92,16 +99,17 @@ def _of_bootstrap(node: Node, one: Prediction) -> ipaddress.IPv4Interface | None
     return None
 
 
-def _scope(node: Node, one: Prediction, others: Others) -> list[str]:
+def _scope(one: _Seen, others: Sequence[_Seen]) -> list[str]:
     """A link-local address travels with this node's number of the interface, which peers take for theirs."""
-    if not one.bootstrap or not one.bootstrap.address.lower().startswith("fe80:"):
+    boot = one.prediction.bootstrap
+    if not boot or not boot.address.lower().startswith("fe80:"):
         return []
-    own = node.interface(one.bootstrap.interface)
-    for other_node, other in others:
-        theirs = other_node.interface(own.name) if own else None
+    own = one.node.interface(boot.interface)
+    for other in others:
+        theirs = other.node.interface(own.name) if own else None
         if own and theirs and theirs.index != own.index:
             return [
-                f"{own.name} is interface {own.index} here and {theirs.index} on {other.name}: "
+                f"{own.name} is interface {own.index} here and {theirs.index} on {other.node.name}: "
                 "a link-local address told from one to the other names another interface there"
             ]
     return []

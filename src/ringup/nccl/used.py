@@ -35,16 +35,21 @@ def devices_used(
         notes.doubts.append(f"the {shown} does not show {what}: which device a GPU uses cannot be told")
         return ()
     if known.is_live_tree:
-        notes.doubts += _doubts_of_live_tree(known, len(found))
+        notes.doubts += _doubts_of_live_tree(known, environment, len(found))
     made = topology.choose(found, environment, known.version)
     notes.doubts += made.doubts
     notes.because += [f"GPU {u.gpu} uses {u.device}: {u.because}" for u in made.uses]
     return made.uses
 
 
-def _doubts_of_live_tree(known: Known, shown: int) -> list[str]:
+def _doubts_of_live_tree(known: Known, environment: Mapping[str, str], shown: int) -> list[str]:
     """What makes the tree that sysfs shows less than NCCL's own."""
     node, doubts = known.node, []
+    doubts += [
+        f"{name}={environment[name]} is read instead of the tree that sysfs shows (--topo FILE takes it, too)"
+        for name in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
+        if environment.get(name)
+    ]
     if node.virtual_machine:
         doubts.append("a virtual machine's PCI tree need not be the real one")
     if shown < node.gpu_count:
