@@ -270,6 +270,22 @@ def test_a_port_that_trusts_vlan_priorities_is_fine_while_nothing_is_marked() ->
     assert serious(r.nodes(lambda k: (r.roce(0, f"10.10.0.{k + 10}", trust="pcp"),))) == []
 
 
+def one_subnet(arp_ignore: int) -> Cluster:
+    base = r.nodes(lambda k: (r.roce(0, f"10.10.0.{k + 10}"), r.roce(1, f"10.10.0.{k + 110}")))
+    return replace(
+        base,
+        nodes=tuple(
+            replace(n, interfaces=tuple(replace(i, arp_ignore=arp_ignore) for i in n.interfaces))
+            for n in base.nodes
+        ),
+    )
+
+
+def test_rails_in_one_subnet_that_answer_for_each_other_are_named() -> None:
+    assert serious(one_subnet(0)) == [("several-interfaces-one-subnet", "warning")] * 2
+    assert serious(one_subnet(1)) == []
+
+
 # What rises.
 
 

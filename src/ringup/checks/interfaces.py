@@ -306,13 +306,14 @@ def mtu_differs(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check("several-interfaces-one-subnet", reads=READS, uses=USES)
+@check("several-interfaces-one-subnet", reads=READS, uses=(*USES, *verbs.USES, "rdma_ports"))
 def several_interfaces_one_subnet(cluster: Cluster) -> Iterator[Finding]:
     """
-    Interfaces of a node lie in one subnet under strict reverse path filtering, and paths to it fail.
+    Interfaces of a node lie in one subnet, and paths to it fail or RoCE ports answer for each other.
 
-    Why: answers leave by one interface whatever the one they were asked on, and the kernel then
-    drops what comes in on the other.
+    Why: answers leave by one interface whatever the one they were asked on.  Strict filtering by
+    reverse path then drops what comes in on the other; and peers learn one port's hardware address
+    for all RoCE ports, which so share a single lane.
 
     Fix: a subnet for each interface, or `net.ipv4.conf.all.rp_filter=2`, `arp_ignore=1` and
     `arp_announce=2` with a routing rule for each address.
@@ -320,7 +321,10 @@ def several_interfaces_one_subnet(cluster: Cluster) -> Iterator[Finding]:
     if cluster.is_local or len(cluster.nodes) < 2:
         return
     failing = [e for f in paths.faults(cluster) if f.kind == "ambiguous" for e in f.edges]
+    view = verbs.known_part(cluster)
     for node in cluster.nodes:
+        ports = {p.netdev for p in view.roce(node)} if node.name in view.main else set()
+        yield from answering_for_each_other(node, ports, {e.network for e in failing})
         for network, same in paths.strict_twins(node).items():
             edges = [e for e in failing if e.network == network and node.name in (e.src, e.dst)]
             if not edges:
@@ -339,3 +343,32 @@ def several_interfaces_one_subnet(cluster: Cluster) -> Iterator[Finding]:
                     commands=(f"ssh {shlex.quote(node.name)} sudo sysctl -w net.ipv4.conf.all.rp_filter=2",),
                 ),
             )
+
+
+def answering_for_each_other(node: Node, ports: set[str], told: set[str]) -> Iterator[Finding]:
+    """
+    RoCE ports in one subnet that answer any ARP request for any of them (arp_ignore 0).
+
+    A cluster that lost its rails so, one port of each node carrying all: github.com/NVIDIA/nccl/issues/1109.
+    """
+    rails: dict[str, list[Interface]] = {}
+    for interface in node.interfaces:
+        for a in interface.usable_addresses if interface.name in ports else ():
+            if a.family == "inet":
+                rails.setdefault(paths.subnet(a.address, a.prefix_length), []).append(interface)
+    for network, same in rails.items():
+        names = list(dict.fromkeys(i.name for i in same))
+        if network in told or len(names) < 2 or any(i.arp_ignore != 0 for i in same):
+            continue
+        settings = "net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+        yield Finding(
+            f"{node.name} {few(names)}",
+            found=f"the RoCE ports {few(names)} are all in {network}, with arp_ignore 0",
+            wanted="a subnet for each rail, or arp_ignore 1 and arp_announce 2",
+            node=node.name,
+            severity="warning",
+            fix=Fix(
+                "let every port answer for itself alone",
+                commands=(f"ssh {shlex.quote(node.name)} sudo sysctl -w {settings}",),
+            ),
+        )

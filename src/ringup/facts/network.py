@@ -46,8 +46,9 @@ class Interface:
     rp_filter: int = 0
     duplex: str = ""
     """ "full", "half" or "unknown" as the kernel has it, "" where it has none."""
-    arp_ignore: int = 0
-    arp_announce: int = 0
+    arp_ignore: int | None = None
+    """0: it answers ARP requests for addresses of any interface; None where it was not told."""
+    arp_announce: int | None = None
 
     @property
     def usable_addresses(self) -> tuple[Address, ...]:
