@@ -1,0 +1,193 @@
+"""Dumps of torch's flight recorder: read as plain data alone, and compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringup.flight import Flight, FlightError, compare, from_data, read
+
+DUMPS = """\
+import sys, torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
+rank, store, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+for _ in range(3):
+    dist.all_reduce(torch.ones(8))
+group = dist.new_group([0, 1], group_desc="pair")
+dist.broadcast(torch.ones(2, 3), 0, group=group)
+if rank == 0:
+    work = dist.all_reduce(torch.ones(3, dtype=torch.int64), async_op=True)  # rank 1 never comes
+open(f"{folder}/{rank}.pickle", "wb").write(_dump_fr_trace(True, True, False))
+text = _dump_fr_trace_json(True, False)
+open(f"{folder}/{rank}.json", "wb").write(text if isinstance(text, bytes) else text.encode())
+print("written", flush=True)
+import time; time.sleep(60)
+"""
+
+
+def entry(number: int, op: str = "nccl:all_reduce", sizes: Any = None, **more: Any) -> dict[str, Any]:
+    return {
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": number,
+        "profiling_name": op,
+        "input_sizes": sizes or [[8]],
+        "input_dtypes": ["Float"],
+        "state": "completed",
+        "frames": [
+            {"filename": "/v/site-packages/torch/distributed/c10d_logger.py", "line": 1, "name": "wrapper"},
+            {"filename": "/home/u/train.py", "line": 80 + number, "name": "step"},
+        ],
+        **more,
+    }
+
+
+def dump(*entries: dict[str, Any], **more: Any) -> Flight:
+    return read(pickle.dumps({"version": "2.10", "entries": list(entries), **more}, protocol=2))
+
+
+def test_an_entry_is_read_with_the_users_line() -> None:
+    (one,) = dump(entry(3)).entries
+    assert (one.group, one.number, one.call, one.is_done) == (
+        "0:default_pg",
+        3,
+        "all_reduce [8] Float",
+        True,
+    )
+    assert one.where == "train.py:83"
+
+
+def test_a_retired_gloo_entry_is_done_and_a_retired_nccl_entry_is_not() -> None:
+    gloo, nccl = dump(
+        entry(1, "gloo:all_reduce", state="scheduled", retired=True), entry(2, state="started", retired=True)
+    ).entries
+    assert gloo.is_done and not nccl.is_done
+
+
+def test_the_rank_that_is_behind_is_named_with_its_last_call() -> None:
+    flights = {0: dump(entry(1), entry(2)), 1: dump(entry(1)), 2: dump(entry(1), entry(2))}
+    (one,) = compare(flights)
+    assert one.ranks == (1,) and one.where == "train.py:81"
+    assert one.text == (
+        "rank 1 of default_pg: 1 collectives begun, the others 2 (all_reduce [8] Float, train.py:82)"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"op": "nccl:broadcast"}, {"sizes": [[9]]}, {"input_dtypes": ["Half"]}],
+    ids=["op", "size", "dtype"],
+)
+def test_another_call_under_the_same_number_comes_before_being_behind(other: dict[str, Any]) -> None:
+    flights = {n: dump(entry(1), entry(2), entry(3)) for n in range(3)}
+    flights[3] = dump(entry(1), entry(2, **other))
+    (one,) = compare(flights)
+    assert one.ranks == (3,) and one.text.startswith("collective 2 of default_pg is ")
+
+
+def test_uneven_sizes_are_no_mismatch_where_they_may_be_uneven() -> None:
+    flights = {n: dump(entry(1, "nccl:all_to_all", sizes=[[n + 1]])) for n in range(3)}
+    assert compare(flights) == []
+
+
+def test_ranks_that_agree_have_no_difference() -> None:
+    assert compare({n: dump(entry(1), entry(2)) for n in range(4)}) == []
+
+
+def test_a_ring_buffer_that_lost_its_beginning_is_compared_where_both_have_entries() -> None:
+    old = dump(*(entry(n) for n in range(1, 5)))
+    late = dump(*(entry(n) for n in range(3, 5)))
+    assert compare({0: old, 1: late}) == []
+
+
+def test_groups_are_judged_apart_and_a_member_without_entries_is_behind() -> None:
+    config = {"7": {"name": "7", "desc": "tp", "ranks": "[0, 1]"}}
+    in_group = entry(1, process_group=("7", "tp"))
+    flights = {0: dump(in_group, pg_config=config), 1: dump(pg_config=config), 2: dump()}
+    (one,) = compare(flights)
+    assert one.group == "7:tp" and one.ranks == (1,)
+
+
+def test_transfers_between_pairs_are_not_compared() -> None:
+    send = entry(1, "nccl:send 0->1", is_p2p=True, p2p_seq_id=5)
+    assert compare({0: dump(send), 1: dump()}) == []
+
+
+def test_a_dump_of_torch_2_3_is_read() -> None:
+    old = {"seq_id": 4, "pg_id": 0, "profiling_name": "nccl:all_reduce", "input_sizes": [[2]]}
+    (one,) = read(pickle.dumps({"version": "1.5", "entries": [old | {"state": "scheduled"}]})).entries
+    assert (one.group, one.number, one.is_done) == ("0", 4, False)
+
+
+class Runs:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch /tmp/ringup-flight-ran",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps({"version": "2.10", "entries": [Runs()]}),
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"",
+        b"{",
+        b"[]",
+        b"not a dump at all",
+        pickle.dumps([1, 2]),
+        pickle.dumps({"entries": []}),
+        pickle.dumps({"version": "2.10", "entries": 3}),
+        b"\x80\x04" + b"(" * 100_000,
+    ],
+)
+def test_what_is_no_dump_is_refused_and_nothing_of_it_runs(data: bytes) -> None:
+    with pytest.raises(FlightError):
+        read(data)
+    assert not Path("/tmp/ringup-flight-ran").exists()
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from([*entry(1), "is_p2p", "p2p_seq_id", "retired", "pg_id", "seq_id"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.dictionaries(FIELDS, PLAIN, max_size=6), max_size=4), PLAIN)
+def test_nothing_that_stands_in_a_dump_breaks_the_reader(entries: list[Any], config: Any) -> None:
+    flight = from_data({"version": 3, "entries": entries, "pg_config": config})
+    compare({0: flight, 1: dump(entry(1))})
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_gloos_own_dumps_of_this_torch_are_read(tmp_path: Path) -> None:
+    (tmp_path / "dumps.py").write_text(DUMPS)
+    command = [sys.executable, str(tmp_path / "dumps.py")]
+    ranks = [
+        subprocess.Popen([*command, str(n), str(tmp_path / "store"), str(tmp_path)], stdout=subprocess.PIPE)
+        for n in range(2)
+    ]
+    for rank in ranks:
+        assert rank.stdout and rank.stdout.readline() == b"written\n"
+    for rank in ranks:
+        rank.kill()
+        rank.wait()
+    for form in ("pickle", "json"):
+        flights = {n: read((tmp_path / f"{n}.{form}").read_bytes()) for n in range(2)}
+        assert [e.op for e in flights[0].entries] == [*["all_reduce"] * 3, "broadcast", "all_reduce"]
+        (one,) = compare(flights)
+        assert one.ranks == (1,) and "all_reduce [3] Long" in one.text, one
+        if form == "pickle":
+            assert "dumps.py:10" in one.text
+    assert json.loads((tmp_path / "0.json").read_bytes())["version"] == flights[0].version
