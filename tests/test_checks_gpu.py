@@ -20,6 +20,7 @@ from ringup.facts import (
     NvLink,
     PciDevice,
     RdmaPort,
+    Risen,
 )
 from ringup.nccl import pci
 from ringup.rules import CHECKS, Finding, Skipped, run_checks
@@ -145,6 +146,19 @@ def test_a_slot_narrower_than_the_same_one_on_a_peer_is_told() -> None:
         ("node1", "link x8", "x16")
     ]
     assert told(all_of(pci=half)()) == []
+
+
+@pytest.mark.parametrize(
+    ("by", "severity"),
+    [
+        ({"fatal_errors": 1}, "error"),
+        ({"correctable_errors": 40}, "warning"),
+        ({"correctable_errors": 2}, ""),
+    ],
+)
+def test_bus_errors_that_rise_during_the_check_are_told(by: dict[str, int], severity: str) -> None:
+    rising = cluster(rises=(Risen(f"pci:{BUSES[1]}", 3.0, by),))()
+    assert told(rising) == ([("pcie-errors", severity)] if severity else [])
 
 
 def test_ports_of_a_virtual_machine_are_compared_with_peers_alone() -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.gpu_machine import GPUS
 from tests.lab import Lab
-from tests.lab.faults.gpu import CHANGES, WITH_CARDS, spoilt
+from tests.lab.faults.gpu import CHANGES, WITH_CARDS, machines, spoilt
 from tests.lab.faults.rdma import CARDS
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -122,6 +123,22 @@ def test_gpu_machines_with_rdma_give_nothing_above_note(with_cards: Lab) -> None
 @pytest.mark.parametrize("what", FOUND_WITH_CARDS)
 def test_a_fault_between_gpus_and_cards_is_named_once(with_cards: Lab, what: str) -> None:
     named_once(with_cards, what, *FOUND_WITH_CARDS[what])
+
+
+def test_bus_errors_that_rise_while_the_check_looks_are_an_error(playing: Lab) -> None:
+    made = machines["node1"]
+    path = made.function(GPUS[3]) / "aer_dev_fatal"
+    made.set_pci(GPUS[3], aer_dev_fatal=f"TOTAL_ERR_FATAL {0:08d}")
+    # Written over in place, one number of fixed width: a reader always finds a whole one.
+    write = f"printf 'TOTAL_ERR_FATAL %08d' $n 1<> {path}"
+    loop = playing.popen("node1", ["sh", "-c", f"n=0; while :; do n=$((n + 1)); {write}; sleep 0.05; done"])
+    try:
+        found = above_note(checked(playing))
+    finally:
+        loop.kill()
+        loop.wait()
+        made.set_pci(GPUS[3], aer_dev_fatal="TOTAL_ERR_FATAL 0")
+    assert [(f["rule"], f["severity"]) for f in found] == [("pcie-errors", "error")]
 
 
 def named_once(lab: Lab, what: str, rule: str, severity: str, word: str) -> None:

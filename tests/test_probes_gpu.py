@@ -81,6 +81,13 @@ def test_the_access_control_register_is_read_where_root_may(machine: GpuMachine)
         assert told == (0x1D if length == 512 else None)
 
 
+def test_bus_errors_are_counted_without_what_probing_causes(machine: GpuMachine) -> None:
+    machine.set_pci(GPUS[2], aer_dev_nonfatal="DLP 1\nUnsupReq 4\nTOTAL_ERR_NONFATAL 5")
+    node = ask(request_of(root=str(machine.root)), parts=("counters",), scale=4.0)
+    by_name = {counted.of: dict(counted.totals) for counted in node.counters}
+    assert by_name[f"pci:{GPUS[2]}"] == {"nonfatal_errors": 1} and by_name[f"pci:{GPUS[0]}"] == {}
+
+
 def test_distances_are_those_nvidia_smi_shows(machine: GpuMachine) -> None:
     node = asked(machine)
     by_bus = {d.bus_id: d for d in node.pci}

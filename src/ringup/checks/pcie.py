@@ -11,7 +11,7 @@ from ringup.facts import Cluster, Node, PciDevice
 from ringup.nccl import pci
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, Skipped, check
-from ringup.units import printable
+from ringup.units import printable, show_seconds
 
 CORRECTABLE_PER_MIN = 10.0
 CORRECTABLE_LEAST = 1000
@@ -116,31 +116,49 @@ def best_link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[int, 
     return min(device.max_link_width, port.max_link_width), min(rates, default=0.0)
 
 
-@check(problems.PCIE_ERRORS, reads=("pci", "uptime_s"), uses=("gpu_driver",))
+@check(problems.PCIE_ERRORS, reads=("pci", "uptime_s"), uses=("gpu_driver", "rises"))
 def pcie_errors(cluster: Cluster) -> Iterator[Finding]:
-    """Since boot: what was uncorrectable, and correctable ones in such number that they cost bandwidth."""
+    """Errors that rise while the check looks; of those since boot only what is uncorrectable or frequent."""
     for node in cluster.nodes:
         lost = node.gpu_driver.lost if known(node, "gpu_driver") else ()
         for device in node.pci:
-            if device.bus_id in lost:
+            told = bus_errors(node, device)
+            if not told or device.bus_id in lost:
                 continue
-            worse = (device.fatal_errors or 0) + (device.nonfatal_errors or 0)
-            often = device.correctable_errors or 0
-            per_min = often / max(1.0, node.uptime_s / 60)
-            if worse or (often >= CORRECTABLE_LEAST and per_min > CORRECTABLE_PER_MIN):
-                counts = f"{worse} uncorrectable" if worse else f"{often} correctable, {per_min:.0f} a minute"
-                files = shlex.quote(f"/sys/bus/pci/devices/{device.bus_id}") + "/aer_dev_*"
-                yield Finding(
-                    where_of(node, device),
-                    found=f"{counts} bus errors since boot",
-                    wanted="none",
-                    node=node.name,
-                    severity="warning",
-                    fix=Fix(
-                        "see whether they grow; reseat the board or riser",
-                        commands=(on(node, shlex.quote(f"grep . {files}")),),
-                    ),
-                )
+            found, severity = told
+            files = shlex.quote(f"/sys/bus/pci/devices/{device.bus_id}") + "/aer_dev_*"
+            yield Finding(
+                where_of(node, device),
+                found=found,
+                wanted="none",
+                node=node.name,
+                severity=severity,
+                fix=Fix(
+                    "see whether they grow; reseat the board or riser",
+                    commands=(on(node, shlex.quote(f"grep . {files}")),),
+                ),
+            )
+
+
+def bus_errors(node: Node, device: PciDevice) -> tuple[str, Severity] | None:
+    """What is wrong with the link of a device, and how bad that is."""
+    rises = node.rises if known(node, "rises") else ()
+    for rise in rises:
+        if rise.of == f"pci:{device.bus_id}":
+            worse = rise.by.get("fatal_errors", 0) + rise.by.get("nonfatal_errors", 0)
+            often = rise.by.get("correctable_errors", 0)
+            if worse:
+                return f"{worse} uncorrectable bus errors in {show_seconds(rise.over_s)}", "error"
+            if often >= CORRECTABLE_PER_MIN:
+                return f"{often} correctable bus errors in {show_seconds(rise.over_s)}", "warning"
+    worse = (device.fatal_errors or 0) + (device.nonfatal_errors or 0)
+    often = device.correctable_errors or 0
+    per_min = often / max(1.0, node.uptime_s / 60)
+    if worse:
+        return f"{worse} uncorrectable bus errors since boot", "warning"
+    if often >= CORRECTABLE_LEAST and per_min > CORRECTABLE_PER_MIN:
+        return f"{often} correctable bus errors since boot, {per_min:.0f} a minute", "warning"
+    return None
 
 
 @check("gpu-nic-far-apart", reads=("gpus", "pci", "rdma_ports"), severity="warning")

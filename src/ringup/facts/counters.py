@@ -11,7 +11,7 @@ class Counters:
     """
     Totals of one thing at one moment.
 
-    `of` is "interface:NAME", "rdma:DEVICE:PORT", "tcp" or "memory"; totals of 0 are left out.
+    `of` is "interface:NAME", "rdma:DEVICE:PORT", "pci:ADDRESS", "tcp" or "memory"; totals of 0 are left out.
     """
 
     of: str

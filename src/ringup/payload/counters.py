@@ -28,6 +28,11 @@ COUNT_RDMA = (
     "hw_counters/roce_slow_restart",
     "hw_counters/rx_drops", "hw_counters/retrans_timeout_events", "hw_counters/unresponsive_remote_events",
 )  # fmt: skip
+COUNT_BUS = (
+    ("fatal_errors", "aer_dev_fatal", "TOTAL_ERR_FATAL"),
+    ("nonfatal_errors", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
+    ("correctable_errors", "aer_dev_correctable", "TOTAL_ERR_COR"),
+)
 COUNT_NO_CARD = ("lo", "veth", "docker", "br-", "virbr", "cni", "cali", "flannel", "tap")
 COUNT_MOST = 64
 
@@ -82,6 +87,25 @@ def count_memory(root):
     return {"of": "memory", "at_s": time.monotonic(), "totals": totals}
 
 
+def count_bus(bus, folder):
+    """Bus errors of a PCI function, without unsupported requests, which mere probing causes."""
+    totals = {}
+    for name, file, last in COUNT_BUS:
+        lines = [line.split() for line in count_read("%s/%s" % (folder, file)).splitlines()]
+        counted = {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
+        total = counted.get(last, 0) - (counted.get("UnsupReq", 0) if name == "nonfatal_errors" else 0)
+        if total > 0:
+            totals[name] = total
+    return {"of": "pci:" + bus, "at_s": time.monotonic(), "totals": totals}
+
+
+def count_functions(root):
+    """PCI addresses of RDMA devices and NVIDIA GPUs."""
+    base = root + "/sys/class/infiniband"
+    found = [os.path.basename(os.path.realpath("%s/%s/device" % (base, n))) for n in count_listed(base)]
+    return sorted(set(found + count_listed(root + "/proc/driver/nvidia/gpus")))[:COUNT_MOST]
+
+
 def count_all(root):
     found = [count_memory(root)]
     base = root + "/sys/class/net"
@@ -93,6 +117,10 @@ def count_all(root):
         for port in [p for p in count_listed("%s/%s/ports" % (base, device)) if p.isdigit()][:4]:
             folder = "%s/%s/ports/%s" % (base, device, port)
             found.append(count_files("rdma:%s:%s" % (device, port), folder, COUNT_RDMA))
+    for bus in count_functions(root):
+        folder = "%s/sys/bus/pci/devices/%s" % (root, bus.lower())
+        if os.path.exists(folder + "/aer_dev_fatal"):
+            found.append(count_bus(bus.lower(), folder))
     tcp = count_tcp(root)
     return found + ([tcp] if tcp else [])
 
