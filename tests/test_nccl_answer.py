@@ -77,6 +77,16 @@ def test_an_answer_that_agrees_is_said_and_changes_nothing() -> None:
     assert any("itself, asked on this node, says the same" in b for b in with_it.because)
 
 
+def test_a_failure_that_both_see_is_told_in_nccls_words() -> None:
+    env = {"NCCL_SOCKET_IFNAME": "=eth7"}
+    told = NcclAnswer(
+        "/l", "", "2.28.9", 5, asked_with=env, errors=("Bootstrap : no socket interface found",)
+    )
+    made = network.predict(Known(asked(c.plain(0), told), (2, 28, 9)), env)
+    assert (made.bootstrap, made.network, made.confidence) == (None, "", "high")
+    assert any("says Bootstrap : no socket interface found" in b for b in made.because)
+
+
 def test_an_answer_that_disagrees_wins_and_both_are_shown() -> None:
     made = network.predict(Known(asked(c.plain(0), replace(TOLD, interface="ib7")), (2, 28, 9)), {})
     assert made.bootstrap is not None and made.bootstrap.interface == "ib7"

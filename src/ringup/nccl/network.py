@@ -92,11 +92,10 @@ def _as_told(
         notes.because.append(f"bootstrap on {ours.interface} {choice.shown(ours)}: {ours.because}")
     if not told:
         return ours
-    if ours and (told.interface, told.address) == (ours.interface, ours.address):
-        notes.because.append(f"NCCL {told.version} itself, asked on this node, says the same")
+    if (told.interface, told.address) == ((ours.interface, ours.address) if ours else ("", "")):
+        words = "the same" if ours else "; ".join(told.errors)
+        notes.because.append(f"NCCL {told.version} itself, asked on this node, says {words}")
         return ours
-    if not ours and not told.interface:
-        return None
     said = f"{told.interface} {told.address}" if told.interface else "; ".join(told.errors)
     notes.because = [f"NCCL {told.version} itself, asked on this node, says: {said}"]
     expected = f"{ours.interface} {ours.address}" if ours else "nothing"
