@@ -112,9 +112,9 @@ def _read_text(text: str) -> Report:
     version = re.search(r"NCCL version (\S+)", text)
     marks = list(_BLOCK.finditer(text))
     found: list[Behind] = []
-    for mark, following in zip(marks, [*marks[1:], None], strict=True):
-        block = text[mark.end() : following.start() if following else len(text)]
-        found += _of_block(mark[2], block)
+    for i, mark in enumerate(marks):
+        end = marks[i + 1].start() if i + 1 < len(marks) else len(text)
+        found += _of_block(mark[2], text[mark.end() : end])
     problem = "" if version else "the RAS report cannot be read"
     return Report(printable(version[1], 40) if version else "", tuple(found[:MOST_NAMED]), problem)
 

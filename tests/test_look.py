@@ -1,0 +1,336 @@
+"""The program that looks at a node's ranks: real processes, a fake py-spy, a server that speaks RAS."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringup import ras
+from ringup.launch.program import look_program, main_source
+from ringup.looks import NodeLook, RankLook, decode, fold
+from ringup.looks.places import doing, place_of
+from tests.guards import wait_for
+
+pytestmark = pytest.mark.slow
+
+HERE = """\
+import os, signal, subprocess, sys, time
+def here():
+    print("up", flush=True)
+    {what}
+here()
+"""
+
+
+class Rank:
+    """A process with a rank's environment, under rank_main.py or (`plain`) not."""
+
+    def __init__(self, folder: Path, what: str, *, plain: bool = False, env: dict[str, str] | None = None):
+        self.run = "t" + secrets.token_hex(6)
+        self.runner = folder / "rank_main.py"
+        self.runner.write_text(main_source())
+        (folder / "train.py").write_text(HERE.format(what=what))
+        words = [sys.executable, *([] if plain else [str(self.runner)]), "train.py"]
+        own = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "RINGUP_RUN": self.run, **(env or {})}
+        self.process = subprocess.Popen(
+            words, cwd=folder, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout and self.process.stdout.readline() == "up\n"
+
+    def __enter__(self) -> Rank:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+
+    def wait_for_state(self, state: str) -> None:
+        def reached() -> bool:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+            return stat.rpartition(")")[2].split()[0] == state
+
+        wait_for(reached, f"state {state}")
+
+    def look(self, mode: str = "stacks", env: dict[str, str] | None = None) -> NodeLook:
+        """What the node says of this run."""
+        done = subprocess.run(
+            [sys.executable, "-c", look_program(), mode, self.run, ""],
+            capture_output=True,
+            env={**os.environ, **(env or {})},
+        )
+        assert done.returncode == 0, done.stderr
+        return decode("n1", json.loads(done.stdout))
+
+    def seen(self, mode: str = "stacks", env: dict[str, str] | None = None) -> RankLook:
+        """The one rank that there is."""
+        (rank,) = self.look(mode, env).ranks
+        return rank
+
+
+def test_a_sleeping_rank_is_seen_with_its_line(tmp_path: Path) -> None:
+    with Rank(tmp_path, "time.sleep(60)") as rank:
+        seen = rank.seen()
+        assert (seen.rank, seen.local_rank, seen.world_size, seen.run) == (3, 1, 4, rank.run)
+        assert seen.pid == rank.process.pid and seen.how == "signal"
+        place = place_of(seen.frames)
+        assert (place.where, place.function, place.source) == ("train.py:4", "here", "time.sleep(60)")
+        assert doing(seen) == "asleep"
+        assert rank.process.poll() is None
+
+
+def test_a_rank_that_reads_a_fifo_is_seen_with_the_fifo(tmp_path: Path) -> None:
+    what = "os.mkfifo('in.fifo'); fd = os.open('in.fifo', os.O_RDWR); os.read(fd, 1)"
+    with Rank(tmp_path, what) as rank:
+        wait_for(lambda: "in.fifo" in rank.seen().syscall, "the read")
+        assert doing(rank.seen()) == f"in read of {tmp_path}/in.fifo"
+
+
+def test_a_rank_in_state_d_is_asked_through_another_thread(tmp_path: Path) -> None:
+    what = "import _thread; _thread.start_new_thread(time.sleep, (60,)); os.mkfifo('f'); " + (
+        "f = [(os.POSIX_SPAWN_OPEN, 0, 'f', os.O_RDONLY, 0)];"
+        " os.posix_spawn('/bin/true', ['true'], {}, file_actions=f)"
+    )
+    with Rank(tmp_path, what) as rank:
+        rank.wait_for_state("D")
+        seen = rank.seen()
+        assert place_of(seen.frames).where == "train.py:4"
+        assert "cannot be interrupted (state D)" in doing(seen)
+        os.close(os.open(tmp_path / "f", os.O_RDWR))  # lets both go
+
+
+def test_a_stopped_rank_is_not_signalled_and_named_as_stopped(tmp_path: Path) -> None:
+    with Rank(tmp_path, "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(60)") as rank:
+        rank.wait_for_state("T")
+        seen = rank.seen()
+        assert not seen.frames and "stopped" in seen.why_not and "stopped" in doing(seen)
+
+
+def test_a_process_that_did_not_ask_for_signals_gets_none(tmp_path: Path) -> None:
+    what = (
+        "[signal.signal(n, lambda *_: open('signalled', 'w')) for n in (signal.SIGWINCH, signal.SIGURG)];"
+        " time.sleep(60)"
+    )
+    with Rank(tmp_path, what, plain=True) as rank:
+        wait_for(lambda: doing(rank.seen(env={"PATH": "/usr/bin:/bin"})) == "asleep", "its sleep")
+        seen = rank.seen(env={"PATH": "/usr/bin:/bin"})
+        assert not seen.frames and "not started by ringup" in seen.why_not
+        assert not (tmp_path / "signalled").exists()
+
+
+PYSPY = """\
+#!/bin/sh
+echo "$@" >> "$(dirname "$0")/asked"
+echo '[{"pid": 1, "thread_name": "Thread-1", "os_thread_id": 5, "frames": []},
+ {"pid": 1, "thread_name": "MainThread", "os_thread_id": 1, "frames": [
+ {"name": "here", "filename": "/home/u/train.py", "line": 4},
+ {"name": "<module>", "filename": "/home/u/train.py", "line": 5}]}]'
+"""
+
+
+def test_py_spy_is_asked_where_the_node_has_it(tmp_path: Path) -> None:
+    tool = tmp_path / "bin" / "py-spy"
+    tool.parent.mkdir()
+    tool.write_text(PYSPY)
+    tool.chmod(0o755)
+    with Rank(tmp_path, "time.sleep(60)", plain=True, env={"PATH": f"{tool.parent}:/usr/bin:/bin"}) as rank:
+        seen = rank.seen()
+        assert seen.how == "py-spy" and place_of(seen.frames).where == "train.py:4"
+        asked = (tool.parent / "asked").read_text().split("\n")[0]
+        assert asked == f"dump --json --nonblocking --pid {rank.process.pid}"
+
+
+@pytest.mark.parametrize("answer", ["exit 3", "echo no json", "echo '[{}]'", "echo '[]'"])
+def test_a_py_spy_that_fails_is_a_reason_and_no_more(answer: str, tmp_path: Path) -> None:
+    tool = tmp_path / "bin" / "py-spy"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\n{answer}\n")
+    tool.chmod(0o755)
+    with Rank(tmp_path, "time.sleep(60)", plain=True, env={"PATH": f"{tool.parent}:/usr/bin:/bin"}) as rank:
+        seen = rank.seen()
+        assert not seen.frames and "py-spy" in seen.why_not
+
+
+def test_a_forked_worker_tells_its_line_too(tmp_path: Path) -> None:
+    what = "os.fork(); time.sleep(60)"
+    with Rank(tmp_path, what) as rank:
+        seen = rank.seen()
+        (child,) = seen.children
+        assert place_of(child.frames).where == "train.py:4"
+        os.kill(child.pid, signal.SIGKILL)
+
+
+def test_counting_asks_nobody(tmp_path: Path) -> None:
+    with Rank(tmp_path, "time.sleep(60)") as rank:
+        seen = rank.seen("count")
+        assert not seen.frames and not seen.how
+        (file,) = (
+            fd
+            for fd in Path(f"/proc/{rank.process.pid}/fd").iterdir()
+            if "ringup-stack" in str(fd.readlink())
+        )
+        assert file.stat().st_size == 0
+
+
+def test_a_rank_below_a_shell_is_found_once(tmp_path: Path) -> None:
+    with Rank(tmp_path, "subprocess.run(['sleep', '60'])") as rank:
+        assert len(rank.look().ranks) == 1
+
+
+class Ras(socketserver.StreamRequestHandler):
+    """NCCL's RAS as its user guide describes it; `server.knows_json` from 2.28.7 on."""
+
+    def handle(self) -> None:
+        form = "text"
+        for raw in self.rfile:
+            words = raw.decode().strip().upper()
+            if words.startswith("CLIENT PROTOCOL"):
+                self.wfile.write(b"SERVER PROTOCOL 2\n")
+            elif words.startswith("TIMEOUT"):
+                self.wfile.write(b"OK\n")
+            elif words == "SET FORMAT JSON" and self.server.knows_json:  # type: ignore[attr-defined]
+                form = "json"
+                self.wfile.write(b"OK\n")
+            elif words.endswith("STATUS"):
+                self.wfile.write({"json": JSON_REPORT, "text": TEXT_REPORT}[form].encode())
+                return
+            else:
+                self.wfile.write(b"ERROR: Invalid format\n")
+
+
+JSON_REPORT = json.dumps(
+    {
+        "nccl_version": "2.30.7",
+        "communicators_count": 1,
+        "communicators": [
+            {
+                "hash": "ab12",
+                "size": 4,
+                "ranks": [
+                    {
+                        "rank": n,
+                        "host": "n1",
+                        "pid": 100 + n,
+                        "collective_counts": {"AllReduce": 42 - (n == 1)},
+                    }
+                    for n in range(3)
+                ],
+                "missing_ranks": [
+                    {
+                        "rank": 3,
+                        "host": "n2",
+                        "pid": 7,
+                        "status": {"unresponsive": True, "considered_dead": True},
+                    }
+                ],
+            }
+        ],
+    }
+)
+TEXT_REPORT = """\
+NCCL version 2.27.3 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 12090
+
+Communicators... (0.00s)
+=============
+
+Errors
+======
+
+#0-0 (cf264af53edbe986) INCOMPLETE
+  Missing communicator data from 1 job process
+  The missing rank: 6
+
+Warnings
+========
+
+#0-0 (cf264af53edbe986) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  6 ranks have launched up to operation 6650
+  1 rank has launched up to operation 6649
+  Rank 5 has launched up to operation 6649 -- GPU 5 managed by process 16 on node 172.16.64.213
+"""
+
+
+@contextlib.contextmanager
+def serving(knows_json: bool) -> Iterator[str]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Ras) as server:
+        server.knows_json = knows_json  # type: ignore[attr-defined]
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("knows_json", [True, False])
+def test_ras_is_asked_where_it_listens(knows_json: bool, tmp_path: Path) -> None:
+    with (
+        serving(knows_json) as address,
+        Rank(tmp_path, "time.sleep(60)", env={"NCCL_RAS_ADDR": address}) as rank,
+    ):
+        answer = rank.look("count").ras
+    assert answer and not answer.problem and answer.format == ("json" if knows_json else "text")
+    report = ras.read(answer.format, answer.report)
+    found = {(one.rank, one.what) for one in report.behind}
+    if knows_json:
+        assert found == {(1, "AllReduce: 41 launched, the others 42"), (3, "is considered dead")}
+    else:
+        assert found == {(5, "AllReduce: 6649 launched, the others 6650"), (6, "does not answer")}
+        assert {one.pid for one in report.behind} == {16, 0}
+
+
+def test_where_nobody_listens_there_is_no_ras(tmp_path: Path) -> None:
+    with Rank(tmp_path, "time.sleep(60)", env={"NCCL_RAS_ADDR": "127.0.0.1:1"}) as rank:
+        assert rank.look("count").ras is None
+
+
+class Silent(socketserver.BaseRequestHandler):
+    """Somebody else on that port."""
+
+    def handle(self) -> None:
+        self.request.sendall(b"220 mail\n" * 3)
+
+
+def test_somebody_else_on_the_port_is_no_ras(tmp_path: Path) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        with Rank(tmp_path, "time.sleep(60)", env={"NCCL_RAS_ADDR": address}) as rank:
+            answer = rank.look("count").ras
+        server.shutdown()
+        thread.join()
+    assert answer and (answer.problem or ras.read(answer.format, answer.report).problem)
+
+
+@pytest.mark.parametrize(
+    "report", ["", "[]", "{", '{"communicators": 3}', '{"communicators": [{"ranks": [1]}]}']
+)
+def test_a_ras_report_that_is_none_names_nobody(report: str) -> None:
+    assert not ras.read("json", report).behind and not ras.read("text", report).behind
+
+
+@pytest.mark.parametrize("said", [{}, {"ranks": 3}, {"problem": "x\x1b[2J"}, {"type": "look", "at": "now"}])
+def test_a_node_that_says_anything_else_is_a_problem_in_safe_words(said: dict[str, Any]) -> None:
+    look = decode("n1", said)
+    assert look.problem and look.problem.isprintable() and not look.ranks
+
+
+def test_ranks_are_folded_into_few_lines(tmp_path: Path) -> None:
+    with Rank(tmp_path, "time.sleep(60)") as rank:
+        assert fold.lines([rank.seen()]) == ["rank 3 (n1): train.py:4 in here: time.sleep(60), asleep"]
