@@ -25,7 +25,7 @@ from .machine import which
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "salloc", "scancel", "squeue", "scontrol")
 PACKAGES = "slurm-wlm munge"
-KILL_WAIT_S = 3
+KILL_WAIT_S = 8
 """Slurm's SIGTERM to SIGKILL; 30 by default."""
 START_S = 60
 """Bound; 1 to 3 s were measured on a machine at rest."""
@@ -49,7 +49,7 @@ SchedulerType=sched/builtin
 ReturnToService=2
 SlurmdParameters=config_overrides
 KillWait={kill_wait}
-SlurmdTimeout=20
+SlurmdTimeout=10
 InactiveLimit=0
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid

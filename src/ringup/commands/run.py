@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from ringup.commands import check, common, lint
+from ringup.commands import check, common, lint, submit
 from ringup.errors import UsageError
 from ringup.facts import Cluster, Host
 from ringup.launch import Event
@@ -72,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--detach", action="store_true", help="leave the run to the head node; see `ringup attach`"
     )
     group.add_argument("--log-dir", metavar="D", help="one file per rank, run.json (default: runs/RUN)")
+    submit.add_arguments(parser)
     parser.add_argument(
         "script", nargs="*", metavar="-- SCRIPT ARGS", help="the training script and its arguments"
     )
@@ -181,12 +182,19 @@ def run(args: argparse.Namespace) -> int:
         )
     run_id = new_run_id()
     log_dir = log_directory(args, run_id)
+    if args.slurm:
+        return submit.run(args, words, run_id, log_dir)
     if args.from_file:
         from ringup import bundle
 
         cluster = bundle.load(Path(args.from_file))
         return decide_and_start(cluster, None, run_id, log_dir, args)
     hosts: tuple[Host, ...] = common.nodes_from(args)
+    if args.detach and any(host.in_slurm for host in hosts) and not args.ssh_config:
+        raise UsageError(
+            "--detach: inside an allocation a run ends with the steps that srun holds",
+            hint="`ringup run --slurm --detach` submits it as a job of its own",
+        )
     from ringup import reach
 
     with reach.open(hosts, ssh_config=args.ssh_config) as door:

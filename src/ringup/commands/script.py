@@ -42,7 +42,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the file")
     group.add_argument("--output", metavar="F", help="write it there instead of to stdout")
     group.add_argument("--nproc", type=int, default=0, metavar="N", help="ranks per node")
-    group.add_argument("--gpus", type=int, metavar="N", help="GPUs to ask for per node (default: as ranks)")
     group.add_argument("--with", dest="launcher", choices=LAUNCHERS, default="torchrun", help="(torchrun)")
     group.add_argument("--launcher-args", default="", metavar="'...'", help="options for the launcher itself")
     group.add_argument("--rdzv", choices=("static", "c10d"), default="static", help="(static)")
@@ -76,6 +75,7 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--account", default="", metavar="A", help="who pays")
     group.add_argument("--time", default="", metavar="H:M:S", help="time limit")
+    group.add_argument("--gpus", type=int, metavar="N", help="GPUs per node (default: as many as ranks)")
     group.add_argument("--cpus", type=int, default=0, metavar="N", help="CPUs per node")
     group.add_argument(
         "--option",
@@ -159,9 +159,9 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         time=plain("--time", args.time),
         cpus=args.cpus,
         options=tuple(plain("--option", option) for option in args.option),
-        image=plain("--image", args.image),
-        namespace=plain("--namespace", args.namespace),
-        rdma=plain("--rdma", args.rdma),
+        image=plain("--image", getattr(args, "image", "")),
+        namespace=plain("--namespace", getattr(args, "namespace", "")),
+        rdma=plain("--rdma", getattr(args, "rdma", "")),
     )
 
 
@@ -213,7 +213,7 @@ def decided(cluster: Cluster | None, args: argparse.Namespace) -> tuple[Plan | N
 
     if cluster is None:
         nothing = Cluster(())
-        return None, tuple(least.debugging(nothing, ".")) if args.debug else ()
+        return None, tuple(least.debugging(nothing, ".")) if getattr(args, "debug", False) else ()
     cluster = dataclasses.replace(cluster, job=common.job_from(args, args.script))
     plan = network.decide(cluster, "job")
     if plan is None:
@@ -221,7 +221,7 @@ def decided(cluster: Cluster | None, args: argparse.Namespace) -> tuple[Plan | N
             "these nodes allow no plan: a node, its interpreter or a common network is missing",
             hint="`ringup check` with the same options says which",
         )
-    made = least.least(cluster, debug=args.debug)
+    made = least.least(cluster, debug=getattr(args, "debug", False))
     for note in made.notes:
         common.say(f"note: {note}", quiet=args.quiet)
     return plan, made.env

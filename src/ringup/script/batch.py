@@ -212,6 +212,8 @@ def slurm(asked: Asked) -> str:
         *([f"#SBATCH --gpus-per-node={asked.gpus}"] if asked.gpus else []),
         *([f"#SBATCH --cpus-per-task={asked.cpus}"] if asked.cpus else []),
         f"#SBATCH --output={asked.name}-%j.out",
+        "# A node that fails ends the job; Slurm would start it anew by itself.",
+        "#SBATCH --no-requeue",
         "# Your site's; a second # makes a line a comment.",
         _option(asked.queue, "SBATCH --partition={}", "NAME"),
         _option(asked.account, "SBATCH --account={}", "NAME"),

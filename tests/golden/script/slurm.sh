@@ -8,6 +8,8 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=96
 #SBATCH --output=mingpt-%j.out
+# A node that fails ends the job; Slurm would start it anew by itself.
+#SBATCH --no-requeue
 # Your site's; a second # makes a line a comment.
 ##SBATCH --partition=NAME
 ##SBATCH --account=NAME

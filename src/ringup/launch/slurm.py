@@ -1,0 +1,171 @@
+"""
+A job file handed to Slurm: submitted, followed to its end, cancelled on request.
+
+Slurm's words: `sbatch --parsable`, `squeue -o`, `scontrol show job -o` (22.05).  Its controller is asked
+every two seconds at first and every ten where a job waits or runs long; the output is read from its file.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringup.errors import LaunchError
+from ringup.launch import Event
+from ringup.launch.interrupts import Interrupts
+from ringup.reach import here
+from ringup.units import printable
+
+READ_S, ASK_S, ASK_SELDOM_S = 0.3, 2.0, 10.0
+SELDOM_AFTER_S = 60.0
+READ_BYTES = 1 << 20
+LAST_WORDS_S = 3.0
+"""What a shared file system may need to show the end of the output."""
+SOFT_S = 10.0
+"""What a job file has to end by itself before Slurm is asked to cancel it."""
+GIVE_UP_S = 120.0
+"""After a cancel; Slurm itself waits KillWait (30 s) between SIGTERM and SIGKILL."""
+
+ALIVE = (
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "STOPPED",
+    "SIGNALING",
+    "STAGE_OUT",
+    "",
+)
+"""Slurm's words for a job that is not over (squeue(1)), requeued ones apart; "" is no answer."""
+AGAIN = ("REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT", "RESIZING")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended, by Slurm."""
+
+    state: str
+    """Slurm's word for it; GONE where it no longer knows the job."""
+    code: int | None
+    """Exit code of the job file, 128 + N for a signal; None where Slurm tells none."""
+
+
+class Submitted:
+    """A job in Slurm's hands."""
+
+    def __init__(self, number: str, output: Path, env: Mapping[str, str]) -> None:
+        self.number, self.output = number, output
+        self._env = env
+        self._offset = 0
+
+    def state(self) -> tuple[str, str]:
+        """Slurm's word for its state, and why it waits; ("", "") where the controller does not answer."""
+        words = ["squeue", "--noheader", "--states=all", f"--jobs={self.number}", "--format=%T|%r"]
+        said = here.run(words, env=self._env)
+        if said.code == 0:
+            state, _, reason = said.stdout.strip().partition("|")
+            return (state or "GONE", printable(reason, 80))
+        return ("GONE", "") if "Invalid job id" in said.stderr else ("", "")
+
+    def ask_to_end(self) -> None:
+        """SIGINT for the job file alone: a ringup in it ends the ranks itself, and looks what is left."""
+        here.run(["scancel", "--batch", "--signal=INT", self.number], env=self._env)
+
+    def cancel(self) -> None:
+        """Have Slurm end it: SIGTERM, SIGKILL after its KillWait."""
+        here.run(["scancel", self.number], env=self._env)
+
+    def read(self, write: Callable[[str], object]) -> bool:
+        """Hand on what was added to the output; whether there was anything."""
+        try:
+            with self.output.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(READ_BYTES)
+        except OSError:
+            return False
+        self._offset += len(data)
+        if data:
+            write(data.decode("utf-8", "replace"))
+        return bool(data)
+
+    def ended(self, state: str) -> Ended:
+        """How it ended, as the controller remembers it for some minutes."""
+        said = here.run(["scontrol", "show", "job", "--oneliner", self.number], env=self._env)
+        found = re.search(r"\bExitCode=(\d+):(\d+)", said.stdout) if said.code == 0 else None
+        if not found:
+            return Ended(state, None)
+        code, number = int(found[1]), int(found[2])
+        return Ended(state, code or (128 + number if number else 0))
+
+
+def submit(file: Path, output: Path, env: Mapping[str, str]) -> Submitted:
+    """
+    Hand the file to sbatch.
+
+    Raises LaunchError with sbatch's own words when it refuses.
+    """
+    said = here.run(["sbatch", "--parsable", f"--output={_literal(output)}", str(file)], env=env)
+    number = said.stdout.strip().partition(";")[0]
+    if said.code or not number.isdigit():
+        raise LaunchError(
+            f"sbatch refused the job: {said.words}", hint=f"the file is {file}; --queue, --account, --option"
+        )
+    return Submitted(number, output, env)
+
+
+def _literal(path: Path) -> str:
+    """A file name in which sbatch finds nothing to replace ("%j"); a backslash would be a mark, too."""
+    return str(path).replace("%", "%%")
+
+
+def follow(
+    job: Submitted, interrupts: Interrupts, write: Callable[[str], object], on_event: Callable[[Event], None]
+) -> Ended:
+    """
+    Show the job's output until it is over; an interrupt ends it, the second one by scancel at once.
+
+    Then it is waited for, so that its last words are seen; not longer than GIVE_UP_S.
+    """
+    began, asked, handled = time.monotonic(), 0.0, 0
+    told, state = "", ""
+    cancel_at = give_up = float("inf")
+    while state in (*ALIVE, *AGAIN) and time.monotonic() < give_up:
+        if interrupts.count > handled:
+            handled = interrupts.count
+            if handled == 1 and state == "RUNNING":
+                on_event(Event("ending", f"job {job.number} is asked to end"))
+                job.ask_to_end()
+            cancel_at = min(
+                cancel_at, time.monotonic() + (SOFT_S if handled == 1 and state == "RUNNING" else 0)
+            )
+            give_up = min(give_up, time.monotonic() + GIVE_UP_S)
+            asked = 0.0
+        if time.monotonic() >= cancel_at:
+            cancel_at = float("inf")
+            on_event(Event("ending", f"job {job.number} is cancelled"))
+            job.cancel()
+        now = time.monotonic()
+        seldom = now - began > SELDOM_AFTER_S and not handled
+        if now - asked >= (ASK_SELDOM_S if seldom else ASK_S):
+            asked = now
+            known, reason = job.state()
+            state = known or state
+            waits = state == "PENDING" and reason not in ("", "None")
+            shown = f"job {job.number} waits: {reason}" if waits else ""
+            if shown and shown != told:
+                on_event(Event("note", shown))
+            told = shown or told
+        if not job.read(write):
+            time.sleep(READ_S)
+    until = time.monotonic() + LAST_WORDS_S
+    quiet_since = time.monotonic()
+    while time.monotonic() < until and time.monotonic() - quiet_since < 2 * READ_S:
+        if job.read(write):
+            quiet_since = time.monotonic()
+        else:
+            time.sleep(READ_S / 3)
+    return job.ended(state)
