@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 
 from ringup import page, report
-from ringup.facts import Cluster, Verbs
+from ringup.facts import Cluster, RdmaPort, Verbs
 from ringup.launch import record
 from ringup.plan import network
 from ringup.plan.expected import Expected, expected, with_transports
@@ -131,3 +131,11 @@ def test_without_libibverbs_sockets_carry_the_data() -> None:
     for name in ("node0", "node1"):
         made = c.changed(made, name, verbs=lacks)
     assert env_of(made) == {"NCCL_SOCKET_IFNAME": "=enp99s0"}
+
+
+def test_a_plugins_network_is_named_though_its_words_are_not_known() -> None:
+    efa = RdmaPort("rdmap16s27", 1, "ACTIVE", link_layer="Unspecified", rate_gbit_s=100.0)
+    made = replace(with_ports(efa), job=GPUS)
+    for name in ("node0", "node1"):
+        made = c.changed(made, name, nccl_plugins=("/opt/amazon/ofi-nccl/lib/libnccl-net.so",))
+    assert "    network OFI, of a plugin" in text(made)

@@ -310,7 +310,8 @@ def _said(made: Prediction) -> list[str]:
             f"Gloo announces {boot.interface} {boot.address}" if boot else "what Gloo announces is not known"
         )
         return [printable(told)]
-    said = [printable(line, 2000) for line in (made.bootstrap_line, made.log_line) if line]
+    plugin = f"network {made.network}, of a plugin" if made.network and not made.log_line else ""
+    said = [printable(line, 2000) for line in (made.bootstrap_line, made.log_line or plugin) if line]
     return said or ["what NCCL chooses is not known"]
 
 
