@@ -99,6 +99,7 @@ print(spec and runpy.run_path(str(pathlib.Path(spec.origin).with_name("version.p
 """
 
 # fault: (options, probe, what it sees while broken); a callable judges what cannot be written down.
+LOOKS = "timeout -s KILL 0.3 stat /run/dead >/dev/null 2>&1; echo $?"
 CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
     "article-002": (
         {},
@@ -240,6 +241,69 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
     "torch-missing": ({}, python_says("node1", TORCH), "none None"),
     "torch-version": ({}, python_says("node1", TORCH), "2.6.0 2.6.0"),
     "venv-missing": ({}, both(says("node1", f"ls {sys.executable}"), says("node0", "echo ok")), ("", "ok")),
+    "blind": ({}, says("node1", "ls /proc /sys | wc -w"), lambda seen, before: int(seen) == 2 < int(before)),
+    "cgroup-tight": (
+        {},
+        says("node1", "cat /sys/fs/cgroup/cpu.max 2>/dev/null || echo none"),
+        "50000 100000",
+    ),
+    "cloned": (
+        {},
+        both(*(says(n, "cat /proc/sys/kernel/random/boot_id") for n in ("node0", "node1"))),
+        lambda seen, before: len(set(seen)) == 1 < len(set(before)),
+    ),
+    "commits-differ": ({}, says("node1", "cat /root/project/.git/HEAD 2>/dev/null || echo none"), "b" * 40),
+    "dead-mount": ({}, says("node1", LOOKS), "137"),
+    "dead-tmpdir": ({}, ssh_says("node1", "echo /$TMPDIR"), "//run/dead"),
+    "full-tmpdir": ({}, ssh_says("node1", "df --output=pcent ${TMPDIR:-/dev/shm} | tail -n 1"), "100%"),
+    "nccl-conf": (
+        {},
+        says("node1", "cat /root/.nccl.conf 2>/dev/null || echo none"),
+        "NCCL_SOCKET_NTHREADS=2",
+    ),
+    "no-python": ({}, ssh_says("node1", "/usr/bin/python3 -c 0 2>/dev/null; echo $? $PATH"), "126 /run/bin"),
+    "numa-balancing": (
+        {},
+        says("node1", "ls -d /sys/devices/system/node/node* | wc -l; cat /proc/sys/kernel/numa_balancing"),
+        "2\n1",
+    ),
+    "oom-killed": (
+        {},
+        says("node1", "grep oom_kill /sys/fs/cgroup/memory.events 2>/dev/null || echo none"),
+        "oom_kill 3",
+    ),
+    "ordinary-user": (
+        {},
+        both(*(says(n, "getent passwd ada | cut -d: -f 3") for n in ("node0", "node1"))),
+        ("4242", "4242"),
+    ),
+    "ptrace-forbidden": (
+        {},
+        says("node1", "cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo none; hostname"),
+        "3\nnode1",
+    ),
+    "rc-prints": ({}, ssh_says("node1", "echo in"), "Welcome to the cluster\nin"),
+    "remove-ipc": (
+        {},
+        says("node1", "cat /run/systemd/logind.conf.d/* 2>/dev/null || echo none"),
+        "[Login]\nRemoveIPC=yes",
+    ),
+    "same-name": ({}, says("node1", "hostname"), "node0"),
+    "script-elsewhere": (
+        {},
+        both(*(says(n, "ls -d /root/project 2>/dev/null || echo none") for n in ("node0", "node1"))),
+        ("/root/project", "none"),
+    ),
+    "shm-left": ({}, says("node1", "ls /dev/shm"), "torch_99999_1234567890_0"),
+    "stuck-process": ({}, says("node1", "grep -l '^State:.D' /proc/[0-9]*/status 2>/dev/null | wc -l"), "1"),
+    "swapping": ({}, says("node1", "wc -l < /proc/swaps"), "2"),
+    "two-nccl": (
+        {},
+        both(ssh_says("node1", "echo /$LD_PRELOAD"), ssh_says("node0", "echo /$LD_PRELOAD $PYTHONPATH")),
+        ("//run/libnccl.so.2.18.3", "/ /run/site"),
+    ),
+    "variables": ({"A": "b c"}, ssh_says("node1", "echo /$A"), "/b c"),
+    "zombies": ({}, says("node1", "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l"), "60"),
 }
 NEEDS_TORCH = {"torch-missing", "torch-version"}
 # Their probe is no answer while healthy: it would take as long as the fault allows to say so.

@@ -175,11 +175,11 @@ def takes_loopback(cluster: Cluster, node: Node, name: str) -> bool:
 
 @check(problems.ENVIRONMENT_DIFFERS_BETWEEN_NODES, reads=("environment",), uses=("nccl_conf",))
 def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
-    """Interface names may differ; what decides the size of messages may not."""
+    """Interface names may differ; what decides the size of messages may not.  Bad values have their rules."""
     seen: dict[str, dict[str, str]] = {}
     for node in cluster.nodes:
         for name, text in choice.effective(node, cluster.job.env).items():
-            if name.startswith(SHARED) and name not in variables.PER_NODE:
+            if name.startswith(SHARED) and name not in variables.PER_NODE and not is_named(name, text):
                 seen.setdefault(name, {})[node.name] = text
     for name, values in seen.items():
         if len(values) == len(cluster.nodes) and len(set(values.values())) == 1:
@@ -196,6 +196,12 @@ def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
             severity=breaks if name.startswith("NCCL_") else "note",
             fix=Fix(f"set it through the launcher: --env {name}=..., or unset it everywhere"),
         )
+
+
+def is_named(name: str, text: str) -> bool:
+    """Whether another rule says of this setting, alone, that it should not be."""
+    bad_values, _ = LEFT_ON.get(name, ((), ""))
+    return text.upper() in bad_values or bool(variables.meant(name))
 
 
 @check("harmful-env-left-on", reads=("environment",), uses=("nccl_conf",), severity="warning")

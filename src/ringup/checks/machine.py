@@ -186,7 +186,7 @@ def oom_killer_ran(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@check("stuck-processes", reads=("stuck",), severity="warning")
+@check("stuck-processes", reads=("stuck",), uses=("looks",), severity="warning")
 def stuck_processes(cluster: Cluster) -> Iterator[Finding]:
     """
     Processes on a node wait in the kernel and cannot be ended, or have ended and are not taken away.
@@ -200,7 +200,9 @@ def stuck_processes(cluster: Cluster) -> Iterator[Finding]:
         stuck = node.stuck
         many = stuck.zombies >= max(MANY_ZOMBIES, ZOMBIE_SHARE * stuck.processes)
         words = []
-        if stuck.blocked:
+        # Who waits for a path that does not answer is no fault of its own.
+        dead_path = "looks" not in node.unknown and any(not x.answered for x in node.looks)
+        if stuck.blocked and not dead_path:
             shown = ", ".join(f"{printable(p.command, 60)} (pid {p.pid})" for p in stuck.blocked[:3])
             more = f" and {len(stuck.blocked) - 3} more" if len(stuck.blocked) > 3 else ""
             words.append(f"{shown}{more}: {printable(stuck.blocked[0].evidence, 120)}")
@@ -233,7 +235,7 @@ def shm_cleaned_by_systemd(cluster: Cluster) -> Iterator[Finding]:
     """
     for node in cluster.nodes:
         set_on = node.remove_ipc in ("yes", "true", "1", "on")
-        ordinary = node.uid >= SYSTEM_USERS_BELOW and not node.container.kind
+        ordinary = node.uid >= SYSTEM_USERS_BELOW
         # Unset, it is on as systemd ships it and off as Red Hat builds it.
         if ordinary and not node.container.has_login_session and (set_on or not node.remove_ipc):
             yield Finding(

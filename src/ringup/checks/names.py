@@ -163,6 +163,8 @@ def hostname_resolves_to_wrong_address(cluster: Cluster) -> Iterator[Finding]:
     In logs: `Unable to resolve hostname to a (local) address. Using the loopback address as fallback`.
     """
     for node in own(cluster, "hostname-resolves-to-wrong-address"):
+        if is_anothers_name(cluster, node):
+            continue  # two of one name are said to be that
         yield Finding(
             node.name,
             found=f"{node.hostname} is {', '.join(node.own_name.addresses[:4])} on {node.name}, "
@@ -173,6 +175,15 @@ def hostname_resolves_to_wrong_address(cluster: Cluster) -> Iterator[Finding]:
             severity=severity_of(cluster, node),
             fix=repaired(cluster, node),
         )
+
+
+def is_anothers_name(cluster: Cluster, node: Node) -> bool:
+    """Whether another node has the same name, and the address it means."""
+    return any(
+        other.hostname == node.hostname and any(gloo.owner(other, a) for a in node.own_name.addresses)
+        for other in cluster.nodes
+        if other.name != node.name and "hostname" not in other.unknown
+    )
 
 
 @check("own-hostname-unresolvable", reads=READS, uses=USES)

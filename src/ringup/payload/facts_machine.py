@@ -24,7 +24,7 @@ def cgroups(root):
     path may be the machine's, of which nothing is mounted: the mount's own top is what counts then.
     """
     found = {}
-    for line in read_or(root + "/proc/self/cgroup").splitlines():
+    for line in read(root + "/proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         for name in names.split(",") if names else [""]:
@@ -114,14 +114,14 @@ def container(root):
 
 
 def memory(root):
-    total = used = 0
-    for line in read(root + "/proc/swaps").splitlines()[1:]:
+    total = used = kills = 0
+    counters = read(root + "/proc/vmstat").splitlines()
+    for line in read_or(root + "/proc/swaps").splitlines()[1:]:  # absent in a kernel without swap
         fields = line.split()
         if len(fields) >= 4 and "/zram" not in fields[0]:  # that is memory, not a disk
             total += int(fields[-3]) * 1024
             used += int(fields[-2]) * 1024
-    kills = 0
-    for line in read(root + "/proc/vmstat").splitlines():
+    for line in counters:
         if line.startswith("oom_kill "):
             kills = int(line.split()[1])
     return {
@@ -144,7 +144,9 @@ def stalled(root):
 
 
 def numa(root):
-    names = os.listdir(root + "/sys/devices/system/node")
+    base = root + "/sys/devices/system"
+    # A kernel without NUMA has no such folder.
+    names = os.listdir(base + "/node") if "node" in os.listdir(base) else ["node0"]
     return {
         "nodes": len([n for n in names if n.startswith("node") and n[4:].isdigit()]),
         "is_balancing": read_or(root + "/proc/sys/kernel/numa_balancing", "0") != "0",
@@ -155,9 +157,9 @@ def remove_ipc(root):
     """
     The setting of systemd-logind as logind.conf(5) orders its files, "" where nothing sets it.
 
-    "no" where logind does not run: it removes nothing then.
+    "no" where systemd is not the init, as sd_booted(3) tells: nobody removes anything then.
     """
-    if not os.path.isdir(root + "/run/systemd/seats"):
+    if not os.path.isdir(root + "/run/systemd/system"):
         return "no"
     found = {}
     for place in ("/usr/lib/systemd", "/run/systemd", "/etc/systemd"):
@@ -183,6 +185,12 @@ def lingers(root):
     return bool(name) and "/" not in name and os.path.exists(root + "/var/lib/systemd/linger/" + name)
 
 
+def ptrace_scope(root):
+    if not os.path.isdir(root + "/proc/sys/kernel"):
+        raise OSError("/proc/sys/kernel is not there")
+    return int(read_or(root + "/proc/sys/kernel/yama/ptrace_scope", "0"))
+
+
 def product(root):
     """Vendor and model as the firmware tells them: on clouds that is the kind of instance."""
     base = root + "/sys/class/dmi/id/"
@@ -202,7 +210,7 @@ def questions(request, root):
     yield "container", lambda: container(root)
     yield "memory", lambda: memory(root)
     yield "numa", lambda: numa(root)
-    yield "ptrace_scope", lambda: int(read_or(root + "/proc/sys/kernel/yama/ptrace_scope", "0"))
+    yield "ptrace_scope", lambda: ptrace_scope(root)
     yield "remove_ipc", lambda: "no" if lingers(root) else remove_ipc(root)
     yield "product", lambda: product(root)
     yield "ofed", lambda: ofed(root)

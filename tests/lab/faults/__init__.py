@@ -1,6 +1,6 @@
 """Faults by name: what real clusters do to a job, each with its undo."""
 
-from . import firewall, gpu, kernel, links, names, node, rdma, software, ssh
+from . import firewall, gpu, kernel, links, names, node, rdma, software, ssh, system
 from .base import FAULTS, Fault
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "rdma",
     "software",
     "ssh",
+    "system",
 ]
