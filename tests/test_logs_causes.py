@@ -158,3 +158,10 @@ def test_evidence_points_at_a_line_that_holds_it(tmp_path: Path) -> None:
             for event in found.evidence:
                 shown = event.text.strip(".").strip()
                 assert shown[:40] in lines[event.line - 1], (rule, event)
+
+
+def test_a_failed_call_without_a_known_reason_is_named_with_its_error(tmp_path: Path) -> None:
+    text = "n1:7:9 [0] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address\n"
+    text += "n1:7:9 [0] NCCL INFO transport/net_ib.cc:1872 -> 2"
+    first = diagnose(tmp_path, text).causes[0]
+    assert "call to ibv_reg_mr_iova2 failed (Bad address)" in first.text

@@ -32,6 +32,8 @@ _WEAK = {
     "keepalive-failed",
 }
 
+_FAILED_CALL = re.compile(r"Call to (\w+) failed with error ([^,;.\n]{1,80})")
+
 
 @cause("peer-died-first", passing=True)
 def peer_died_first(story: Story) -> Iterator[Cause]:
@@ -117,6 +119,8 @@ def nccl_error_without_detail(story: Story) -> Iterator[Cause]:
         text = "NCCL or CUDA failed and no line says why"
         if worst.tag == "cuda-failure":
             text = f"a CUDA call inside NCCL failed ({detail}) and no line says why"
+        elif call := next(filter(None, (_FAILED_CALL.search(e["text"]) for e in warned)), None):
+            text = f"NCCL's call to {call[1]} failed ({call[2]}) and no line says why"
         sure = bool(category or cuda)
         telling = any(
             re.search(r"(?i)fail|error|abort|invalid|unable|could not|not found|no such", e["text"])
