@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
 
-.PHONY: dev test lint demo docs golden torch clean
+.PHONY: dev test lint demo docs golden torch launchers clean
 
 ## dev: an environment with ringup and its development tools
 dev: $(VENV)/.dev
@@ -26,6 +26,10 @@ demo:
 torch: dev
 	@PYTHON=$(BIN)/python TORCH=$(TORCH) sh tools/get-torch.sh
 
+## launchers: accelerate, DeepSpeed, JAX, ... so that the tests that start them can run
+launchers: torch
+	@sh tools/get-launchers.sh
+
 ## test: the test suite; what cannot run here is listed with its reason
 test: dev
 	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
@@ -43,4 +47,4 @@ golden: dev
 	@RINGUP_GOLDEN=write $(BIN)/python -m pytest -q -k golden
 
 clean:
-	rm -rf $(VENV) .venv-demo build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-demo .venv-launchers build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,17 @@
+"""How a job of the tests ends before its time: `RANK 3` exits with that code, `RANK kill` is killed."""
+
+import os
+import signal
+
+
+def end_if_asked(rank, arguments):
+    """End the way the two words say, if they name this rank."""
+    if arguments[:1] == [str(rank)]:
+        if arguments[1] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(int(arguments[1]))
+
+
+def trained(rank, world):
+    """What a test waits for."""
+    print(f"trained to the end: rank {rank} of {world} on {os.uname().nodename}", flush=True)
