@@ -131,6 +131,14 @@ def test_a_field_an_old_driver_does_not_know_loses_no_other(machine: GpuMachine)
     }
 
 
+def test_remapped_rows_are_asked_the_older_way_where_the_newer_is_refused(machine: GpuMachine) -> None:
+    machine.says("refuses", "remapped_rows.pending remapped_rows.failure")
+    machine.says("remapped.csv", "00000000:19:00.0, No, No\n00000000:1A:00.0, Yes, No\n")
+    node = asked(machine)
+    assert [g.remap_pending for g in node.gpus] == [False, True, None, None]
+    assert node.gpu_driver.refused == ()
+
+
 def test_the_newer_name_of_a_field_is_asked_where_the_older_is_gone(machine: GpuMachine) -> None:
     table = (machine.smi / "gpus.csv").read_text()
     machine.says("gpus.csv", table.replace("clocks_throttle_reasons", "clocks_event_reasons"))

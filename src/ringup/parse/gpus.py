@@ -202,6 +202,22 @@ def _gpu(index: int, row: _Row) -> Gpu:
     )
 
 
+def parse_remapped(lines: Iterable[str], gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """
+    The GPUs with `--query-remapped-rows=gpu_bus_id,remapped_rows.pending,remapped_rows.failure`.
+
+    >>> parse_remapped(["00000000:1A:00.0, No, Yes"], [Gpu(0, bus_id="0000:1a:00.0")])[0].remap_failed
+    True
+    """
+    fields = ("gpu_bus_id", "remapped_rows.pending", "remapped_rows.failure")
+    rows = [_Row(fields, line) for line in lines if line.count(",") == 2]
+    told = {bus_id(row.text(fields[0])): (row.yes(fields[1]), row.yes(fields[2])) for row in rows}
+    return tuple(
+        replace(g, remap_pending=told[g.bus_id][0], remap_failed=told[g.bus_id][1]) if g.bus_id in told else g
+        for g in gpus
+    )
+
+
 def parse_processes(lines: Iterable[str], gpus: Sequence[Gpu]) -> tuple[GpuProcess, ...]:
     """
     Answer of `--query-compute-apps=gpu_uuid,pid,used_memory,name`, its numbers in MiB.

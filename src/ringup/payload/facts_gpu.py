@@ -24,8 +24,15 @@ REFUSED = "is not a valid field to query"
 MOST_REFUSED = 10
 MOST_LINES = 6000
 MOST_BYTES = 1 << 20
-PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
-"""Modules through which NICs reach GPU memory; the second is the older one's name."""
+PEER_MEMORY = (
+    ("nvidia_peermem", "/sys/module/nvidia_peermem"),
+    ("nv_peer_mem", "/sys/module/nv_peer_mem"),
+    ("nv_mem", "/sys/kernel/mm/memory_peers/nv_mem/version"),
+    ("nv_mem_nc", "/sys/kernel/mm/memory_peers/nv_mem_nc/version"),
+)
+"""What lets NICs reach GPU memory and where that shows; NCCL before 2.23 looks at the last two alone."""
+REMAPPED = ("remapped_rows.pending", "remapped_rows.failure")
+"""Older releases tell these under --query-remapped-rows only."""
 
 
 def read(path, most=4096):
@@ -153,6 +160,12 @@ def nvidia_smi(tool, several, seconds):
             refused.append(field)
         running["gpus"] = query(tool, fields)
         run_until({"gpus": running["gpus"]}, end)
+    if REMAPPED[0] in refused and time.monotonic() < end:
+        asked = "--query-remapped-rows=gpu_bus_id," + ",".join(REMAPPED)
+        running["remapped"] = Command([tool, asked, "--format=csv,noheader,nounits"])
+        run_until({"remapped": running["remapped"]}, end)
+        if running["remapped"].status == 0:
+            refused = [field for field in refused if field not in REMAPPED]
     told = {name: command.told() for name, command in running.items()}
     return {"told": told, "fields": fields, "refused": refused}
 
@@ -206,7 +219,7 @@ def nvidia(root, seconds):
     answered = [row.split(",")[at].strip().lower()[-10:] for row in lines if row.count(",") > at]
     answer["lost"] = lost(root, answered) if answered else []
     answer["version"] = version.splitlines()[:1]
-    answer["peer_memory"] = [m for m in PEER_MEMORY if os.path.exists("%s/sys/module/%s" % (root, m))]
+    answer["peer_memory"] = [name for name, path in PEER_MEMORY if os.path.exists(root + path)]
     answer["fabric_manager"] = fabric_manager(root)
     return answer
 

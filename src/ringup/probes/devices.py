@@ -107,6 +107,8 @@ def _nvidia(raw: Any) -> tuple[dict[str, Any], dict[str, str]]:
     gpus = parse.parse_gpus(answer.lines, said.fields)
     if not gpus:
         return {"gpu_driver": driver}, dict.fromkeys(SMI_FIELDS, f"nvidia-smi: {_why(answer)}")
+    if "remapped" in said.told:
+        gpus = parse.parse_remapped(said.told["remapped"].lines, gpus)
     unknown = {}
     links, errors = said.told.get("nvlink", _Told()), said.told.get("nvlink_errors", _Told())
     found = parse.parse_nvlinks(links.lines, errors.lines)
