@@ -78,7 +78,8 @@ def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
             f"--{given[0]} and --{given[1]} both name the nodes", hint="give one of -H, --hostfile, --local"
         )
     if args.hosts is not None:
-        return hosts_module.expand(args.hosts, allow_groups=args.groups)
+        named = hosts_module.expand(args.hosts, allow_groups=args.groups)
+        return hosts_module.of_allocation(named, os.environ)
     if args.hostfile is not None:
         try:
             with Path(args.hostfile).open(encoding="utf-8", errors="replace") as file:

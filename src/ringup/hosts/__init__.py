@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable
 
 from ringup.facts import Host
-from ringup.hosts.allocation import from_allocation, notes
+from ringup.hosts.allocation import from_allocation, notes, of_allocation
 from ringup.hosts.hostfile import LONGEST_HOSTFILE, read_hostfile
 from ringup.hosts.nodeset import LONGEST_NAME, MOST_NODES, NAME, expand, refuse
 
@@ -27,6 +27,7 @@ __all__ = [
     "local_nodes",
     "names",
     "notes",
+    "of_allocation",
     "read_hostfile",
     "this_machine",
 ]

@@ -52,6 +52,18 @@ def _slurm(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host
     return tuple(dataclasses.replace(host, slots=n) for host, n in zip(found, slots, strict=True))
 
 
+def of_allocation(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> tuple[Host, ...]:
+    """Named nodes that are the allocation's own are reached as those: by srun.  A user name means ssh."""
+    try:
+        allocated = {host.name for host in expand(environ.get("SLURM_JOB_NODELIST", ""))}
+    except NodesError:
+        return hosts
+    return tuple(
+        dataclasses.replace(host, in_slurm=True) if host.name in allocated and not host.user else host
+        for host in hosts
+    )
+
+
 def notes(environ: Mapping[str, str]) -> list[str]:
     """What somebody who asked Slurm for these nodes should know, a sentence each."""
     tasks = environ.get("SLURM_NTASKS_PER_NODE", "")
