@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,9 @@ from ringup.nccl import pci, topology
 from ringup.nccl.topology import Where
 from ringup.parse import gpus as parse
 from ringup.probes import devices
+from ringup.probes.script import facts_script
 from tests.gpu_machine import CARDS, GEN4, GPUS, GpuMachine
-from tests.test_probes import ask, request_of
+from tests.test_probes import ask, read, request_of
 
 PARTS = ("system", "gpu", "pci")
 
@@ -206,10 +211,28 @@ def test_a_kernel_log_that_is_not_shown_is_unknown_with_the_reason(machine: GpuM
     assert "not shown here" in asked(machine).unknown["kernel_events"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read it")
-def test_a_kernel_log_that_needs_root_says_so(machine: GpuMachine) -> None:
-    (machine.root / "dev/kmsg").chmod(0)
-    assert "needs root" in asked(machine).unknown["kernel_events"]
+@pytest.mark.parametrize("restricted", ["0", "1"])
+def test_a_kernel_log_that_needs_root_says_so_to_an_ordinary_user(restricted: str) -> None:
+    python = shutil.which("python3", path="/usr/bin:/bin")
+    if os.geteuid() == 0 and python is None:
+        pytest.skip("root's own python may not be run by another user, and there is no other")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        machine = GpuMachine(Path(folder) / "m")
+        machine.write("proc/sys/kernel/dmesg_restrict", f"{restricted}\n")
+        Path(folder).chmod(0o755)
+        (machine.root / "dev/kmsg").chmod(0)
+        request = request_of(root=str(machine.root), python=python or sys.executable)
+        done = subprocess.run(
+            ["sh", "-c", facts_script("t0ken", request, parts=PARTS, scale=4.0)],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            env={"PATH": "/usr/bin:/bin"},
+            user=65534 if os.geteuid() == 0 else None,
+        )
+    node = read(done.stdout, done.stderr, PARTS, {})
+    because = "kernel.dmesg_restrict is 1" if restricted == "1" else "/dev/kmsg may not be read"
+    assert node.unknown["kernel_events"] == f"the kernel log needs root ({because})"
+    assert len(node.pci) == 16 and node.gpu_driver.version == "590.48.01"
 
 
 def test_a_driver_without_nvidia_smi_leaves_the_gpus_unknown(machine: GpuMachine) -> None:
@@ -225,8 +248,6 @@ def test_a_machine_without_gpu_starts_no_process_for_them(tmp_path: Path) -> Non
 
 
 def test_a_gpu_without_a_driver_is_on_the_bus_all_the_same(machine: GpuMachine) -> None:
-    import shutil
-
     shutil.rmtree(machine.root / "proc/driver")
     shutil.rmtree(machine.root / "dev")
     node = asked(machine)
