@@ -1,0 +1,92 @@
+"""payload/meet.py: how a job finds its network when it runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringup.launch.program import payload
+
+MEET = [sys.executable, "-S", "-c", payload("meet")]
+
+
+def meets(folder: Path, start: str, count: int = 2, **env: str) -> subprocess.CompletedProcess[str]:
+    """`lead` with a shell command that starts `"$@"` on every node, as a scheduler would."""
+    starter = folder / "start"
+    starter.write_text(f"#!/bin/bash\n{start}")
+    starter.chmod(0o755)
+    words = [*MEET, "lead", str(count), str(starter), *MEET, "join"]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, env={**os.environ, **env})
+
+
+EACH = 'for i in 0 1; do "${@:1:5}" "$i" "${@:6}" & done; wait\n'
+"""Two nodes, both this machine: the rank follows `join`, the fifth word."""
+
+
+@pytest.mark.slow
+def test_the_address_that_all_reach_and_each_ones_card_are_told(tmp_path: Path) -> None:
+    done = meets(tmp_path, EACH)
+    assert done.returncode == 0, done.stderr
+    head, *nodes = [line.split() for line in done.stdout.splitlines()]
+    assert [node[0] for node in nodes] == ["0", "1"]
+    assert {node[1] for node in nodes} == {head[0]}
+    assert {node[2] for node in nodes} <= {name for _, name in socket.if_nameindex()}
+    assert not head[0].startswith("127.")
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        try:
+            holder.bind(("127.0.0.1", 29500))
+            holder.listen()
+        except OSError:
+            pass  # somebody else holds it, which serves as well
+        done = meets(tmp_path, EACH)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout.split()[1]) > 29500
+
+
+@pytest.mark.slow
+def test_a_given_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = str(holder.getsockname()[1])
+        done = meets(tmp_path, EACH, MASTER_PORT=port)
+    assert done.returncode == 1
+    assert f"no free port from {port} on " in done.stderr
+
+
+@pytest.mark.slow
+def test_an_interface_that_is_not_there_is_no_network(tmp_path: Path) -> None:
+    done = meets(tmp_path, EACH, INTERFACE="nosuch0")
+    assert done.returncode == 1
+    assert "no address on " in done.stderr
+
+
+@pytest.mark.slow
+def test_a_node_that_does_not_come_is_missed(tmp_path: Path) -> None:
+    done = meets(tmp_path, '"${@:1:5}" 0 "${@:6}"\n')
+    assert done.returncode == 1
+    assert "was reached by all 2 nodes: " in done.stderr
+    assert " by [0]" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_stranger_is_not_counted(tmp_path: Path) -> None:
+    wrong = '"${@:1:5}" 0 "${@:6}"; "${@:1:5}" 1 0123456789abcdef "${@:7}"\n'
+    done = meets(tmp_path, wrong)
+    assert done.returncode == 1
+    assert " by [0]" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_start_that_fails_fails_the_whole(tmp_path: Path) -> None:
+    done = meets(tmp_path, EACH + "exit 9\n")
+    assert done.returncode == 9
