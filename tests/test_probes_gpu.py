@@ -242,6 +242,24 @@ def test_a_driver_without_nvidia_smi_leaves_the_gpus_unknown(machine: GpuMachine
     assert node.unknown["gpus"] == devices.NO_TOOL and node.gpu_driver.version == "590.48.01"
 
 
+def test_amd_gpus_are_counted_by_rocm_smi(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kfd").touch()
+    cards = ", ".join(
+        f'"card{k}": {{"PCI Bus": "0000:{k + 1:02}:00.0", "Card Series": "MI300X"}}' for k in range(4)
+    )
+    tool = tmp_path / "rocm-smi"
+    tool.write_text(f"#!/bin/sh\necho '{{{cards}}}'\n")
+    tool.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HIP_VISIBLE_DEVICES": "0,1,2"}
+    node = ask(request_of(root=str(tmp_path)), parts=("system", "gpu", "software"), env=env, scale=4.0)
+    assert (len(node.gpus), node.gpus[3].name, node.gpu_count) == (4, "MI300X", 3)
+    assert "not read" in node.unknown["gpu_links"]
+    tool.unlink()
+    node = ask(request_of(root=str(tmp_path)), parts=("gpu", "software"), scale=4.0)
+    assert "no rocm-smi" in node.unknown["gpus"] and "not counted" in node.unknown["gpu_count"]
+
+
 def test_a_machine_without_gpu_starts_no_process_for_them(tmp_path: Path) -> None:
     node = ask(request_of(root=str(tmp_path)), parts=("gpu", "pci"))
     assert (node.gpus, node.pci, dict(node.unknown)) == ((), (), {})

@@ -18,6 +18,8 @@ PREFIXES = (
     "MASTER_",
     "OMP_",
     "CUDA_",
+    "HIP_",
+    "ROCR_",
     "RINGUP_",
     "UCX_",
     "FI_",

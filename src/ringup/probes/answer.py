@@ -332,7 +332,12 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
         except (ValueError, TypeError, AttributeError) as error:
             unknown["gpu_count"] = printable(str(error), 200)
     if "gpus" in values:
-        values["gpus"] = devices.seen_by_job(values["gpus"], values.get("environment", {}), asked.env)
+        environment = {**values.get("environment", {}), **asked.env}
+        values["gpus"] = devices.seen_by_job(values["gpus"], environment)
+        amd = devices.amd_count(values["gpus"], environment)
+        if amd is not None and "gpu_count" in unknown:
+            del unknown["gpu_count"]
+            values["gpu_count"] = amd
     if "nccl_conf" in values:
         release = version_of(values["interpreter"].nccl if "interpreter" in values else "")
         values["nccl_conf"] = nccl_conf.of_release(values["nccl_conf"], release)

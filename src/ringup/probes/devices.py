@@ -160,9 +160,26 @@ def _no_handle(lines: Sequence[str]) -> list[str]:
     return [parse.bus_id(match[1]) for line in lines if (match := pattern.search(line))]
 
 
-def seen_by_job(
-    gpus: tuple[Gpu, ...], environment: Mapping[str, str], job: Mapping[str, str]
-) -> tuple[Gpu, ...]:
-    """The GPUs marked as CUDA_VISIBLE_DEVICES of the job (or else of its shell) leaves them."""
-    merged = {**environment, **job}
-    return parse.shown_to(gpus, merged.get("CUDA_VISIBLE_DEVICES"), merged.get("CUDA_DEVICE_ORDER"))
+def seen_by_job(gpus: tuple[Gpu, ...], environment: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """The GPUs marked as CUDA_VISIBLE_DEVICES leaves them."""
+    if any(g.vendor == "amd" for g in gpus):
+        return gpus
+    return parse.shown_to(gpus, environment.get("CUDA_VISIBLE_DEVICES"), environment.get("CUDA_DEVICE_ORDER"))
+
+
+def amd_count(gpus: tuple[Gpu, ...], environment: Mapping[str, str]) -> int | None:
+    """
+    AMD GPUs that the job sees, None where there are none or others too.
+
+    ROCR_VISIBLE_DEVICES chooses first, HIP_VISIBLE_DEVICES (or CUDA's variable) among what it leaves;
+    rocm.docs.amd.com, "GPU isolation techniques".
+
+    >>> amd_count((Gpu(0, vendor="amd"), Gpu(1, vendor="amd")), {"HIP_VISIBLE_DEVICES": "1"})
+    1
+    """
+    if not gpus or any(g.vendor != "amd" for g in gpus):
+        return None
+    left = parse.visible_count(len(gpus), environment.get("ROCR_VISIBLE_DEVICES"))
+    return parse.visible_count(
+        left, environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+    )
