@@ -70,6 +70,7 @@ def start(
     from ringup import reach, report
     from ringup.launch.render import render
     from ringup.plan.expected import with_transports
+    from ringup.plan.listening import listening
     from ringup.prove import job as prove_job
     from ringup.prove import lines
 
@@ -90,6 +91,7 @@ def start(
                 print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
             return 1
         plan = with_transports(prove_job.shipped(plan), cluster)
+        plan = listening(plan, cluster, always=backend == "nccl")
         if args.dry_run:
             print(render(plan).text)
             return 0

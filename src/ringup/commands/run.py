@@ -72,6 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--detach", action="store_true", help="leave the run to the head node; see `ringup attach`"
     )
     group.add_argument("--log-dir", metavar="D", help="one file per rank, run.json (default: runs/RUN)")
+    group.add_argument(
+        "--debug", action="store_true", help="NCCL's own lines of every rank, in nccl-*.log beside its file"
+    )
     submit.add_arguments(parser)
     parser.add_argument(
         "script", nargs="*", metavar="-- SCRIPT ARGS", help="the training script and its arguments"
@@ -225,12 +228,13 @@ def decide_and_start(
         if args.json:
             print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
         return 1
+    from ringup.plan.expected import with_transports
+    from ringup.plan.listening import listening
+
+    plan = listening(with_transports(plan, cluster), cluster, always=args.debug)
     if args.dry_run:
         print(render(plan, lease_s=args.lease).text)
         return 0
-    from ringup.plan.expected import with_transports
-
-    plan = with_transports(plan, cluster)
     findings += lint.of_nodes(args.script_findings, len(cluster.nodes))
     show_before(cluster, findings, plan, args)
     assert door is not None
@@ -257,6 +261,8 @@ def follow_events(world_size: int, quiet: bool) -> Callable[[Event], None]:
         all_joined = event.kind == "joined" and event.text.startswith(f"{world_size} of")
         if event.kind == "hang":
             common.say(style("error", f"ringup: {event.text}"))
+        elif event.kind == "transport":
+            common.say(style("warning", f"ringup: {event.text}"))
         elif all_joined or event.kind in ("ready", "ending", "note", "looking", "quiet"):
             common.say(style("dim", f"ringup: {event.text}"), quiet=quiet)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from ringup.launch.node import LAUNCHER, has_shims
 from ringup.launch.pump import Pump
 from ringup.launch.show import clean
+from ringup.launch.transports import NCCL_LINE
 from ringup.plan import NodePlan
 from ringup.units import printable, show_bytes
 
@@ -39,6 +40,7 @@ def file_name(node: NodePlan, rank: int) -> str:
 
 @dataclass
 class _Partial:
+    file: str
     data: bytes = b""
     since_s: float = 0.0
 
@@ -88,7 +90,16 @@ class Terminal:
 class Output:
     """A `Sink`: every rank's bytes to its file, its lines to the terminal."""
 
-    def __init__(self, log_dir: Path, write: Callable[[str], object] | None) -> None:
+    def __init__(
+        self,
+        log_dir: Path,
+        write: Callable[[str], object] | None,
+        on_lines: Callable[[NodePlan, list[bytes]], object] | None = None,
+        *,
+        nccl_apart: bool = False,
+    ) -> None:
+        """`on_lines` hears whole lines; `nccl_apart`: NCCL's INFO lines have a file of their own."""
+        self._on_lines, self._nccl_apart = on_lines, nccl_apart
         self.log_dir = log_dir
         self.terminal = Terminal(write)
         self.problem = ""
@@ -100,19 +111,42 @@ class Output:
 
     def on_rank_output(self, node: NodePlan, rank: int, stream: int, data: bytes) -> None:
         """Keep the bytes; show whole lines of ranks, not what their launcher says."""
-        self.to_file(file_name(node, rank), data)
-        if rank == LAUNCHER and has_shims(node):
+        is_quiet = rank == LAUNCHER and has_shims(node)
+        if is_quiet or not self._nccl_apart:
+            self.to_file(file_name(node, rank), data)
+        if is_quiet:
             return
         key = (node.node, rank, stream)
-        partial = self._partials.setdefault(key, _Partial())
+        partial = self._partials.setdefault(key, _Partial(file_name(node, rank)))
         *lines, rest = (partial.data + data).split(b"\n")
+        if self._on_lines and lines:
+            self._on_lines(node, lines)
+        if self._nccl_apart:
+            lines = self._sorted_out(partial, lines)
         if len(rest) > LONGEST_PARTIAL_BYTES:
             lines.append(rest)
+            self._file_unfinished(partial, rest)
             rest = b""
         self._show(key, lines)
         if lines or not partial.data:
             partial.since_s = time.monotonic()
         partial.data = rest
+
+    def _sorted_out(self, partial: _Partial, lines: list[bytes]) -> list[bytes]:
+        """The lines that are the job's own; those and NCCL's go to their files."""
+        own: list[bytes] = []
+        nccl: list[bytes] = []
+        for line in lines:
+            (nccl if NCCL_LINE in line else own).append(line)
+        if own:
+            self.to_file(partial.file, b"\n".join(own) + b"\n")
+        if nccl:
+            self.to_file(partial.file.replace("rank-", "nccl-", 1), b"\n".join(nccl) + b"\n")
+        return own
+
+    def _file_unfinished(self, partial: _Partial, data: bytes) -> None:
+        if self._nccl_apart:
+            self.to_file(partial.file, data)
 
     def on_lost_output(self, node: NodePlan, size_bytes: int) -> None:
         """Say that output was dropped on its way."""
@@ -125,6 +159,7 @@ class Output:
         for key, partial in self._partials.items():
             if partial.data and now_s - partial.since_s > PARTIAL_SHOWN_AFTER_S:
                 self._show(key, [partial.data])
+                self._file_unfinished(partial, partial.data)
                 partial.data, partial.since_s = b"", now_s
 
     def _show(self, key: tuple[str, int, int], lines: list[bytes]) -> None:
@@ -176,6 +211,7 @@ class Output:
         for key, partial in self._partials.items():
             if partial.data:
                 self._show(key, [partial.data])
+                self._file_unfinished(partial, partial.data)
                 partial.data = b""
 
     def close(self, timeout_s: float = 10.0) -> None:

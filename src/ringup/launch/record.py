@@ -49,6 +49,7 @@ def run_json(
     notes: Iterable[str] = (),
     detached: bool = False,
     hangs: Iterable[Mapping[str, Any]] = (),
+    transports: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The object; `started` in seconds since the epoch, `exit_code` None while it runs."""
     return {
@@ -66,6 +67,7 @@ def run_json(
         "first_failure": msgspec.to_builtins(failure),
         "cleanup": msgspec.to_builtins(list(cleanup)),
         "hangs": list(hangs),
+        "transports": dict(transports or {}),
         "notes": list(notes),
     }
 

@@ -20,7 +20,9 @@ from ringup.launch.output import Output
 from ringup.launch.program import guard_program
 from ringup.launch.render import render
 from ringup.launch.story import Story, short
+from ringup.launch.transports import Transports
 from ringup.plan import NodePlan, Plan
+from ringup.plan.listening import is_listening
 from ringup.reach import Reach
 from ringup.rules import Finding
 from ringup.units import show_seconds
@@ -219,10 +221,13 @@ def run(
                     findings=findings,
                 )
             )
-        output = Output(log_dir, write)
 
         def tell(event: Event) -> None:
             output.terminal.later(lambda: on_event(event))
+
+        transports = Transports(plan, tell)
+        output = Output(log_dir, write, transports.hear, nccl_apart=is_listening(plan))
+        story.transports = transports.as_json
 
         backend = Ssh(
             reach,

@@ -53,6 +53,8 @@ class Story:
         """Ended because it made no progress."""
         self.hangs: list[dict[str, object]] = []
         """What was seen while it made none."""
+        self.transports: Callable[[], dict[str, object]] = dict
+        """What NCCL was expected to use, and what it said."""
         self._next_s = 0.0
         self._known: tuple[int, ...] = (-1, -1)
         try:
@@ -82,6 +84,7 @@ class Story:
             findings=self.findings,
             detached=self.detached,
             hangs=self.hangs,
+            transports=self.transports(),
             **more,  # type: ignore[arg-type]
         )
 

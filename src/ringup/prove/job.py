@@ -8,7 +8,7 @@ from typing import Literal
 
 from ringup.facts import Cluster, Job
 from ringup.launch.program import prove_program
-from ringup.plan import EnvVar, Plan
+from ringup.plan import Plan
 
 FILE = "prove.py"
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
@@ -41,18 +41,9 @@ def proving(job: Job, arguments: tuple[str, ...], backend: str) -> Job:
 
 
 def shipped(plan: Plan) -> Plan:
-    """The plan with our program in place of the script; NCCL tells which transport it uses."""
-    nodes = []
-    told = EnvVar("NCCL_DEBUG", "INFO", "the transport in use is read from NCCL's own lines")
-    says_more = plan.job.backend == "nccl" and "NCCL_DEBUG" not in plan.job.env
-    for node in plan.nodes:
-        env = {**node.env, "RINGUP_SCRIPT": posixpath.join(node.run_dir, FILE)}
-        if says_more:
-            env.setdefault(told.name, told.value)
-        nodes.append(replace(node, env=env))
-    return replace(
-        plan,
-        nodes=tuple(nodes),
-        env=(*plan.env, told) if says_more else plan.env,
-        files={FILE: prove_program()},
-    )
+    """The plan with our program in place of the script."""
+    nodes = [
+        replace(node, env={**node.env, "RINGUP_SCRIPT": posixpath.join(node.run_dir, FILE)})
+        for node in plan.nodes
+    ]
+    return replace(plan, nodes=tuple(nodes), files={FILE: prove_program()})

@@ -1,0 +1,139 @@
+"""What NCCL says it uses is held against what was expected, said once, and kept out of the job's output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ringup.facts import Job
+from ringup.launch import Event
+from ringup.launch.output import Output
+from ringup.launch.transports import Transports
+from ringup.plan import NodePlan, Plan, Transport
+from ringup.plan.listening import is_listening, listening
+from tests.clusters import cluster, interface, node
+
+FELL_BACK = [
+    b"n1:7:9 [0] NCCL INFO NET/IB : No device found.",
+    b"n1:7:9 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.2<0>",
+    b"n1:7:9 [0] NCCL INFO Using network Socket",
+]
+AS_EXPECTED = [
+    b"n0:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>",
+    b"n0:7:9 [0] NCCL INFO Using network IB",
+    b"n0:7:9 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA",
+]
+
+
+def node_plan(name: str, rank: int = 0) -> NodePlan:
+    return NodePlan(name, rank, 1, rank, "eth0", "", ("python",), {})
+
+
+def plan(network: str = "IB", *, devices: tuple[str, ...] = ("mlx5_0:1/IB", "mlx5_1:1/IB")) -> Plan:
+    nodes = (node_plan("n0"), node_plan("n1", 1))
+    expected = tuple(Transport(n.node, network, devices, "high") for n in nodes)
+    return Plan("r", Job(backend="nccl"), nodes, (), "", 29500, 2, transports=expected)
+
+
+def heard(planned: Plan, lines: dict[str, list[bytes]]) -> tuple[Transports, list[Event]]:
+    said: list[Event] = []
+    made = Transports(planned, said.append)
+    for name, own in lines.items():
+        made.hear(next(n for n in planned.nodes if n.node == name), own)
+    return made, said
+
+
+def test_a_fall_back_to_tcp_is_said_once_with_the_node_and_what_was_expected() -> None:
+    made, said = heard(plan(), {"n0": AS_EXPECTED, "n1": FELL_BACK * 3})
+    assert [e.node for e in said] == ["n1"]
+    assert "n1: NCCL uses Socket, not IB over mlx5_0:1/IB, mlx5_1:1/IB as expected" in said[0].text
+    assert made.as_json()["differ"] == ["n1"]
+
+
+def test_what_was_expected_is_not_said() -> None:
+    made, said = heard(plan(), {"n0": AS_EXPECTED})
+    assert said == []
+    told = made.as_json()
+    assert told["seen"] == [{"node": "n0", "network": "IB", "devices": ["mlx5_0:1/IB", "mlx5_1:1/IB"]}]
+    assert told["channels"] == {"NET/IB/GDRDMA": 1}
+
+
+def test_the_newest_wording_is_understood() -> None:
+    line = [b"n1:7:9 [0] NCCL INFO Assigned NET plugin Socket to comm"]
+    assert [e.node for e in heard(plan(), {"n1": line})[1]] == ["n1"]
+
+
+def test_many_nodes_that_fall_back_do_not_fill_the_terminal() -> None:
+    nodes = tuple(node_plan(f"n{i}", i) for i in range(9))
+    many = replace(plan(), nodes=nodes, transports=tuple(Transport(n.node, "IB", (), "high") for n in nodes))
+    made, said = heard(many, {n.node: FELL_BACK for n in nodes})
+    assert (len(said), len(made.as_json()["differ"])) == (3, 9)
+
+
+def test_lines_that_only_look_like_it_are_not_heard() -> None:
+    made, said = heard(plan(), {"n1": [b"Using network Socket", b"\xff NCCL INFO \x00", b"via NET/Socket"]})
+    assert said == [] and made.as_json()["seen"] == []
+
+
+# Asking NCCL to say it
+
+
+def two(backend: str = "nccl", **more: object):  # type: ignore[no-untyped-def]
+    one = node("n0", interface("eth0", "10.0.0.1/24"), **more)
+    return replace(cluster(one, node("n1", interface("eth0", "10.0.0.2/24"))), job=Job(backend=backend))
+
+
+def test_nccl_is_asked_to_say_it_where_it_could_fall_back() -> None:
+    made = listening(plan(), two())
+    assert is_listening(made)
+    assert {n.env["NCCL_DEBUG"] for n in made.nodes} == {"INFO"}
+    assert {n.env["NCCL_DEBUG_SUBSYS"] for n in made.nodes} == {"INIT,NET"}
+
+
+def test_where_only_tcp_is_expected_nothing_is_set() -> None:
+    assert listening(plan("Socket"), two()) == plan("Socket")
+
+
+def test_a_users_own_nccl_debug_stays() -> None:
+    users = two(environment={"NCCL_DEBUG": "WARN"})
+    assert listening(plan(), users) == plan()
+
+
+def test_gloo_is_never_asked_for_nccl_lines() -> None:
+    assert listening(plan(), two("gloo"), always=True) == plan()
+
+
+# The lines have a file of their own
+
+
+def written(tmp_path: Path, *pieces: bytes, apart: bool = True) -> tuple[bytes, bytes, str]:
+    shown: list[str] = []
+    output = Output(tmp_path, shown.append, nccl_apart=apart)
+    for piece in pieces:
+        output.on_rank_output(node_plan("n0"), 0, 1, piece)
+    output.close()
+    rank, nccl = tmp_path / "rank-00000-n0.log", tmp_path / "nccl-00000-n0.log"
+    return rank.read_bytes(), nccl.read_bytes() if nccl.exists() else b"", "".join(shown)
+
+
+def test_nccl_lines_are_not_in_the_ranks_file_nor_on_the_terminal(tmp_path: Path) -> None:
+    text = b"step 1\n" + AS_EXPECTED[1] + b"\nstep 2\n"
+    rank, nccl, shown = written(tmp_path, text[:20], text[20:])
+    assert rank == b"step 1\nstep 2\n"
+    assert nccl == AS_EXPECTED[1] + b"\n"
+    assert "NCCL INFO" not in shown and "n0:0| step 2" in shown
+
+
+def test_an_unfinished_line_reaches_the_ranks_file(tmp_path: Path) -> None:
+    assert written(tmp_path, b"one\ntwo without an end")[0] == b"one\ntwo without an end"
+
+
+def test_warnings_of_nccl_stay_with_the_rank(tmp_path: Path) -> None:
+    warning = b"n0:7:9 [0] misc/socket.cc:50 NCCL WARN socketProgress failed\n"
+    rank, nccl, shown = written(tmp_path, warning)
+    assert (rank, nccl) == (warning, b"") and "NCCL WARN" in shown
+
+
+def test_a_users_own_nccl_lines_stay_where_they_are(tmp_path: Path) -> None:
+    rank, nccl, shown = written(tmp_path, AS_EXPECTED[1] + b"\n", apart=False)
+    assert (rank, nccl) == (AS_EXPECTED[1] + b"\n", b"") and "NCCL INFO" in shown
