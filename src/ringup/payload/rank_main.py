@@ -39,8 +39,8 @@ def let_ask():
     Tell torch's flight recorder to whoever asks by a byte in a pipe, once torch.distributed is there.
 
     A thread waits on the pipe; the answer goes to a file in memory named ringup-flight:PIPE: a count of
-    answers and their length, four bytes each, then JSON.  Nothing here uses this module's globals,
-    which are the script's by then.
+    answers and their length, four bytes each, then JSON.  Each question has two, the second with the
+    lines of the calls.  Nothing here uses this module's globals, which are the script's by then.
     """
     import _thread
 
@@ -51,22 +51,28 @@ def let_ask():
         import json
         import pickle
 
+        def told(c10d, name):
+            if name.endswith("json"):
+                return json.loads(getattr(c10d, name)(True, False))
+            return pickle.loads(getattr(c10d, name)(True, True, False))
+
         count = 0
         while os.read(asked, 1):
-            count += 1
-            try:
-                c10d = sys.modules["torch"]._C._distributed_c10d
-                dump = getattr(c10d, "_dump_nccl_trace", None) or c10d._dump_fr_trace
-                if "gloo" in str(sys.modules["torch.distributed"].get_backend()):
-                    dump = getattr(c10d, "_dump_fr_trace", dump)
-                told = pickle.loads(dump(True, True, False))
-                told["entries"] = told.get("entries", [])[-most:]
-                data = json.dumps(told).encode()
-            except BaseException as error:
-                data = json.dumps({"problem": "%s: %s" % (type(error).__name__, error)}).encode()
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, data, 8)
-            os.pwrite(fd, count.to_bytes(4, "little") + len(data).to_bytes(4, "little"), 0)
+            # Without lines first: torch 2.13 imports its compiler to look them up, 1.5 s of CPU time.
+            for end in ("_trace_json", "_trace"):
+                try:
+                    c10d = sys.modules["torch"]._C._distributed_c10d
+                    gloo = "gloo" in str(sys.modules["torch.distributed"].get_backend())
+                    kinds = ("_dump_fr", "_dump_nccl") if gloo else ("_dump_nccl", "_dump_fr")
+                    plain = told(c10d, [kind + end for kind in kinds if hasattr(c10d, kind + end)][0])
+                    plain["entries"] = plain.get("entries", [])[-most:]
+                    data = json.dumps(plain).encode()
+                except BaseException as error:
+                    data = json.dumps({"problem": "%s: %s" % (type(error).__name__, error)}).encode()
+                count += 1
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, data, 8)
+                os.pwrite(fd, count.to_bytes(4, "little") + len(data).to_bytes(4, "little"), 0)
 
     class Finder:
         """Finds no module; sees which one is looked for."""

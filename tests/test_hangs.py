@@ -1,0 +1,181 @@
+"""
+Real runs that hang: the right rank, node and line are named; and real runs that are only slow.
+
+On nodes played on this machine, so for any user; two cases on lab hosts besides.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guards import wait_for
+from tests.jobs.launched import JOBS, Launched
+
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
+
+STUCK = JOBS / "stuck.py"
+WINDOW_S = "4"
+REPORTED_S = 90
+"""A bound for a loaded machine, four imports of torch included; bench/hangs.py tells how long it takes."""
+
+
+def line_of(function: str) -> str:
+    """ "stuck.py:42": the line marked "# here" in a function of the job."""
+    inside = False
+    for number, line in enumerate(STUCK.read_text().splitlines(), 1):
+        if re.match(r"\s*def ", line):
+            inside = f"def {function}(" in line
+        if inside and line.endswith("# here"):
+            return f"stuck.py:{number}"
+    raise AssertionError(function)
+
+
+class Run:
+    """`ringup run --local 2` of a job of ours."""
+
+    def __init__(self, folder: Path, script: str, *arguments: str, options: Sequence[str] = ()) -> None:
+        self.log_dir = folder / "log"
+        words = [sys.executable, "-m", "ringup", "run", "--local", "2", "--nproc", "2", "--backend", "gloo"]
+        words += ["--hang-report", WINDOW_S, "--log-dir", str(self.log_dir), *options]
+        with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+            self.process = subprocess.Popen(
+                [*words, "--", str(JOBS / script), *arguments], cwd=folder, stdout=out, stderr=err
+            )
+        self.folder = folder
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(60)
+
+    def said(self) -> str:
+        return (self.folder / "err").read_text() + (self.folder / "out").read_text()[-2000:]
+
+    def record(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.log_dir / "run.json").read_text())
+            return found
+        except FileNotFoundError:
+            return {}
+
+    def hangs(self) -> list[dict[str, Any]]:
+        """What it reported as a hang so far."""
+        return [one for one in self.record().get("hangs", ()) if one["verdict"] == "stalled"]
+
+    def hang(self) -> dict[str, Any]:
+        """The first, once there is one."""
+
+        def reported() -> bool:
+            assert self.process.poll() is None, self.said()
+            return bool(self.hangs())
+
+        wait_for(reported, f"a report; {self.folder}/err", REPORTED_S)
+        return self.hangs()[0]
+
+
+NAMED = {
+    "sleep": line_of("sleep"),
+    "read": line_of("read"),
+    "disk": line_of("disk"),
+    "other_kind": line_of("other_kind"),
+}
+
+
+@pytest.mark.parametrize("how", NAMED)
+def test_the_rank_that_holds_a_run_up_is_named_with_its_line(how: str, tmp_path: Path) -> None:
+    with Run(tmp_path, "stuck.py", how, "3", str(tmp_path)) as run:
+        hang = run.hang()
+        (missing,) = hang["missing"]
+        assert (missing["rank"], missing["node"]) == (3, "127.0.0.3"), run.said()
+        assert NAMED[how] in missing["where"], run.said()
+        assert hang["collective"] == "all_reduce" and len(run.hangs()) == 1
+        assert "no progress for" in run.said()
+
+
+def test_a_stopped_rank_is_named_and_said_to_go_on_once_it_does(tmp_path: Path) -> None:
+    with Run(tmp_path, "stuck.py", "stop", "1", str(tmp_path)) as run:
+        (missing,) = run.hang()["missing"]
+        assert missing["rank"] == 1 and missing["node"] == "127.0.0.2"
+        assert "stopped (state T" in missing["where"]
+        (pid,) = (rank["pid"] for rank in run.record()["ranks"] if rank["rank"] == 1)
+        subprocess.run(["kill", "-CONT", str(pid)], check=True)
+        wait_for(lambda: "the run goes on" in run.said(), "its going on", 60)
+
+
+def test_a_rank_that_skips_a_collective_is_named_by_where_it_is(tmp_path: Path) -> None:
+    with Run(tmp_path, "stuck.py", "skip", "2", str(tmp_path)) as run:
+        (missing,) = run.hang()["missing"]
+        assert missing["rank"] == 2 and missing["where"].startswith("broadcast, stuck.py:"), run.said()
+
+
+def test_a_rank_that_calls_another_shape_is_named_by_what_it_called(tmp_path: Path) -> None:
+    with Run(tmp_path, "stuck.py", "other_shape", "3") as run:
+        hang = run.hang()
+        assert [one["rank"] for one in hang["missing"]] == [3], run.said()
+        assert any("all_reduce [3] Float on rank 3" in line for line in hang["lines"]), run.said()
+
+
+def test_a_worker_of_the_data_loader_is_named_below_its_rank(tmp_path: Path) -> None:
+    with Run(tmp_path, "stuck.py", "loader", "0", str(tmp_path)) as run:
+        hang = run.hang()
+        (missing,) = hang["missing"]
+        assert missing["rank"] == 0 and missing["where"].startswith("DataLoader next"), run.said()
+        assert any(line_of("__getitem__") in line for line in hang["lines"]), hang
+
+
+def test_a_hung_run_is_ended_with_124_when_that_is_asked_for(tmp_path: Path) -> None:
+    with Run(tmp_path, "stuck.py", "sleep", "0", options=["--hang-timeout", "8"]) as run:
+        assert run.process.wait(REPORTED_S) == 124, run.said()
+        record = run.record()
+        assert (record["outcome"], record["exit_code"]) == ("hung", 124)
+        assert record["hangs"][-1]["missing"][0]["rank"] == 0
+
+
+def test_a_rank_that_left_with_code_0_is_named_beside_the_one_it_took_along(tmp_path: Path) -> None:
+    with Run(tmp_path, "stuck.py", "leave", "3") as run:
+        assert run.process.wait(REPORTED_S) != 0
+        assert "with exit code 0 did: rank 3 on 127.0.0.3" in run.said(), run.said()
+
+
+@pytest.mark.parametrize("how", ["tokenise", "save", "compile", "loader", "uneven"])
+def test_a_run_that_is_only_slow_is_not_called_hung(how: str, tmp_path: Path) -> None:
+    with Run(tmp_path, "slow_but_well.py", how, "12", options=["--hang-timeout", "6"]) as run:
+        assert run.process.wait(REPORTED_S) == 0, run.said()
+        assert not run.hangs(), run.said()
+
+
+def test_a_run_that_is_not_to_be_watched_is_not(tmp_path: Path) -> None:
+    with Run(tmp_path, "slow_but_well.py", "tokenise", "5", options=["--hang-report", "0"]) as run:
+        assert run.process.wait(REPORTED_S) == 0, run.said()
+        assert run.record()["hangs"] == [] and "no output for" not in run.said()
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("how", ["sleep", "disk"])
+def test_on_four_hosts_the_one_with_the_missing_rank_is_named(how: str, shared_lab: Any) -> None:
+    hosts = ",".join(f"node{n}" for n in range(4))
+    options = ["--hang-report", WINDOW_S]
+    lab = shared_lab(hosts=4)
+    with Launched(lab, "stuck.py", how, "5", "{folder}", hosts=hosts, nproc=2, options=options) as run:
+        wait_for(lambda: run.record.get("hangs"), "a report", REPORTED_S)
+
+        def stalled() -> Any:
+            return [one for one in run.record["hangs"] if one["verdict"] == "stalled"]
+
+        (hang,) = wait_for(stalled, "a hang", REPORTED_S)
+        (missing,) = hang["missing"]
+        assert (missing["rank"], missing["node"]) == (5, "node2") and NAMED[how] in missing["where"]
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait() == 130
