@@ -16,6 +16,7 @@ import pytest
 
 from tests.gpu_machine import GPUS
 from tests.lab import Lab
+from tests.lab.faults import gpu
 from tests.lab.faults.gpu import CHANGES, WITH_CARDS, machines, spoilt
 from tests.lab.faults.rdma import CARDS
 
@@ -59,6 +60,8 @@ FOUND_WITH_CARDS = {
 @pytest.fixture(scope="module")
 def playing() -> Iterator[Lab]:
     """One cluster for all: what is slow is the check, not the change."""
+    if gpu.missing():
+        pytest.skip(f"no GPU machine can be played: {gpu.missing()} not here")
     with Lab(hosts=2, net="192.168.7.10/24") as lab:
         lab.fault("gpu-machines")
         yield lab
@@ -67,6 +70,8 @@ def playing() -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def with_cards() -> Iterator[Lab]:
     """The same with RDMA devices on the GPUs' own switches."""
+    if gpu.missing():
+        pytest.skip(f"no GPU machine can be played: {gpu.missing()} not here")
     with Lab(hosts=2, nics=CARDS) as lab:
         for host in ("node0", "node1"):
             lab.fault("rdma", host=host)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, Nic
-from tests.lab.faults import FAULTS
+from tests.lab.faults import FAULTS, gpu
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 Probe = Callable[[Lab], object]
@@ -297,6 +297,11 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
     "shm-left": ({}, says("node1", "ls /dev/shm"), "torch_99999_1234567890_0"),
     "stuck-process": ({}, says("node1", "grep -l '^State:.D' /proc/[0-9]*/status 2>/dev/null | wc -l"), "1"),
     "swapping": ({}, says("node1", "wc -l < /proc/swaps"), "2"),
+    "torch-with-cuda": (
+        {},
+        ssh_says("node0", "cat $PYTHONPATH/torch/version.py 2>/dev/null || echo none"),
+        "__version__ = '2.8.0'\ncuda = '12.8'",
+    ),
     "two-nccl": (
         {},
         both(ssh_says("node1", "echo /$LD_PRELOAD"), ssh_says("node0", "echo /$LD_PRELOAD $PYTHONPATH")),
@@ -334,6 +339,8 @@ def listeners() -> Iterator[Callable[[Lab], Lab]]:
 def test_a_fault_does_what_it_says_and_heals(
     name: str, shared_lab: Callable[..., Lab], listeners: Callable[[Lab], Lab]
 ) -> None:
+    if name == "gpu-machines" and gpu.missing():
+        pytest.skip(f"{gpu.missing()} not here")
     lab = listeners(shared_lab(**FAULTS[name].wants))
     options, probe, wanted = CASES[name]
     if name == "ssh-slow-shell" or name.startswith("mtu-blackhole-"):

@@ -19,6 +19,12 @@ PLACES = (
 )  # fmt: skip
 """What is bound over a host's own; /proc/uptime stays, processes are dated by it."""
 
+
+def missing() -> str:
+    """Which of them this machine has not got, as some containers; nothing can be bound there."""
+    return ", ".join(f"/{place}" for place in PLACES if not Path("/", place).exists())
+
+
 machines: dict[str, GpuMachine] = {}
 """Host -> its files, while it plays a GPU machine."""
 
@@ -28,16 +34,15 @@ def _machine(lab: Lab, host: str) -> Iterator[None]:
     # /var/tmp is the disk that all hosts share; the rest of /tmp and /run is their own.
     place = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="ringup-gpu-"))
     made = GpuMachine(place / "m")
-    there = [p for p in PLACES if Path("/", p).exists()]
     own = lab.host(host)
-    lab.sh(host, "; ".join(f"mount --bind {made.root}/{p} /{p}" for p in there))
+    lab.sh(host, "; ".join(f"mount --bind {made.root}/{p} /{p}" for p in PLACES))
     try:
         with environment(lab, host, PATH=f"{made.root}/bin:{own.path}"):
             machines[own.name] = made
             yield
     finally:
         machines.pop(own.name, None)
-        lab.sh(host, "; ".join(f"umount -l /{p}" for p in reversed(there)))
+        lab.sh(host, "; ".join(f"umount -l /{p}" for p in reversed(PLACES)))
         shutil.rmtree(place)
 
 
