@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab
+from tests.lab.faults.rdma import CARDS
+from tests.test_faults_hardware_rdma import above_note
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
 
@@ -133,6 +135,28 @@ def test_a_process_that_waits_in_the_kernel_is_named(shared_lab: Callable[..., L
     found = told(checked(cluster), "stuck-processes")
     assert [f["rule"] for f in found] == ["stuck-processes"]
     assert "stat (pid " in found[0]["found"] and "waiting in the kernel" in found[0]["found"]
+
+
+def test_gpus_with_an_older_torch_keep_no_record_of_collectives(shared_lab: Callable[..., Lab]) -> None:
+    cluster = shared_lab(hosts=2)
+    cluster.fault("gpu-machines")
+    cluster.fault("torch-with-cuda", version="2.4.1")
+    found = told(checked(cluster), "flight-recorder-off")
+    assert [(f["rule"], f["where"]) for f in found] == [("flight-recorder-off", "node0, node1")]
+    assert found[0]["fix"]["env"]["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
+
+
+def test_gpus_with_efa_and_without_its_plugin_are_named(shared_lab: Callable[..., Lab]) -> None:
+    cluster = shared_lab(hosts=2, nics=CARDS)
+    for host in ("node0", "node1"):
+        cluster.fault("rdma", host=host, kind="efa")
+    cluster.fault("gpu-machines")
+    cluster.fault("torch-with-cuda")
+    found = above_note(checked(cluster))
+    assert [(f["rule"], f["node"]) for f in found] == [
+        ("network-plugin-missing", "node0"), ("network-plugin-missing", "node1"),
+    ]  # fmt: skip
+    assert "rdmap0s6" in found[0]["found"]
 
 
 # Nothing is accused of what could not be looked at.

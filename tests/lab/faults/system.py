@@ -222,23 +222,30 @@ def script_elsewhere(lab: Lab, host: str = "node1", path: str = "/root/project")
         yield
 
 
-@fault("two-nccl")
-def two_nccl(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """LD_PRELOAD brings another NCCL than torch's wheel; PYTHONPATH leads to a torch with CUDA everywhere."""
+@fault("torch-with-cuda")
+def torch_with_cuda(lab: Lab, version: str = "2.8.0", preload_on: str = "") -> Iterator[None]:
+    """PYTHONPATH leads every host to a torch that says it has CUDA, and to its NCCL."""
     site = "/run/site"
-    version = "__version__ = '2.8.0'\\ncuda = '12.8'\\n"
+    text = f"__version__ = '{version}'\\ncuda = '12.8'\\n"
     folders = f"{site}/nvidia_nccl_cu12-2.27.3.dist-info {site}/nvidia/nccl/lib {site}/torch"
     # Any library that loads will do: ld.so complains about one that does not.
     copy = "cp $(find /lib /usr/lib -name 'libm.so.6' | head -n 1)"
     do = (
-        f'mkdir -p {folders}; touch {site}/torch/__init__.py; printf "{version}" > {site}/torch/version.py;'
+        f'mkdir -p {folders}; touch {site}/torch/__init__.py; printf "{text}" > {site}/torch/version.py;'
         f" {copy} {site}/nvidia/nccl/lib/libnccl.so.2; {copy} /run/libnccl.so.2.18.3"
     )
     with contextlib.ExitStack() as stack:
         for own in lab.hosts:
             stack.enter_context(done_and_undone(lab, own.name, do, f"rm -r {site} /run/libnccl*"))
-            preload = {"LD_PRELOAD": "/run/libnccl.so.2.18.3"} if own.name == host else {}
+            preload = {"LD_PRELOAD": "/run/libnccl.so.2.18.3"} if own.name == preload_on else {}
             stack.enter_context(environment(lab, own.name, PYTHONPATH=site, **preload))
+        yield
+
+
+@fault("two-nccl")
+def two_nccl(lab: Lab, host: str = "node1") -> Iterator[None]:
+    """The same, and LD_PRELOAD brings another NCCL than torch's wheel on a host."""
+    with torch_with_cuda(lab, preload_on=host):
         yield
 
 
