@@ -72,16 +72,15 @@ class JobLook:
         return tuple(number for number in range(min(self.world_size, 65536)) if number not in seen)
 
 
-def look(reach: Reach, *, threads: bool = False, limit_s: float = LIMIT_S) -> tuple[NodeLook, ...]:
+def look(reach: Reach, *, mode: str = "stacks", limit_s: float = LIMIT_S) -> tuple[NodeLook, ...]:
     """
     Ask every node for its ranks and their stacks; nodes played on one machine are asked once.
 
-    `threads` asks for every thread's stack.
+    `mode` "threads" asks for every thread's stack, "flight" for torch's flight recorder, too.
     """
     hearings = []
     for host in _one_per_machine(reach.hosts):
         hearing = _Hearing(host.name)
-        mode = "threads" if threads else "stacks"
         reach.start(host.name, look_program(), (mode, "", ""), hearing, label="ringup-look").write(b"")
         hearings.append(hearing)
     until = time.monotonic() + limit_s

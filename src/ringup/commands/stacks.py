@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from ringup import flight
 from ringup.commands import common
+from ringup.errors import LogsError
 from ringup.looks import NodeLook, RankLook, fold
 from ringup.looks.places import place_of
 from ringup.stacks import JobLook, jobs, look
@@ -30,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", default="", metavar="RUN", help="only this run's ranks")
     parser.add_argument("--full", action="store_true", help="whole stacks, equal ones once")
     parser.add_argument("--threads", action="store_true", help="every thread's stack (implies --full)")
+    parser.add_argument(
+        "--flight",
+        nargs="*",
+        metavar="DUMP",
+        help="what torch's flight recorder tells of the ranks' collectives, asked of ranks started by "
+        "ringup (a second of CPU time each), or read from the files named (those NCCL's time-out left)",
+    )
     parser.add_argument("--json", action="store_true", help="JSON on stdout, everything else on stderr")
 
 
@@ -87,21 +98,55 @@ def as_json(nodes: tuple[NodeLook, ...], found: list[JobLook]) -> dict[str, Any]
     }
 
 
+def differences(flights: Mapping[int, flight.Flight]) -> list[str]:
+    """Where the ranks' collectives differ, in lines."""
+    if not flights:
+        return ["no rank has told what its flight recorder has"]
+    found = [f"flight recorder: {one.text}" for one in flight.compare(flights)]
+    known = [f"rank {rank}: {one.problem}" for rank, one in flights.items() if one.problem]
+    agree = f"flight recorder: {len(flights)} ranks have begun the same collectives in every group"
+    return (found or [agree]) + known
+
+
+def from_files(paths: list[str]) -> int:
+    """Compare dumps; the rank is the number at the end of the file's name.  1 when they differ."""
+    flights: dict[int, flight.Flight] = {}
+    for path in paths:
+        number = re.search(r"(\d+)(?:\.\w+)?$", Path(path).name)
+        try:
+            with Path(path).open("rb") as file:
+                data = file.read(flight.LONGEST_DUMP_BYTES + 1)
+            flights[int(number[1]) if number else len(flights)] = flight.read(data)
+        except (OSError, flight.FlightError) as error:
+            raise LogsError(
+                f"{path}: {error}", hint="name dumps such as nccl_trace_rank_0, one per rank"
+            ) from error
+    lines = differences(flights)
+    print("\n".join(lines))
+    return 1 if flight.compare(flights) else 0
+
+
 def run(args: argparse.Namespace) -> int:
     """Look and show."""
+    if args.flight:
+        return from_files(args.flight)
     hosts = common.nodes_from(args)
     from ringup import reach, report
 
     with reach.open(hosts, ssh_config=args.ssh_config) as door:
         if args.python:
             door.interpreters.update({host.name: args.python for host in door.hosts})
-        nodes = look(door, threads=args.threads)
+        mode = "flight" if args.flight is not None else "threads" if args.threads else "stacks"
+        nodes = look(door, mode=mode)
     found = jobs(nodes, args.run)
     if args.json:
         print(json.dumps(report.envelope(**as_json(nodes, found))))
     else:
         for job in found:
             print("\n".join(job_lines(job, args.full or args.threads)))
+            if args.flight is not None:
+                flights = {rank.rank: rank.flight for rank in job.ranks if rank.flight}
+                print("\n".join(f"  {line}" for line in differences(flights)))
     for node in nodes:
         if node.problem:
             common.say(f"{node.node}: could not be looked at: {node.problem}")

@@ -1,0 +1,95 @@
+"""`ringup stacks`: jobs told apart, ranks folded, dumps of the flight recorder compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringup.commands import stacks as command
+from ringup.stacks import jobs
+from tests.test_judge import nodes, own, rank, waits
+from tests.test_look import Rank
+
+
+def test_ranks_of_one_run_are_one_job_and_strangers_are_put_together_by_their_rendezvous() -> None:
+    ours = [rank(n, waits()) for n in range(2)]
+    theirs = [rank(n, waits(), run="", job=("10.0.0.1", "29500", "")) for n in range(4)]
+    others = [rank(0, waits(), run="", job=("10.0.0.1", "29501", ""))]
+    found = jobs(nodes([*ours, *theirs, *others], 0.0))
+    assert [(job.run, job.address, len(job.ranks)) for job in found] == [
+        ("r", "", 2),
+        ("", "10.0.0.1:29500", 4),
+        ("", "10.0.0.1:29501", 1),
+    ]
+    assert found[0].unseen == (2, 3) and found[1].unseen == ()
+    assert [job.run for job in jobs(nodes(ours + theirs, 0.0), "r")] == ["r"]
+
+
+def test_many_ranks_are_few_lines() -> None:
+    ranks = [rank(n, waits(), world_size=32, node=f"node{n // 8}") for n in range(32) if n != 17]
+    ranks.append(rank(17, (own(9, "load"),), world_size=32, node="node2"))
+    (job,) = jobs(nodes(ranks, 0.0))
+    lines = list(command.job_lines(job, full=False))
+    assert lines[1:] == [
+        "  31 ranks (0-16, 18-31): all_reduce, train.py:88 in main",
+        "  rank 17 (node2): train.py:9 in load",
+    ]
+    full = list(command.job_lines(job, full=True))
+    assert "    /home/u/train.py:88 in main" in full and full.count("    /home/u/train.py:88 in main") == 1
+
+
+def ringup(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ringup", "stacks", *words], capture_output=True, text=True, **options
+    )
+
+
+@pytest.mark.slow
+def test_a_running_rank_is_shown_and_as_json(tmp_path: Path) -> None:
+    with Rank(tmp_path, "time.sleep(60)") as one:
+        done = ringup("--local", "1", "--run", one.run)
+        assert done.returncode == 0, done.stderr
+        assert "1 of 4 ranks" in done.stdout and "not seen: ranks 0-2" in done.stdout
+        assert "train.py:4 in here: time.sleep(60), asleep" in done.stdout
+        (job,) = json.loads(ringup("--local", "1", "--run", one.run, "--json").stdout)["jobs"]
+        assert job["ranks"][0]["place"]["where"] == "train.py:4" and job["not_seen"] == [0, 1, 2]
+        assert one.process.poll() is None
+
+
+@pytest.mark.slow
+def test_no_rank_is_exit_1_and_said() -> None:
+    done = ringup("--local", "1", "--run", "no-such-run")
+    assert done.returncode == 1 and "no rank of a job of yours" in done.stderr
+
+
+def dump(folder: Path, number: int, calls: int) -> str:
+    entries = [
+        {"process_group": ["0", "default_pg"], "collective_seq_id": n, "profiling_name": "nccl:all_reduce"}
+        for n in range(1, calls + 1)
+    ]
+    path = folder / f"nccl_trace_rank_{number}"
+    path.write_bytes(pickle.dumps({"version": "2.4", "entries": entries}))
+    return str(path)
+
+
+def test_dumps_are_compared_by_the_rank_in_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [dump(tmp_path, 0, 5), dump(tmp_path, 7, 4), dump(tmp_path, 3, 5)]
+    assert command.from_files(paths) == 1
+    assert "rank 7 of default_pg: 4 collectives begun, the others 5" in capsys.readouterr().out
+    assert command.from_files(paths[::2]) == 0
+
+
+@pytest.mark.slow
+def test_a_file_that_is_no_dump_is_an_error_of_two_lines(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(os.urandom(100))
+    done = ringup("--flight", str(tmp_path / "x"))
+    assert done.returncode == 4 and done.stderr.startswith("ringup: ") and "hint: " in done.stderr
