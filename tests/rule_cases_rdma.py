@@ -185,6 +185,10 @@ FIRES["dscp-not-trusted"] = lambda: replace(
     job=Job(env={"NCCL_IB_TC": "106"}),
 )
 QUIET["dscp-not-trusted"] = lambda: nodes(lambda k: (roce(0, f"10.10.0.{k + 10}", trust="pcp"),))
+FIRES["pfc-not-configured"] = lambda: nodes(
+    lambda k: (roce(0, f"10.10.0.{k + 10}", pfc=0 if k == 1 else 8, trust="dscp"),), 3
+)
+QUIET["pfc-not-configured"] = lambda: nodes(lambda k: (roce(0, f"10.10.0.{k + 10}", pfc=0),))
 FIRES["pkey-table-empty"] = with_port(two_ib, pkeys=(0x0000,))
 QUIET["pkey-table-empty"] = with_port(two_ib, pkeys=(0x7FFF,))  # One limited member talks to full ones.
 

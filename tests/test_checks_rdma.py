@@ -286,6 +286,13 @@ def test_rails_in_one_subnet_that_answer_for_each_other_are_named() -> None:
     assert serious(one_subnet(1)) == []
 
 
+def test_a_node_on_which_nothing_was_set_up_for_roce_is_named_once() -> None:
+    def port(k: int) -> Any:
+        return r.roce(0, f"10.10.0.{k + 10}", pfc=0 if k == 1 else 8, trust="pcp" if k == 1 else "dscp")
+
+    assert serious(r.nodes(lambda k: (port(k),), 3)) == [("dscp-not-trusted", "warning")]
+
+
 # What rises.
 
 

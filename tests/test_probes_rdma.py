@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,3 +198,42 @@ def test_an_interface_s_errors_and_dropped_connections_are_counted(tmp_path: Pat
     found = {c.of: dict(c.totals) for c in ask(request_of(root=str(tmp_path)), parts=("counters",)).counters}
     assert found["interface:eth2"] == {"rx_crc_errors": 3, "carrier_changes": 2}
     assert found["tcp"] == {"ListenOverflows": 5}
+
+
+# Flow control, as the kernel answers RTM_GETDCB: made by the layout of linux/dcbnl.h, never recorded.
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+
+def payload() -> dict[str, Any]:
+    source = resources.files("ringup") / "payload" / "facts_rdma.py"
+    made: dict[str, Any] = {"__name__": "payload"}
+    exec(compile(source.read_text("utf-8"), "facts_rdma.py", "exec"), made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("apps", "dscp"),
+    [((), False), ((b"\x01\x03\x06\x89",), False), ((b"\x01\0\0\0", b"\x05\x03\x1a\0"), True)],
+)
+def test_an_answer_about_flow_control_tells_priorities_and_whether_dscp_counts(
+    apps: tuple[bytes, ...], dscp: bool
+) -> None:
+    pfc = attribute(2, bytes([8, 0b1000, 0, 0]) + bytes(128))
+    table = attribute(3, b"".join(attribute(1, app) for app in apps))
+    body = attribute(1, b"eth2\0") + attribute(13 | 0x8000, attribute(1, bytes(59)) + pfc + table)
+    header = struct.pack("=IHHII", 20 + len(body), 78, 0, 1, 0) + bytes(4)
+    assert payload()["dcb_told"](header + body) == (8, dscp)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", bytes(20), bytes(20) + b"\xff" * 9, bytes(20) + attribute(13, b"\x01\0")]
+)
+def test_an_answer_that_is_cut_or_nonsense_tells_nothing(answer: bytes) -> None:
+    assert payload()["dcb_told"](answer) == (None, False)
+
+
+def test_an_interface_without_flow_control_tells_nothing() -> None:
+    assert payload()["dcb"]("lo") == (None, False) and payload()["dcb"]("no-such-card") == (None, False)

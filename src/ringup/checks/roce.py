@@ -216,6 +216,53 @@ def dscp_not_trusted(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
+@check("pfc-not-configured", reads=READS, uses=USES, severity="warning")
+def pfc_not_configured(cluster: Cluster) -> Iterator[Finding]:
+    """
+    RoCE ports have flow control (PFC) for other priorities than the ports of the other nodes.
+
+    Why: a port that does not stop when told to, or on another priority, loses packets where the others wait;
+    RoCE recovers from losses slowly.
+
+    Fix: the same priorities on every node and switch port: `mlnx_qos -i IFNAME --pfc 0,0,0,1,0,0,0,0`.
+    """
+    view = verbs.view_of(cluster)
+    told = [(n, p) for n in view.nodes for p in view.roce(n) if p.pfc is not None]
+    counts = Counter(p.pfc or 0 for _, p in told)
+    # That it is nowhere may be meant: some fabrics live by ECN alone.
+    usual = max(counts, key=lambda pfc: (counts[pfc], pfc), default=0)
+    # A node on which nothing was set up for RoCE is said to trust pcp, which is the same fault.
+    said = {p.trust for _, p in told} >= {"pcp", "dscp"}
+    odd = [(n, p) for n, p in told if p.pfc != usual and not (said and p.trust == "pcp")]
+    if not odd:
+        return
+    where, alone = verbs.places(odd)
+    yield Finding(
+        where,
+        found=listed(f"{n.name} {p.netdev}: PFC on {priorities(p.pfc or 0)}" for n, p in odd),
+        wanted=f"PFC on {priorities(usual)}, as on the other ports",
+        node=alone,
+        severity=view.at_most("warning"),
+        fix=Fix(
+            "the same priorities everywhere",
+            commands=tuple(
+                f"ssh {shlex.quote(n.name)} sudo mlnx_qos -i {shlex.quote(p.netdev)} --pfc "
+                + ",".join(str(usual >> k & 1) for k in range(8))
+                for n, p in odd[:4]
+            ),
+        ),
+    )
+
+
+def priorities(pfc: int) -> str:
+    """
+    >>> priorities(0b1001), priorities(0)
+    ('priority 0, 3', 'no priority')
+    """
+    on = [str(k) for k in range(8) if pfc >> k & 1]
+    return f"priority {', '.join(on)}" if on else "no priority"
+
+
 @check("pkey-table-empty", reads=READS, uses=USES)
 def pkey_table_empty(cluster: Cluster) -> Iterator[Finding]:
     """

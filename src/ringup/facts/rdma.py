@@ -79,6 +79,8 @@ class RdmaPort:
     """What all RoCE traffic of the port is marked with; None where nothing is set or can be (needs OFED)."""
     trust: str = ""
     """ "dscp" or "pcp": what the port's interface sorts packets by; "" where the driver does not tell."""
+    pfc: int | None = None
+    """Bitmap of the priorities with flow control (PFC); None where the driver does not tell."""
 
     @property
     def name(self) -> str:

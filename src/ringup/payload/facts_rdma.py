@@ -111,6 +111,56 @@ def traffic_class(device, number):
     return int(match.group(1)) if match else None
 
 
+def nested(data, offset=0):
+    """(number, bytes) of netlink attributes."""
+    import struct
+
+    while offset + 4 <= len(data):
+        length, kind = struct.unpack_from("=HH", data, offset)
+        if length < 4:
+            return
+        yield kind & 0x3FFF, data[offset + 4 : offset + length]
+        offset += (length + 3) & ~3
+
+
+def dcb_told(data):
+    """
+    (PFC's bitmap or None, whether packets are sorted by DSCP) of an answer to DCB_CMD_IEEE_GET.
+
+    struct ieee_pfc begins with pfc_cap and pfc_en; an entry of the APP table is selector, priority,
+    protocol, and selector 5 is DSCP (linux/dcbnl.h).
+    """
+    pfc, dscp = None, False
+    for kind, ieee in nested(data, 20):
+        for inner, value in nested(ieee) if kind == 13 else ():
+            if inner == 2 and len(value) >= 2:
+                pfc = bytearray(value)[1]
+            elif inner == 3:
+                dscp = any(bytearray(app)[:1] == b"\x05" for _, app in nested(value))
+    return pfc, dscp
+
+
+def dcb(netdev):
+    """The same for an interface, by RTM_GETDCB, which an ordinary user may ask (net/dcb/dcbnl.c)."""
+    import struct
+
+    import _socket
+
+    name = netdev.encode() + b"\0"
+    body = struct.pack("=BBHHH", 0, 21, 0, 4 + len(name), 1) + name + b"\0" * (-len(name) % 4)
+    sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, 0)
+    try:
+        sock.settimeout(0.5)
+        sock.send(struct.pack("=IHHII", 16 + len(body), 78, 1, 1, 0) + body)
+        data = sock.recv(1 << 16)
+    except OSError:
+        return None, False
+    finally:
+        sock.close()
+    length, kind = struct.unpack_from("=IH", data)
+    return dcb_told(data[:length]) if kind == 78 else (None, False)
+
+
 def of_device(device):
     """What all ports of a device share."""
     bus = os.path.basename(os.path.realpath(device + "/device"))
@@ -137,6 +187,8 @@ def ports_of(base, name, root):
         table = gids(port, layer == "Ethernet")
         rate = re.match(r"([0-9.]+) Gb/sec(?: \((\d+)X)?", read(port + "/rate"))
         above = netdev(device, number, table)
+        pfc, dscp = dcb(above) if above and layer == "Ethernet" and not root else (None, False)
+        trust = read("%s/sys/class/net/%s/qos/trust" % (root, above)) if above else ""
         found.append(
             {
                 "device": name,
@@ -153,7 +205,8 @@ def ports_of(base, name, root):
                 "gids": table,
                 "can_open": opened,
                 "traffic_class": traffic_class(device, number),
-                "trust": read("%s/sys/class/net/%s/qos/trust" % (root, above)) if above else "",
+                "trust": trust or ("dscp" if dscp else ""),
+                "pfc": pfc,
             }
         )
         found[-1].update(shared)
