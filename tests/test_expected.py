@@ -139,3 +139,11 @@ def test_a_plugins_network_is_named_though_its_words_are_not_known() -> None:
     for name in ("node0", "node1"):
         made = c.changed(made, name, nccl_plugins=("/opt/amazon/ofi-nccl/lib/libnccl-net.so",))
     assert "    network OFI, of a plugin" in text(made)
+
+
+def test_why_rdma_devices_carry_no_data_is_said() -> None:
+    down = replace(with_ports(replace(ib("mlx5_0"), state="DOWN")), job=GPUS)
+    assert "    not over RDMA: mlx5_0:1 is DOWN" in text(down)
+    off = replace(with_ports(ib("mlx5_0")), job=c.job(backend="nccl", env={"NCCL_IB_DISABLE": "1"}))
+    assert "    not over RDMA: NCCL_IB_DISABLE=1" in text(off)
+    assert "not over RDMA" not in text(c.healthy(job=GPUS))

@@ -35,6 +35,7 @@ LAYERS = {
     "watch": 5,
     "clean": 5,
     "stacks": 5,
+    "chosen": 5,
     "script": 5,
     "report": 6,
     "page": 7,

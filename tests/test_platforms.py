@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import ringup.checks  # noqa: F401
-from ringup import report
+from ringup import chosen, report
 from ringup.facts import Cluster
 from ringup.nccl.network import Prediction, predict
 from ringup.plan import network, settle
@@ -68,7 +68,7 @@ def as_data(name: str) -> dict[str, Any]:
         "unknown": dict(made.nodes[0].unknown),
         "findings": [report.finding_json(f) for f in settled(made)],
         "not_checked": [[s.rule, s.node, s.reason] for s in skipped],
-        "predictions": [report.expected_json(p) for p in expected(made, plan)],
+        "predictions": [chosen.expected_json(p) for p in expected(made, plan)],
         "env": report.env_json(variables.env),
         "notes": [*plan.notes, *variables.notes],
     }

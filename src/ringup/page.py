@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from ringup import __version__
+from ringup.chosen import prediction_lines
 from ringup.facts import Cluster
 from ringup.plan import Plan
 from ringup.plan.expected import Expected
-from ringup.report import counts, pairs_line, prediction_lines, root_lines, skipped_lines
+from ringup.report import counts, pairs_line, root_lines, skipped_lines
 from ringup.rules import Finding, Skipped
 from ringup.units import printable
 

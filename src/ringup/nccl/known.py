@@ -45,6 +45,8 @@ class Prediction:
     because: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    fell_back: str = ""
+    """Why sockets carry the data though RDMA devices are there."""
 
     @property
     def confidence(self) -> Literal["high", "medium", "low"]:
@@ -59,3 +61,4 @@ class Notes:
     because: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    fell_back: str = ""

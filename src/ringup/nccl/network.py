@@ -149,6 +149,7 @@ def _with_network(
             return _made(known, found, "", notes, traps_found, log_line=line)
     else:
         notes.because.append(f"NCCL_NET={forced}: RDMA devices are not looked at")
+        notes.fell_back = f"NCCL_NET={forced}" if known.node.rdma_ports else ""
     return _over_sockets(known, environment, found, notes, traps_found)
 
 
@@ -178,12 +179,14 @@ def _verbs(known: Known, environment: Mapping[str, str], notes: Notes) -> rdma.P
         said = " (it says `Failed to initialize NET plugin IB`)" if known.version >= (2, 27, 0) else ""
         value = environment["NCCL_IB_DISABLE"]
         notes.because.append(f"NCCL_IB_DISABLE={value}: RDMA devices are not looked at{said}")
+        notes.fell_back = f"NCCL_IB_DISABLE={value}" if node.rdma_ports else ""
         return rdma.Ports()
     if "rdma_ports" in node.unknown:
         notes.missing.append(f"the RDMA devices ({node.unknown['rdma_ports']}); taken as none")
         return rdma.Ports()
     if node.rdma_ports and "verbs" not in node.unknown and node.verbs.error:
-        notes.because.append(f"no libibverbs: NCCL falls back to sockets ({node.verbs.error})")
+        notes.fell_back = f"no libibverbs: NCCL falls back to sockets ({node.verbs.error})"
+        notes.because.append(notes.fell_back)
         return rdma.Ports()
     made = rdma.ports(
         node.rdma_ports,
@@ -199,6 +202,7 @@ def _verbs(known: Known, environment: Mapping[str, str], notes: Notes) -> rdma.P
         notes.because.append(
             "no RDMA port is left: NCCL says `NET/IB : No device found.` and falls back to sockets"
         )
+        notes.fell_back = "; ".join(made.because)
     elif not made.taken:
         notes.because.append("there is no RDMA device")
     return made
@@ -314,4 +318,5 @@ def _made(
         tuple(dict.fromkeys([*traps_found, *notes.because])),
         tuple(dict.fromkeys(notes.doubts)),
         tuple(dict.fromkeys(notes.missing)),
+        notes.fell_back if network == "Socket" else "",
     )
