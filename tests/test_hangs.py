@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,13 @@ def line_of(function: str) -> str:
     raise AssertionError(function)
 
 
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
 class Run:
     """`ringup run --local 2` of a job of ours."""
 
@@ -46,6 +54,7 @@ class Run:
         self.log_dir = folder / "log"
         words = [sys.executable, "-m", "ringup", "run", "--local", "2", "--nproc", "2", "--backend", "gloo"]
         words += ["--hang-report", WINDOW_S, "--log-dir", str(self.log_dir), *options]
+        words += ["--env", f"MASTER_PORT={free_port()}"]  # the usual one is everybody's
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
             self.process = subprocess.Popen(
                 [*words, "--", str(JOBS / script), *arguments], cwd=folder, stdout=out, stderr=err
