@@ -151,6 +151,12 @@ def accelerate(place: Place, job: Job) -> Start:
     env: dict[str, object] = {"PET_RDZV_ID": place.run_id} if c10d else {}
     if c10d and place.address:
         env["PET_LOCAL_ADDR"] = place.address
-    if place.world_size < 2:  # then it starts the script bare
-        env |= {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1}
-    return Start(words, variables("read by the torchrun inside accelerate", env))
+    alone: dict[str, object] = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1}
+    alone |= {"MASTER_ADDR": place.master_addr, "MASTER_PORT": place.master_port}
+    return Start(
+        words,
+        (
+            *variables("read by the torchrun inside accelerate", env),
+            *variables("accelerate starts a single rank bare", alone if place.world_size < 2 else {}),
+        ),
+    )
