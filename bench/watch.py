@@ -24,8 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ringup.launch.program import look_program  # noqa: E402
 from tests.test_hangs import free_port  # noqa: E402  (the checkout is no package)
+
+from ringup.launch.program import look_program  # noqa: E402
 
 WINDOW_S, DEFAULT_S = 4, 60
 JOB = """\

@@ -110,8 +110,8 @@ class Watch:
         reason = ""
         if mode != "count" and self._quiet_since > self._looked_s:
             mode = "count"  # something was printed meanwhile: there is no silence to explain
-        if mode == "stacks" and not self.stalled and self._verdict(nodes, looks).is_stalled:
-            # Before it is said, torch's flight recorder is asked, which a healthy run is spared.
+        if mode == "stacks" and not self.stalled and self._verdict(nodes, looks).is_open:
+            # Before it is said, torch's flight recorder is asked, which costs the ranks CPU time.
             self._ask("flight", now_s, [node for node in nodes if node.state == "running"])
             return ""
         if mode in ("stacks", "flight"):

@@ -51,6 +51,8 @@ class Verdict:
     lines: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
     collective: str = ""
+    is_open: bool = False
+    """Whether the flight recorder may tell more: everybody waits, somewhere."""
 
     @property
     def is_stalled(self) -> bool:
@@ -225,9 +227,10 @@ def _all_wait(
         where = " and ".join(sorted({fold.where(seen.place) for seen in odd})[:2])
         others = fold.where(next(s.place for g in groups.values() if len(g) == sizes[0] for s in g))
         headline = f"{names} wait{'s' * (len(odd) == 1)} in {where}, the others in {others}"
-        return Verdict("stalled", headline, (*folded, *lines), _named(odd), what)
+        return Verdict("stalled", headline, (*folded, *lines), _named(odd), what, True)
     if len(sizes) > 1:
-        return Verdict("stalled", "the ranks wait in different collectives", (*folded, *lines), (), what)
+        words = "the ranks wait in different collectives"
+        return Verdict("stalled", words, (*folded, *lines), (), what, True)
     flights = {seen.look.rank: seen.look.flight for seen in ranks if seen.look.flight}
     differences = [d for d in compare(flights) if d.ranks]
     if differences:
@@ -240,7 +243,7 @@ def _all_wait(
         return Verdict("stalled", first_one.text, (*folded, *lines), named, what)
     hint = "they may disagree about its kind, shape or type, or about which one it is"
     headline = f"every rank waits in {what}, at the same line, and nothing moves"
-    return Verdict("stalled", headline, (*folded, hint, *lines), (), what)
+    return Verdict("stalled", headline, (*folded, hint, *lines), (), what, True)
 
 
 def _flight_lines(second: Sequence[NodeLook]) -> Iterable[str]:
