@@ -33,6 +33,8 @@ main() {
   [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
   # One task on each node; when one fails, or a minute after one has ended, all are ended.
   srun=(srun --nodes="$NNODES" --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=60 --export=ALL)
+  MEET=$(meet_program)
+  export MEET
   meet "${srun[@]}" bash -c 'exec "$PYTHON" -c "$MEET" join "$SLURM_NODEID" "$@"' join
   # What the nodes need is in the environment, and the function in the command.  The node's own number
   # is known on the node alone: here, in the batch script, it would be 0 for all.
@@ -44,7 +46,6 @@ MEET = """\
 # Find the network: an address of this node, the first, that all nodes reach, and a free port there.
 # `hostname -i` and the node's name may mean 127.0.1.1 or a card that leads nowhere.
 meet() {
-  MEET=$(meet_program) && export MEET
   PLACES=$("$PYTHON" -c "$MEET" lead "$NNODES" "$@") || stop "the nodes have found no common network"
   read -r MASTER_ADDR MASTER_PORT <<<"$PLACES"
   export PLACES MASTER_ADDR MASTER_PORT
@@ -58,7 +59,8 @@ main() {
   export NNODES=${#hosts[@]} RUN_ID=$@ID@
 @COUNT@  # What the other nodes need: this shell's environment and these functions, in a file that they see.
   NODE=$PWD/.job-$RUN_ID.sh
-  export NODE
+  MEET=$(meet_program)
+  export NODE MEET
   trap 'rm -f "$NODE"; jobs -p | xargs -r kill' EXIT
   (umask 077 && : >"$NODE")
   node_file >"$NODE"

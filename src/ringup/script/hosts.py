@@ -13,6 +13,9 @@ from ringup.script.words import WAIT_ALL, describe, export, exports, is_secret, 
 
 SSH_MAIN = """\
 main() {
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  trap 'exit 129' HUP
   RUN_ID=$(date +%Y%m%d-%H%M%S)-$$
   local rank nodes=()
   for rank in "${!hosts[@]}"; do

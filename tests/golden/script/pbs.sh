@@ -34,7 +34,8 @@ main() {
   export NNODES=${#hosts[@]} RUN_ID=$PBS_JOBID
   # What the other nodes need: this shell's environment and these functions, in a file that they see.
   NODE=$PWD/.job-$RUN_ID.sh
-  export NODE
+  MEET=$(meet_program)
+  export NODE MEET
   trap 'rm -f "$NODE"; jobs -p | xargs -r kill' EXIT
   (umask 077 && : >"$NODE")
   node_file >"$NODE"
@@ -110,7 +111,6 @@ on_node() {
 # Find the network: an address of this node, the first, that all nodes reach, and a free port there.
 # `hostname -i` and the node's name may mean 127.0.1.1 or a card that leads nowhere.
 meet() {
-  MEET=$(meet_program) && export MEET
   PLACES=$("$PYTHON" -c "$MEET" lead "$NNODES" "$@") || stop "the nodes have found no common network"
   read -r MASTER_ADDR MASTER_PORT <<<"$PLACES"
   export PLACES MASTER_ADDR MASTER_PORT

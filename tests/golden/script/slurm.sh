@@ -38,6 +38,8 @@ main() {
   [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
   # One task on each node; when one fails, or a minute after one has ended, all are ended.
   srun=(srun --nodes="$NNODES" --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=60 --export=ALL)
+  MEET=$(meet_program)
+  export MEET
   meet "${srun[@]}" bash -c 'exec "$PYTHON" -c "$MEET" join "$SLURM_NODEID" "$@"' join
   # What the nodes need is in the environment, and the function in the command.  The node's own number
   # is known on the node alone: here, in the batch script, it would be 0 for all.
@@ -70,7 +72,6 @@ on_node() {
 # Find the network: an address of this node, the first, that all nodes reach, and a free port there.
 # `hostname -i` and the node's name may mean 127.0.1.1 or a card that leads nowhere.
 meet() {
-  MEET=$(meet_program) && export MEET
   PLACES=$("$PYTHON" -c "$MEET" lead "$NNODES" "$@") || stop "the nodes have found no common network"
   read -r MASTER_ADDR MASTER_PORT <<<"$PLACES"
   export PLACES MASTER_ADDR MASTER_PORT

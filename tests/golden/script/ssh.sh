@@ -20,6 +20,9 @@ PYTHON=/opt/venv/bin/python
 export HF_TOKEN
 
 main() {
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  trap 'exit 129' HUP
   RUN_ID=$(date +%Y%m%d-%H%M%S)-$$
   local rank nodes=()
   for rank in "${!hosts[@]}"; do
