@@ -131,7 +131,7 @@ def test_a_fault_between_gpus_and_cards_is_named_once(with_cards: Lab, what: str
 
 
 def test_bus_errors_that_rise_while_the_check_looks_are_an_error(playing: Lab) -> None:
-    made = machines["node1"]
+    made = machines[playing.pid, "node1"]
     path = made.function(GPUS[3]) / "aer_dev_fatal"
     made.set_pci(GPUS[3], aer_dev_fatal=f"TOTAL_ERR_FATAL {0:08d}")
     # Written over in place, one number of fixed width: a reader always finds a whole one.
@@ -147,7 +147,7 @@ def test_bus_errors_that_rise_while_the_check_looks_are_an_error(playing: Lab) -
 
 
 def named_once(lab: Lab, what: str, rule: str, severity: str, word: str) -> None:
-    with spoilt("node1", what):
+    with spoilt(lab, "node1", what):
         found = above_note(checked(lab))
     assert [(f["rule"], f["severity"], f["node"]) for f in found] == [(rule, severity, "node1")]
     assert word in found[0]["found"]

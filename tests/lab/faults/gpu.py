@@ -25,8 +25,8 @@ def missing() -> str:
     return ", ".join(f"/{place}" for place in PLACES if not Path("/", place).exists())
 
 
-machines: dict[str, GpuMachine] = {}
-"""Host -> its files, while it plays a GPU machine."""
+machines: dict[tuple[int, str], GpuMachine] = {}
+"""A lab's process and a host of it -> its files, while it plays a GPU machine."""
 
 
 @contextlib.contextmanager
@@ -38,10 +38,10 @@ def _machine(lab: Lab, host: str) -> Iterator[None]:
     lab.sh(host, "; ".join(f"mount --bind {made.root}/{p} /{p}" for p in PLACES))
     try:
         with environment(lab, host, PATH=f"{made.root}/bin:{own.path}"):
-            machines[own.name] = made
+            machines[lab.pid, own.name] = made
             yield
     finally:
-        machines.pop(own.name, None)
+        machines.pop((lab.pid, own.name), None)
         lab.sh(host, "; ".join(f"umount -l /{p}" for p in reversed(PLACES)))
         shutil.rmtree(place)
 
@@ -174,9 +174,9 @@ WITH_CARDS: dict[str, Callable[[GpuMachine], object]] = {
 
 
 @contextlib.contextmanager
-def spoilt(host: str, what: str) -> Iterator[None]:
+def spoilt(lab: Lab, host: str, what: str) -> Iterator[None]:
     """One of CHANGES or WITH_CARDS on a host that plays a GPU machine."""
-    made = machines[host]
+    made = machines[lab.pid, host]
     with _kept(made.root):
         {**CHANGES, **WITH_CARDS}[what](made)
         yield
@@ -189,5 +189,5 @@ def gpu_machines(lab: Lab, what: str = "", host: str = "node1") -> Iterator[None
         for each in lab.hosts:
             stack.enter_context(_machine(lab, each.name))
         if what:
-            stack.enter_context(spoilt(host, what))
+            stack.enter_context(spoilt(lab, host, what))
         yield
