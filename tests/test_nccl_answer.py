@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -222,7 +223,7 @@ def test_a_library_path_reaches_torch_only_where_its_own_path_is_a_runpath(
         ("abort();", "signal 6"),
         ("*(volatile int *)0 = 1; return 0;", "signal 11"),
         ("exit(3);", "exit status 3"),
-        ('for (;;) puts("x");', "signal 9"),
+        ('for (;;) puts("x");', "signal 9|no answer within|timed out"),
         ("_exit(0);", "did not answer"),
     ],
 )
@@ -231,7 +232,7 @@ def test_a_library_that_dies_or_talks_without_end_leaves_the_answer_unknown_alon
 ) -> None:
     node = answer_of(fake(tmp_path, body), scale=0.1)
     assert set(node.unknown) - {"clock"} == {"nccl_answer"} and node.interpreter.path
-    assert words in node.unknown["nccl_answer"]
+    assert re.search(words, node.unknown["nccl_answer"])
 
 
 @needs_cc
