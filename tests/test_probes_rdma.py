@@ -200,6 +200,28 @@ def test_an_interface_s_errors_and_dropped_connections_are_counted(tmp_path: Pat
     assert found["tcp"] == {"ListenOverflows": 5}
 
 
+@pytest.mark.parametrize("kind", ["ib", "roce", "efa"])
+@pytest.mark.parametrize("text", ["", "\x1b[2J\x00", "9" * 5000, "0x" + "f" * 500, "-1", "²", "é" * 4000])
+def test_whatever_a_driver_writes_into_its_files_the_node_answers(
+    tmp_path: Path, kind: str, text: str
+) -> None:
+    made = tree(kind, {"eth2": "10.2.0.10", "eth3": "10.3.0.10"})
+    made.files = dict.fromkeys(made.files, text)
+    made.write(tmp_path)
+    node = ask(request_of(root=str(tmp_path)), parts=("rdma", "counters"))
+    assert len(node.rdma_ports) == 2 or "rdma_ports" in node.unknown
+    assert node.verbs.has_char_devices
+    assert all("\x1b" not in p.firmware and len(p.firmware) <= 4096 for p in node.rdma_ports)
+
+
+def test_a_counter_of_all_ones_counts_nothing_and_spoils_no_other(tmp_path: Path) -> None:
+    node = tree_of(tmp_path, "ib", ports__1__counters__symbol_error=str(2**64 - 1))
+    assert {c.of: dict(c.totals) for c in node.counters if c.of.startswith("rdma")} == {
+        "rdma:mlx5_0:1": {},
+        "rdma:mlx5_1:1": {},
+    }
+
+
 # Flow control, as the kernel answers RTM_GETDCB: made by the layout of linux/dcbnl.h, never recorded.
 
 

@@ -97,9 +97,9 @@ def hexadecimal(text):
 
 def pkeys(port):
     """Partition keys by index, without the unused rest of the table."""
-    table = [hexadecimal(read("%s/pkeys/%d" % (port, n))) for n in range(MOST_PKEYS)]
     if not os.path.isdir(port + "/pkeys"):
         return []
+    table = [hexadecimal(read("%s/pkeys/%d" % (port, n))) for n in range(MOST_PKEYS)]
     while len(table) > 1 and not table[-1]:
         table.pop()
     return table
