@@ -96,6 +96,8 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
     file = log_dir / "job.sh"
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
+        for name in ("run.json", "job.out"):  # of an earlier run
+            (log_dir / name).unlink(missing_ok=True)
     except OSError as error:
         raise LaunchError(f"{log_dir}: {error.strerror}", hint="name another with --log-dir") from error
     script.write(file, text, executable=True)
