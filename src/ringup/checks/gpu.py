@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ringup import problems
@@ -261,18 +262,20 @@ def gpus_not_alike(cluster: Cluster) -> Iterator[Finding]:
     Fix: nodes of one kind in one job; the same `nvidia-smi -pl` everywhere.
     """
     wanted = usual(cluster, kinds)
+    limits = usual_power(cluster)
     for node in cluster.nodes:
-        if kinds(node) and kinds(node) != wanted:
+        own = kinds(node)
+        if own and own != wanted:
             yield Finding(
                 node.name,
-                found=printable(kinds(node), 200),
+                found=printable(own, 200),
                 wanted=f"{printable(wanted, 200)}, as elsewhere",
                 node=node.name,
                 fix=Fix("nodes of one kind in one job", commands=(on(node, "nvidia-smi", "-L"),)),
             )
             continue
         for gpu in seen(node):
-            limit = usual_power(cluster, gpu.name)
+            limit = limits.get(gpu.name, 0.0)
             if gpu.power_limit_w and limit and gpu.power_limit_w < 0.95 * limit:
                 yield Finding(
                     f"{node.name} {of_gpu(gpu)}",
@@ -286,10 +289,12 @@ def gpus_not_alike(cluster: Cluster) -> Iterator[Finding]:
                 )
 
 
-def usual_power(cluster: Cluster, name: str) -> float:
-    """The power limit most GPUs of a model have, W; 0 where there is none to speak of."""
-    limits = [g.power_limit_w for n in cluster.nodes for g in seen(n) if g.name == name and g.power_limit_w]
-    return max(set(limits), key=lambda w: (limits.count(w), w), default=0.0)
+def usual_power(cluster: Cluster) -> dict[str, float]:
+    """Model -> the power limit most GPUs of it have, W; the larger in a tie."""
+    limits: dict[str, Counter[float]] = {}
+    for gpu in (g for n in cluster.nodes for g in seen(n) if g.power_limit_w):
+        limits.setdefault(gpu.name, Counter())[gpu.power_limit_w or 0.0] += 1
+    return {name: max(counts, key=lambda w: (counts[w], w)) for name, counts in limits.items()}
 
 
 @check("p2p-not-supported", reads=("gpu_links",), uses=("gpus",), severity="warning")

@@ -77,14 +77,15 @@ def driver_versions_differ(cluster: Cluster) -> Iterator[Finding]:
     Fix: one release everywhere.
     """
     wanted = usual(cluster, release_of)
+    usually = usual(cluster, vbioses)
+    kinds = kinds_with(cluster, usually)
     for node in cluster.nodes:
         own = release_of(node)
         if own and own != wanted:
             yield differs(node, f"driver {printable(own, 40)}", printable(wanted, 40), "warning")
             continue
         firmware = vbioses(node)
-        usually = usual(cluster, vbioses)
-        if firmware and firmware != usually and kinds_of(node) == kinds_with(cluster, usually):
+        if firmware and firmware != usually and kinds_of(node) == kinds:
             yield differs(node, f"VBIOS {printable(firmware, 120)}", printable(usually, 120), "note")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 
@@ -225,10 +226,12 @@ def active(gpu: Gpu) -> int:
     return sum(1 for link in gpu.nvlinks if link.gbyte_s > 0)
 
 
-def most_active(cluster: Cluster, name: str) -> int:
-    """NVLinks that GPUs of a model usually have up; the larger number in a tie."""
-    counts = [active(g) for n in cluster.nodes for g in seen(n) if g.name == name and g.nvlinks]
-    return max(set(counts), key=lambda c: (counts.count(c), c), default=0)
+def most_active(cluster: Cluster) -> dict[str, int]:
+    """Model -> NVLinks that its GPUs usually have up; the larger number in a tie."""
+    numbers: dict[str, Counter[int]] = {}
+    for gpu in (g for n in cluster.nodes for g in seen(n) if g.nvlinks):
+        numbers.setdefault(gpu.name, Counter())[active(gpu)] += 1
+    return {name: max(counts, key=lambda c: (counts[c], c)) for name, counts in numbers.items()}
 
 
 @check("nvlink-inactive", reads=("gpus",), severity="warning")
@@ -240,14 +243,15 @@ def nvlink_inactive(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: reset the GPUs of that node (and restart its fabric manager); reseat the bridge or the board.
     """
+    usually = most_active(cluster)
     for node in cluster.nodes:
-        fewer = [g for g in seen(node) if g.nvlinks and active(g) < most_active(cluster, g.name)]
+        fewer = [g for g in seen(node) if g.nvlinks and active(g) < usually[g.name]]
         if fewer:
             numbers = few([f"{active(g)} on GPU {g.index}" for g in fewer])
             yield Finding(
                 f"{node.name} {named(fewer)}",
                 found=f"NVLinks active: {numbers}",
-                wanted=f"{most_active(cluster, fewer[0].name)}, as other GPUs of its kind",
+                wanted=f"{usually[fewer[0].name]}, as other GPUs of its kind",
                 node=node.name,
                 fix=Fix(
                     "reset the GPUs when nothing runs there, then look at the hardware",
@@ -269,13 +273,14 @@ def nvlink_errors(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: watch whether they grow (`nvidia-smi nvlink -e`); drain the node, reseat or replace.
     """
+    usually = most_active(cluster)
+    counts: dict[str, list[int]] = {}
+    for gpu in (g for n in cluster.nodes for g in seen(n)):
+        counts.setdefault(gpu.name, []).append(link_errors(gpu))
+    limits = {name: max(NVLINK_ERRORS, 10 * median(numbers)) for name, numbers in counts.items()}
     for node in cluster.nodes:
-        bad = []
-        for gpu in seen(node):
-            others = [link_errors(g) for n in cluster.nodes for g in seen(n) if g.name == gpu.name]
-            down = active(gpu) < most_active(cluster, gpu.name)
-            if not down and link_errors(gpu) >= max(NVLINK_ERRORS, 10 * median(others)):
-                bad.append(gpu)
+        up = [g for g in seen(node) if g.nvlinks and active(g) >= usually[g.name]]
+        bad = [g for g in up if link_errors(g) >= limits[g.name]]
         if bad:
             numbers = few([f"{link_errors(g)} on GPU {g.index}" for g in bad])
             yield Finding(

@@ -47,15 +47,13 @@ def is_idle_gpu(node: Node, device: PciDevice) -> bool:
     return gpu is None or gpu.throttle_reasons is None or bool(gpu.throttle_reasons & GPU_IDLE)
 
 
-def same_elsewhere(cluster: Cluster, node: Node, device: PciDevice) -> list[PciDevice]:
-    """The device in the same place of other nodes."""
-    return [
-        d
-        for n in cluster.nodes
-        if n.name != node.name
-        for d in n.pci
-        if (d.bus_id, d.vendor, d.device) == (device.bus_id, device.vendor, device.device)
-    ]
+def widest_links(cluster: Cluster) -> dict[tuple[str, int, int], int]:
+    """Place and kind of a device -> the most lanes it runs at on any node."""
+    found: dict[tuple[str, int, int], int] = {}
+    for device in (d for n in cluster.nodes for d in n.pci):
+        key = device.bus_id, device.vendor, device.device
+        found[key] = max(found.get(key, 0), device.link_width or 0)
+    return found
 
 
 @check("pcie-link-degraded", reads=("pci",), uses=("gpus", "virtual_machine"), severity="warning")
@@ -68,6 +66,7 @@ def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: reseat the board or riser, look at the slot and BIOS settings, then replace it.
     """
+    elsewhere = widest_links(cluster)
     for node in cluster.nodes:
         by_bus = {d.bus_id: d for d in node.pci}
         for device in node.pci:
@@ -75,8 +74,7 @@ def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
                 continue
             # A virtual machine's ports say what they like; only peers count there.
             wide, fast = (0, 0.0) if is_virtual(node) else best_link(device, by_bus)
-            peers = same_elsewhere(cluster, node, device)
-            wide = max([wide, *(d.link_width or 0 for d in peers)])
+            wide = max(wide, elsewhere[device.bus_id, device.vendor, device.device])
             narrow = 0 < (device.link_width or 0) < wide
             slow = 0 < (device.link_gt_s or 0) < fast and not is_idle_gpu(node, device)
             if not (narrow or slow):
@@ -173,17 +171,16 @@ def gpu_nic_far_apart(cluster: Cluster) -> Iterator[Finding]:
     """
     nearest = {n.name: nearest_cards(n) for n in cluster.nodes}
     counts = {n.name: len(pci.cards_of(n)) for n in cluster.nodes}
+    bests: dict[int, pci.Distance] = {}
+    for gpu, (own, _) in (item for found in nearest.values() for item in found.items()):
+        bests[gpu] = min(bests.get(gpu, own), own, key=pci.ORDER.index)
+    most = max(counts.values(), default=0)
     for node in cluster.nodes:
         far = []
         for gpu, (own, card) in nearest[node.name].items():
-            peers = [nearest[n.name][gpu] for n in cluster.nodes if gpu in nearest[n.name]]
-            best = min((d for d, _ in peers), key=pci.ORDER.index)
+            best = bests[gpu]
             # A card that is gone is another fault.
-            if (
-                own in ("NODE", "SYS")
-                and best in ("PIX", "PXB", "PHB")
-                and counts[node.name] == max(counts.values())
-            ):
+            if own in ("NODE", "SYS") and best in ("PIX", "PXB", "PHB") and counts[node.name] == most:
                 far.append((gpu, own, card, best))
         if far:
             gpu, own, card, best = far[0]
