@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ringup.checks  # noqa: F401
-from ringup.facts import Cluster, Gid, Job, Link, Risen
+from ringup.facts import Cluster, Gid, Job, Limits, Link, Risen
 from ringup.plan import network, settle
 from ringup.rules import Finding, run_checks
 from tests import clusters as c
@@ -356,3 +356,13 @@ def test_half_duplex_is_slow_whatever_the_rate() -> None:
 def test_links_are_not_needed_to_judge_ports() -> None:
     none: tuple[Link, ...] = ()
     assert "rdma-rate-low" in {f.rule for f in run_checks(replace(FIRES["rdma-rate-low"](), links=none))[0]}
+
+
+def test_locked_memory_stops_nobody_who_has_no_gpu() -> None:
+    low = Limits(65536.0, 65536)
+    cluster = c.changed(r.healthy_roce(), "node1", limits=low)
+    assert serious(cluster) == [("memlock-too-low", "error")]
+    without = replace(cluster, nodes=tuple(replace(n, gpu_count=0) for n in cluster.nodes))
+    assert serious(without) == [] and "memlock-too-low" in noted(without)
+    gloo = run_checks(replace(cluster, job=Job(backend="gloo")))[0]
+    assert "memlock-too-low" not in {f.rule for f in gloo}

@@ -8,6 +8,7 @@ from statistics import median_low
 
 from ringup import problems
 from ringup.checks.interfaces import same_machine
+from ringup.checks.verbs import is_without_nccl
 from ringup.facts import Cluster, Node, Space
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
@@ -242,11 +243,13 @@ def open_files_too_low(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@check(problems.MEMLOCK_TOO_LOW, reads=("limits", "interfaces"), uses=("rdma_ports",))
+@check(problems.MEMLOCK_TOO_LOW, reads=("limits", "interfaces"), uses=("rdma_ports", "gpu_count"))
 def memlock_too_low(cluster: Cluster) -> Iterator[Finding]:
-    """Only where there is RDMA: sockets lock nothing."""
+    """Only where there is RDMA and NCCL may use it: sockets lock nothing."""
+    if cluster.job.backend == "gloo":
+        return
     for node in cluster.nodes:
-        ports = node.rdma_ports if "rdma_ports" not in node.unknown and cluster.job.backend != "gloo" else ()
+        ports = node.rdma_ports if "rdma_ports" not in node.unknown else ()
         rdma = any(i.kind == "infiniband" for i in node.interfaces) or any(p.state == "ACTIVE" for p in ports)
         if rdma and node.limits.memlock_bytes < 64 * MIB:
             yield Finding(
@@ -254,6 +257,15 @@ def memlock_too_low(cluster: Cluster) -> Iterator[Finding]:
                 found=f"{show_bytes(node.limits.memlock_bytes)} may be locked in the job's shell",
                 wanted="unlimited",
                 node=node.name,
+                severity="note" if is_without_nccl(cluster) else None,
+                fix=Fix(
+                    "unlimited where the job is started: limits.conf, Slurm's PropagateResourceLimitsExcept, "
+                    "docker `--ulimit memlock=-1`",
+                    commands=(
+                        f"ssh {shlex.quote(node.name)} \"printf '* %s memlock unlimited\\n' soft hard "
+                        '| sudo tee /etc/security/limits.d/rdma.conf"',
+                    ),
+                ),
             )
 
 

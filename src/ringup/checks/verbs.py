@@ -26,6 +26,13 @@ def lacks_verbs(node: Node) -> bool:
     return "verbs" not in node.unknown and bool(node.verbs.error or not node.verbs.has_char_devices)
 
 
+def is_without_nccl(cluster: Cluster) -> bool:
+    """Whether NCCL will surely not run: no backend is named, and there is no GPU anywhere."""
+    if cluster.job.backend:
+        return cluster.job.backend != "nccl"
+    return all("gpu_count" not in n.unknown and not n.gpu_count for n in cluster.nodes)
+
+
 class View:
     """What NCCL takes on every node as things are, worked out once; nothing where RDMA does not matter."""
 
@@ -86,9 +93,8 @@ class View:
         return found
 
     def at_most(self, severity: Severity) -> Severity:
-        """Where NCCL will not run (no backend named, and surely no GPU anywhere) it is only worth knowing."""
-        without = all("gpu_count" not in n.unknown and not n.gpu_count for n in self.nodes)
-        return "note" if without and not self.cluster.job.backend else severity
+        """Where NCCL will not run it is only worth knowing."""
+        return "note" if is_without_nccl(self.cluster) else severity
 
     def loss(self, node: Node) -> Severity:
         """How bad it is that a port of this node is not used: slower, or no connection at all."""
