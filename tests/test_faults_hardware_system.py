@@ -253,3 +253,55 @@ def test_shared_memory_that_systemd_takes_away_is_a_fault_of_ordinary_users(
         ("shm-cleaned-by-systemd", "node1", "warning")
     ]
     assert told(checked(cluster), "shm-cleaned-by-systemd") == []  # Root's files are left alone.
+
+
+# While a job runs.
+
+KILLED = """
+import os, signal, socket, time
+if socket.gethostname() == "node1":
+    # What the kernel does to a process, as /proc would tell it afterwards.
+    with open("/run/instead_proc_vmstat", "w") as counters:
+        counters.write("oom_kill 4\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+
+
+def test_a_run_that_lost_a_rank_says_that_the_kernel_ended_processes_for_memory(
+    shared_lab: Callable[..., Lab],
+) -> None:
+    cluster = shared_lab(hosts=2)
+    cluster.fault("counters-of-memory", oom_kills=3)
+    for host in ("node0", "node1"):
+        cluster.run(
+            host, ["sh", "-c", "mkdir -p /run/job; cat > /run/job/killed.py"], text=KILLED, check=True
+        )
+    words = [
+        "run",
+        "-H",
+        "node0,node1",
+        "--python",
+        sys.executable,
+        "--chdir",
+        "/run/job",
+        "--with",
+        "python",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "ringup",
+        *words,
+        "--nproc",
+        "1",
+        "--log-dir",
+        "/run/job/logs",
+        "--",
+        "killed.py",
+    ]
+    done = cluster.run("node0", command, timeout_s=90)
+    told = done.stdout + done.stderr
+    assert done.returncode == 137, told
+    assert "node1: the kernel ended 1 process there for memory meanwhile (oom-killer-ran)" in told
+    assert "node0: the kernel ended" not in told

@@ -297,6 +297,7 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
     "shm-left": ({}, says("node1", "ls /dev/shm"), "torch_99999_1234567890_0"),
     "stuck-process": ({}, says("node1", "grep -l '^State:.D' /proc/[0-9]*/status 2>/dev/null | wc -l"), "1"),
     "swapping": ({}, says("node1", "wc -l < /proc/swaps"), "2"),
+    "counters-of-memory": ({"oom_kills": 7}, says("node1", "grep oom_kill /proc/vmstat"), "oom_kill 7"),
     "torch-with-cuda": (
         {},
         ssh_says("node0", "cat $PYTHONPATH/torch/version.py 2>/dev/null || echo none"),

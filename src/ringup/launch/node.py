@@ -332,6 +332,10 @@ class NodeRun:
             self.notes.append(
                 f"{self.name}: ended {len(stayed)} left running by a job that ended well: {words}"
             )
+        kills = integer(message, "oom_kills")
+        if kills > 0:
+            what = f"the kernel ended {kills} process{'es' * (kills != 1)} there for memory meanwhile"
+            self.notes.append(f"{self.name}: {what} (oom-killer-ran)")
         self._over()
 
     def _over(self) -> None:

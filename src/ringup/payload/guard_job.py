@@ -41,6 +41,7 @@ class Job:
         self.told = set()
         self.tell_rest_at = self.kill_at = float("inf")
         self.first_kill_at = 0.0
+        self.oom_kills = tree.oom_kills()
         self.stayed = {}
         """pid -> command of what had to be ended though the job's launcher had ended well."""
 
@@ -214,5 +215,6 @@ class Job:
             self._read(output)
         commands = [[pid, tree.command(pid)] for pid in left]
         stayed = [[pid, words] for pid, words in self.stayed.items()]
-        self.up().send({"type": "ended", "left": commands, "stayed": stayed, "at": time.monotonic()})
+        ended = {"type": "ended", "left": commands, "stayed": stayed, "at": time.monotonic()}
+        self.up().send({**ended, "oom_kills": tree.oom_kills() - self.oom_kills})
         self.over = True

@@ -57,6 +57,14 @@ def read(path, most=65536):
         return b""
 
 
+def oom_kills():
+    """Processes the kernel has ended for memory on this machine since it started (0 where nothing tells)."""
+    for line in (read("/proc/vmstat") or b"").splitlines():
+        if line.startswith(b"oom_kill "):
+            return int(line.split()[1])
+    return 0
+
+
 def stat(pid):
     """(parent, start time in clock ticks since boot) of a living process; None for one that is gone."""
     data = read("/proc/%d/stat" % pid, 4096)

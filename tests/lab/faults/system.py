@@ -106,6 +106,13 @@ def oom_killed(lab: Lab, host: str = "node1") -> Iterator[None]:
         yield
 
 
+@fault("counters-of-memory")
+def counters_of_memory(lab: Lab, host: str = "node1", oom_kills: int = 3) -> Iterator[None]:
+    """A host's counters of memory stand still, in a file that a test may change."""
+    with instead(lab, host, {"/proc/vmstat": f"pswpin 0\noom_kill {oom_kills}\n"}):
+        yield
+
+
 @fault("zombies")
 def zombies(lab: Lab, host: str = "node1", count: int = 60) -> Iterator[None]:
     """Children that have ended and that nobody takes away."""
