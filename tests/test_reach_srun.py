@@ -142,6 +142,13 @@ def test_several_tasks_a_node_are_told_of() -> None:
     assert hosts.notes({}) == []
 
 
+def test_a_client_that_was_killed_is_not_blamed_on_what_it_said_before() -> None:
+    errors = srun.Errors()
+    errors.feed(b"srun: cluster configuration lacks support for cpu binding\n")
+    assert errors.lost(-9, lambda number: f"signal {number}").words == "step lost: srun was ended by signal 9"
+    assert errors.ended_early(1, "").words == "srun ended with 1 and said nothing"
+
+
 @pytest.mark.parametrize("size", [1, 7, 4096])
 def test_sruns_own_lines_are_no_output_of_the_node(size: int) -> None:
     text = b"one\nsrun: error: bad\nsru\nslurmstepd: error: *** STEP 1.0 CANCELLED ***\nsrun\nlast"

@@ -35,6 +35,7 @@ _OF_THE_JOB = (
     "SLURM_RESTART_COUNT",
 )
 """Prefixes of what the job's own programs may want to know."""
+_HARMLESS = "lacks support for cpu binding"
 _OWN = (b"srun: ", b"slurmstepd: ", b"slurmstepd-")
 
 
@@ -135,8 +136,11 @@ class Errors:
 
     def words(self) -> str:
         """srun's errors, else its last words, else the node's."""
-        telling = [line for line in self._own if "error: " in line]
-        return printable(" / ".join((telling or [*self._own] or [*self._others])[-3:]), 400)
+        own = [line for line in self._own if _HARMLESS not in line]
+        return self._errors() or printable(" / ".join((own or [*self._others])[-3:]), 400)
+
+    def _errors(self) -> str:
+        return printable(" / ".join([line for line in self._own if "error: " in line][-3:]), 400)
 
     def was_dropped(self) -> bool:
         """Never: srun itself waits its turn."""
@@ -154,4 +158,4 @@ class Errors:
     def lost(self, code: int, show_signal: Callable[[int], str]) -> Unreached:
         """Why a step that had served ended."""
         how = f"srun was ended by {show_signal(-code)}" if code < 0 else f"srun ended with {code}"
-        return Unreached("srun-failed", f"step lost: {self.words() or how}")
+        return Unreached("srun-failed", f"step lost: {self._errors() or how}")
