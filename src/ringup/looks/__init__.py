@@ -53,7 +53,7 @@ class Child:
 
 @dataclass(frozen=True)
 class RankLook:
-    """One rank at one moment; counters are totals since it began, its descendants' included."""
+    """One rank at one moment; counters are totals since it began, CPU and bytes with its descendants'."""
 
     rank: int
     node: str
@@ -74,6 +74,7 @@ class RankLook:
     cpu_s: float
     io_bytes: int
     switches: int
+    """How often its main thread has gone to sleep."""
     command: str
     children: tuple[Child, ...] = ()
     frames: tuple[Frame, ...] = ()

@@ -23,6 +23,8 @@ _COLLECTIVE = re.compile(
     r"(?:all_gather|all_reduce|all_to_all|barrier|batch_isend_irecv|broadcast|gather|monitored_barrier|recv"
     r"|reduce|scatter|send|wait_tensor)\w*$"
 )
+_JAX = re.compile(r"jax/experimental/multihost_utils\.py$")
+_JAX_DEVICE = re.compile(r"jax/_src/(?:array|api|interpreters/\w+)\.py$")
 _MEETING = re.compile(
     r"(?:init_process_group|new_(?:sub)?group\w*|split_group|destroy_process_group|init_device_mesh"
     r"|_store_based_barrier|_new_process_group_helper)$"
@@ -96,7 +98,7 @@ def _wait_of(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
     found: tuple[Kind, str] = ("own", "")
     # The outermost one counts: all_gather_object is made of all_gather.
     for frame in frames:
-        if _C10D.search(frame.file) and _COLLECTIVE.match(frame.function):
+        if _is_collective(frame):
             found = ("collective", frame.function)
         elif _MEETING_FILE.search(frame.file) or (
             _C10D.search(frame.file) and _MEETING.match(frame.function)
@@ -112,6 +114,12 @@ def _wait_of(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
     return found
 
 
+def _is_collective(frame: Frame) -> bool:
+    if _JAX.search(frame.file):
+        return frame.function[:1] != "_"
+    return bool(_C10D.search(frame.file) and _COLLECTIVE.match(frame.function))
+
+
 def _library_wait(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
     inner = frames[: frames.index(own) + 1]
     for frame in inner:
@@ -119,6 +127,8 @@ def _library_wait(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
             return "backward", "backward"
         if _DEVICE_FILE.search(frame.file) and frame.function in ("synchronize", "wait", "query"):
             return "device", "synchronize"
+        if _JAX_DEVICE.search(frame.file) and frame.function in ("block_until_ready", "_value"):
+            return "device", "the devices"
         if "torch/utils/data/dataloader.py" in frame.file:
             return "own", "DataLoader next"
     if inner[0] is own and _WORK_WAIT.search(own.source):

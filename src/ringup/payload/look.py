@@ -74,7 +74,7 @@ class Ranks:
         self.children = {}
         for pid, (parent, _) in self.table.items():
             self.children.setdefault(parent, []).append(pid)
-        self.env, self.unseen = {}, 0
+        self.env = {}
         self.all = []
         candidates = {}
         for pid in self.table:
@@ -171,17 +171,17 @@ def entry(ranks, pid, key):
     """Everything about one rank but its stack."""
     _, rank, local_rank, size, run, node, job = key
     pids = ranks.below(pid)
-    cpu_s, io_bytes, switches = used(pids)
+    cpu_s, io_bytes, _ = used(pids)
+    switches = used([pid])[2]  # its own alone: a hundred idle workers wake often together
     state, channel, call = waits(pid)
     children = []
     for child in sorted(pids):
         if child != pid and len(children) < MOST_CHILDREN:
-            child_cpu_s, child_bytes, child_switches = used([child])
+            child_cpu_s = used([child])[0]
             child_state, child_channel, child_call = waits(child)
             children.append({
                 "pid": child, "command": tree.command(child), "state": child_state, "wchan": child_channel,
-                "syscall": child_call, "cpu_s": child_cpu_s, "io_bytes": child_bytes,
-                "switches": child_switches,
+                "syscall": child_call, "cpu_s": child_cpu_s,
             })  # fmt: skip
     return {
         "rank": rank, "local_rank": local_rank, "world_size": size, "run": run, "node": node,

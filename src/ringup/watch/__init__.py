@@ -136,13 +136,13 @@ class Watch:
 
     def _judge(self, now_s: float, nodes: Sequence[NodeRun], looks: list[NodeLook], tell: Tell) -> str:
         quiet_s = now_s - self._quiet_since
-        self._judged_s, self._despite_output = now_s, False
+        despite_output, self._despite_output, self._judged_s = self._despite_output, False, now_s
         verdict = self._verdict(nodes, looks)
         if self.stalled and not verdict.is_stalled:
             self._goes_on(now_s, tell)
         elif not self.stalled:
             self.stalled = verdict if verdict.is_stalled else None
-            if verdict.key != self._said:
+            if verdict.key != self._said and not (despite_output and not verdict.is_stalled):
                 self._said = verdict.key
                 self._report(quiet_s, now_s, verdict, tell)
         if verdict.is_stalled and self.end_after_s and quiet_s >= self.end_after_s:

@@ -1,0 +1,60 @@
+"""A guard that is asked what its ranks do: it answers, goes on beating, and leaves nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringup.launch.program import look_program
+from ringup.looks import decode
+from tests.guards import GuardedNode, tagged
+
+pytestmark = pytest.mark.slow
+
+WAITS = "print('up', flush=True); import time; time.sleep(60)"
+
+
+def node(folder: Path) -> GuardedNode:
+    return GuardedNode(
+        folder,
+        [sys.executable, "{RUN_DIR}/rank.py"],
+        env={"RINGUP_SCRIPT": str(folder / "train.py"), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+    )
+
+
+def test_a_look_is_answered_with_the_line_of_the_rank(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WAITS)
+    with node(tmp_path) as one:
+        one.go()
+        one.wait("out")
+        one.tell({"type": "look", "number": 7, "mode": "stacks", "source": look_program()})
+        one.tell({"type": "beat", "sent": 1.0})
+        answer = one.wait("look")
+        (rank,) = decode("n1", answer).ranks
+        assert answer["number"] == 7 and rank.rank == 0 and rank.frames[0].file.endswith("train.py")
+        one.tell({"type": "look", "number": 8, "mode": "count"})
+        assert one.wait("look", number=8)["mode"] == "count"  # its program is known
+        run_id = one.run_id
+    assert not tagged(run_id)
+
+
+def test_a_look_that_gives_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WAITS)
+    with node(tmp_path) as one:
+        one.go()
+        one.wait("out")
+        one.tell({"type": "look", "number": 1, "mode": "count", "source": "raise SystemExit(3)"})
+        answer = one.wait("look")
+        assert decode("n1", answer).problem
+
+
+def test_a_look_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WAITS)
+    with node(tmp_path) as one:
+        one.go()
+        one.wait("out")
+        one.tell({"type": "look", "number": 1, "mode": "count", "source": "import time; time.sleep(60)"})
+        one.tell({"type": "end", "reason": "enough", "grace_s": 0.5})
+        assert one.wait("ended")["left"] == []
