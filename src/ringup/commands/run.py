@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from ringup.commands import check, common, lint, submit
+from ringup.commands import check, common, lint, pods, submit
 from ringup.errors import UsageError
-from ringup.facts import Cluster, Host
+from ringup.facts import Cluster, Host, Job
 from ringup.launch import Event
 from ringup.plan import Plan
 from ringup.plan.command import LAUNCHERS
@@ -177,6 +177,9 @@ def stopped(log_dir: Path, plan: Plan | None, run_id: str, findings: list[Findin
 def run(args: argparse.Namespace) -> int:
     """Collect, judge, decide, launch; the job's own exit code."""
     words = script_words(args)
+    pod = pods.here(args)
+    if pod is not None and pod.index:
+        return pods.join(pod, quiet=args.quiet)
     args.script_findings = lint.before_run(args, words[0])
     job = common.job_from(args, words)
     if args.from_file and not args.dry_run:
@@ -192,6 +195,10 @@ def run(args: argparse.Namespace) -> int:
 
         cluster = bundle.load(Path(args.from_file))
         return decide_and_start(cluster, None, run_id, log_dir, args)
+    if pod is not None:
+        with pods.led(pod, quiet=args.quiet) as (door, codes):
+            codes.append(through(door, job, run_id, log_dir, args))
+            return codes[-1]
     hosts: tuple[Host, ...] = common.nodes_from(args)
     if args.detach and any(host.in_slurm for host in hosts) and not args.ssh_config:
         raise UsageError(
@@ -201,10 +208,14 @@ def run(args: argparse.Namespace) -> int:
     from ringup import reach
 
     with reach.open(hosts, ssh_config=args.ssh_config) as door:
-        progress = check.Progress(args.quiet)
-        cluster = check.collect(door, job, args, progress)
-        check.save(cluster, args)
-        return decide_and_start(cluster, door, run_id, log_dir, args)
+        return through(door, job, run_id, log_dir, args)
+
+
+def through(door: Reach, job: Job, run_id: str, log_dir: Path, args: argparse.Namespace) -> int:
+    """Look at the nodes behind the door, then run on them."""
+    cluster = check.collect(door, job, args, check.Progress(args.quiet))
+    check.save(cluster, args)
+    return decide_and_start(cluster, door, run_id, log_dir, args)
 
 
 def decide_and_start(

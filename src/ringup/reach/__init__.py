@@ -12,6 +12,9 @@ fails: a failure is an `Answer` with its `error`, or an `on_exit`.
     session       one node's connection and the requests on it
     witness       a second connection to a node whose answer does not come
     connections   all of them under one loop
+    proof         two pods prove to each other that they share a token
+    pods          the first of N pods without ssh hears the others; pod_peer is what those do
+    wire          a waiting shell in another pod, over the connections it opened
 """
 
 from __future__ import annotations
@@ -19,9 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ringup.facts import Host, Unreached
+
+if TYPE_CHECKING:
+    from ringup.reach.pods import Pods
 
 
 @dataclass(frozen=True)
@@ -138,12 +144,14 @@ def open(
     connect_timeout_s: float = 10.0,
     answer_timeout_s: float = 30.0,
     fanout: int = 64,
+    pods: Pods | None = None,
 ) -> Reach:
     """
     Begin the connections to all nodes, `fanout` at a time, and return at once.
 
     `connect_timeout_s`: silence allowed to TCP connect, key exchange and login, each;
-    `answer_timeout_s`: what a node's login shell may then take to start.
+    `answer_timeout_s`: what a node's login shell may then take to start; `pods`: gathered ones are
+    reached by the connections they have opened.
     """
     from ringup.reach.connections import Connections
 
@@ -153,4 +161,5 @@ def open(
         connect_timeout_s=connect_timeout_s,
         answer_timeout_s=answer_timeout_s,
         fanout=fanout,
+        pods=pods,
     )

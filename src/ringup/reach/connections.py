@@ -19,8 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from ringup.facts import Host, Unreached
-from ringup.reach import Answer, Listener, boot, srun, ssh
+from ringup.hosts.pod import without_secrets
+from ringup.reach import Answer, Listener, boot, srun, ssh, wire
+from ringup.reach.pods import Pods
 from ringup.reach.session import Request, Session, Way
+from ringup.reach.wire import Line
 from ringup.reach.witness import OVERDUE_S, Witness
 from ringup.units import show_bytes, show_seconds
 
@@ -44,8 +47,10 @@ class Connections:
         connect_timeout_s: float = 10.0,
         answer_timeout_s: float = 30.0,
         fanout: int = 64,
+        pods: Pods | None = None,
     ) -> None:
         self.hosts = tuple(hosts)
+        self._pods = pods
         self.interpreters: dict[str, str] = {}
         self._ssh_config = ssh_config
         self._connect_timeout_s = connect_timeout_s
@@ -68,11 +73,22 @@ class Connections:
     # -- opening -------------------------------------------------------------------------------
 
     def _session(self, host: Host) -> Session:
-        token = boot.new_token()
-        return Session(host, self._way(host, token), token, self._selector)
+        line = self._pods.take(host.name) if self._pods else None
+        token = line.token if line else boot.new_token()
+        return Session(host, self._way(host, token, line), token, self._selector)
 
-    def _way(self, host: Host, token: str) -> Way:
-        """This machine's shell, a step of the allocation, or ssh."""
+    def _way(self, host: Host, token: str, line: Line | None) -> Way:
+        """This machine's shell, what a pod has opened, a step of the allocation, or ssh."""
+        if self._pods:
+            own = host.name == self._pods.own
+            return Way(
+                ["sh", "-c", boot.loop_script(token)],
+                wire.Errors,
+                env=without_secrets(),
+                is_ssh=False,
+                is_wire=not own,
+                line=line,
+            )
         if host.local:
             return Way(["sh", "-c", boot.loop_script(token)], is_ssh=False)
         if host.in_slurm and not self._ssh_config and srun.is_here(os.environ):

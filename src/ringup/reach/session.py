@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from ringup.facts import Host, Unreached
 from ringup.reach import boot, ssh
 from ringup.reach.client import Client
+from ringup.reach.wire import Line, Wire
 from ringup.units import printable, show_bytes
 
 KEY_EXCHANGE_S = 0.1
@@ -73,6 +74,10 @@ class Way:
     """What to try once when the key is refused: the connection that the user has open already."""
     is_ssh: bool = True
     """Whether a login comes first, which may hang, and two connections can be compared."""
+    is_wire: bool = False
+    """Whether `line` is used, and no client is started."""
+    line: Line | None = None
+    """The connection that a pod has opened for this; None when it has no more."""
 
 
 class Request:
@@ -119,7 +124,7 @@ class Session:
         """Monotonic time of the last byte (or step of ssh's) from the node."""
         self.sent = 0.0
         """Monotonic time at which the current request was sent."""
-        self.client: Client | None = None
+        self.client: Client | Wire | None = None
         self.current: Request | None = None
         self.queue: deque[Request] = deque()
         self._way = way
@@ -157,15 +162,15 @@ class Session:
         """Start the process; a failure to do so is the node's failure."""
         self.began = self.heard = time.monotonic()
         self.state = "connecting"
+        ears = (self._selector, self._read_stdout, self._read_stderr, self._ended)
+        if self._way.is_wire:
+            if self._way.line is None:
+                self.fail(Unreached("no-answer", "every connection that the pod opened is used up"))
+            else:
+                self.client = Wire(self._way.line, *ears)
+            return
         try:
-            self.client = Client(
-                self._way.argv,
-                self._selector,
-                self._read_stdout,
-                self._read_stderr,
-                self._ended,
-                self._way.env,
-            )
+            self.client = Client(self._way.argv, *ears, self._way.env)
         except OSError as error:
             self.fail(
                 Unreached("ssh-failed", f"{self._way.argv[0]} cannot be started here: {error.strerror}")
