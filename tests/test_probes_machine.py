@@ -219,10 +219,11 @@ def test_files_of_runs_in_shared_memory_are_told_with_their_makers(tmp_path: Pat
 
 def test_each_file_system_of_the_job_is_told_once(tmp_path: Path) -> None:
     env = {"TMPDIR": "/dev/shm", "NCCL_DEBUG_FILE": str(tmp_path / "%h.log")}
-    node = ask(request_of(chdir=str(tmp_path), script="no.py"), parts=("work",), env=env)
+    request = request_of(chdir=str(tmp_path), script="no.py", paths=["/", str(tmp_path)])
+    node = ask(request, parts=("work",), env=env)
     assert [d.path for d in node.disks] == [str(tmp_path), "/dev/shm"]
     assert [(x.path, x.answered) for x in node.looks] == [
-        (str(tmp_path), True), ("/dev/shm", True), (str(tmp_path / "no.py"), True),
+        (str(tmp_path), True), ("/dev/shm", True), (str(tmp_path / "no.py"), True), ("/", True),
     ]  # fmt: skip
 
 

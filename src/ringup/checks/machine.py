@@ -279,7 +279,7 @@ def yama_forbids_ptrace(cluster: Cluster) -> Iterator[Finding]:
 @check("nfs-mount-slow", reads=("looks",), severity="error")
 def nfs_mount_slow(cluster: Cluster) -> Iterator[Finding]:
     """
-    One look at the job's directory, script or temporary directory takes seconds, or never ends.
+    One look at the job's directory, its script, a path it is given or TMPDIR takes seconds, or never ends.
 
     Why: a rank that waits for a file server cannot be interrupted, and its peers time out in NCCL; the
     commonest cause of a "NCCL timeout" that is none.

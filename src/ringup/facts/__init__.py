@@ -164,7 +164,7 @@ class Node:
     disks: tuple[Space, ...] = ()
     """File systems of the job's directory, of TMPDIR and of NCCL_DEBUG_FILE; each once."""
     looks: tuple[Look, ...] = ()
-    """How long one look at those directories and at the script took."""
+    """How long one look at those directories, at the script and at paths among its arguments took."""
     shm_files: tuple[ShmFile, ...] = ()
     """Files of NCCL's and torch's in /dev/shm, the largest first."""
     container: Container = field(default_factory=Container)

@@ -291,8 +291,9 @@ def work(request, root):
     temporary = env.get("TMPDIR") or os.environ.get("TMPDIR", "")
     logs = os.path.dirname(env.get("NCCL_DEBUG_FILE") or os.environ.get("NCCL_DEBUG_FILE", ""))
     places = [directory] + [os.path.join(directory, p) for p in (temporary, logs) if p]
+    seen = places + ([path] if path else []) + request.get("paths", [])
     return {
-        "looks": lambda: looks(list(dict.fromkeys(places + [path] if path else places))),
+        "looks": lambda: looks(list(dict.fromkeys(seen))),
         "chdir": lambda: file_fact(directory),
         "script": lambda: file_fact(path) if path else NO_FILE,
         "disks": lambda: disks(places),

@@ -76,6 +76,7 @@ def is_secret(name: str) -> bool:
     return any(word in name.upper() for word in SECRETS)
 
 
+MOST_PATHS = 6
 NODE_ASKS = (
     "NCCL_CONF_FILE",
     "NCCL_DEBUG_FILE",
@@ -87,6 +88,17 @@ NODE_ASKS = (
 """Variables of the job that decide where a node looks."""
 
 
+def paths_in(arguments: Sequence[str]) -> list[str]:
+    """
+    Absolute paths among the script's arguments: its data, checkpoints, models.
+
+    >>> paths_in(["--data=/nfs/set", "--out", "/scratch/x", "--lr=1e-4", "-", "/"])
+    ['/nfs/set', '/scratch/x']
+    """
+    words = (word.partition("=")[2] if word.startswith("-") else word for word in arguments)
+    return list(dict.fromkeys(w for w in words if w.startswith("/") and 1 < len(w) < 1024))[:MOST_PATHS]
+
+
 def facts_request(position: int, hosts: Sequence[Host], job: Job, default_python: str) -> dict[str, object]:
     """What the node at this position is asked; see payload/facts*.py."""
     peers = peers_of(position, hosts)
@@ -96,6 +108,7 @@ def facts_request(position: int, hosts: Sequence[Host], job: Job, default_python
         "default_python": default_python,
         "chdir": job.chdir,
         "script": job.script,
+        "paths": paths_in(job.arguments),
         "env": {k: v for k, v in job.env.items() if k in NODE_ASKS},
         "backend": job.backend,
         "nccl_env": {k: v for k, v in job.env.items() if k.startswith(FOR_NCCL) and not is_secret(k)},
