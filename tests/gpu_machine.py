@@ -32,10 +32,11 @@ GEN5, GEN4 = "32.0 GT/s PCIe", "16.0 GT/s PCIe"
 class GpuMachine:
     """All below one folder; healthy until something is changed."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, says: str = "h100-sxm") -> None:
+        """`says` is a folder of tests/recorded/nvidia: what nvidia-smi answers."""
         self.root = root
         self.smi = root / "smi"
-        shutil.copytree(RECORDED / "h100-sxm", self.smi)
+        shutil.copytree(RECORDED / says, self.smi)
         self._driver()
         for number, (socket, switch, first) in enumerate((("16", "17", "19"), ("96", "97", "99"))):
             self._socket(number, socket, switch, int(first, 16))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -12,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from ringup.facts import Gpu, GpuProcess, KernelEvent, Node
+from ringup.facts import Gpu, GpuProcess, KernelEvent, Node, RdmaPort
 from ringup.nccl import pci, topology
 from ringup.nccl.topology import Where
 from ringup.parse import gpus as parse
 from ringup.probes import devices
 from ringup.probes.script import facts_script
-from tests.gpu_machine import CARDS, GEN4, GPUS, GpuMachine
+from tests.gpu_machine import CARDS, GEN4, GPUS, RECORDED, GpuMachine
 from tests.test_probes import ask, read, request_of
 
 PARTS = ("system", "gpu", "pci")
@@ -103,10 +105,6 @@ def test_distances_are_those_nvidia_smi_shows(machine: GpuMachine) -> None:
 
 
 def test_nccl_would_build_one_element_a_switch(machine: GpuMachine) -> None:
-    import dataclasses
-
-    from ringup.facts import RdmaPort
-
     machine.set_pci(CARDS[1], max_link_speed=GEN4)
     node = asked(machine)
     ports = tuple(RdmaPort(f"mlx5_{k}", 1, rate_gbit_s=400.0, bus_id=bus) for k, bus in enumerate(CARDS))
@@ -279,6 +277,32 @@ def test_a_virtual_machine_is_named(machine: GpuMachine, flags: str) -> None:
     machine.write("sys/class/dmi/id/sys_vendor", "QEMU\n")
     machine.write("sys/class/dmi/id/product_name", "Standard PC\n")
     assert asked(machine).virtual_machine == "QEMU Standard PC"
+
+
+GOLDEN = Path(__file__).parent / "golden" / "nvidia"
+
+
+@pytest.mark.parametrize("says", sorted(p.name for p in RECORDED.iterdir() if p.is_dir()))
+def test_what_nvidia_smi_answers_becomes_the_golden_facts(tmp_path: Path, says: str) -> None:
+    node = asked(GpuMachine(tmp_path / "m", says))
+    told = {
+        "gpus": [told_of(gpu) for gpu in node.gpus],
+        "gpu_links": [f"{x.first}-{x.second} {x.peer} {x.path}" for x in node.gpu_links],
+        "gpu_processes": [dataclasses.asdict(p) for p in node.gpu_processes],
+        "refused": node.gpu_driver.refused,
+    }
+    text = json.dumps(told, indent=1) + "\n"
+    path = GOLDEN / f"{says}.json"
+    if os.environ.get("RINGUP_GOLDEN") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def told_of(gpu: Gpu) -> dict[str, Any]:
+    """What is told of a GPU, its NVLinks in short."""
+    values = {k: v for k, v in dataclasses.asdict(gpu).items() if v not in (None, "", ()) and k != "nvlinks"}
+    return {**values, "nvlinks": sorted({f"{link.gbyte_s:g} GB/s" for link in gpu.nvlinks})}
 
 
 NONSENSE: tuple[Any, ...] = (
