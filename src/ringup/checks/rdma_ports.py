@@ -105,7 +105,7 @@ def no_subnet_manager(cluster: Cluster) -> Iterator[Finding]:
     managers = [f"{p.name} sm_lid {p.sm_lid}" for _, p in waiting if p.sm_lid]
     yield Finding(
         where,
-        found=f"state INIT with the link up on {len(waiting)} ports"
+        found=f"state INIT with the link up on {len(waiting)} port{'s' if len(waiting) > 1 else ''}"
         + (f" ({listed(managers)})" if managers else ", subnet manager: none"),
         wanted="state ACTIVE: a subnet manager has configured the port",
         node=alone,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ringup import problems
 from ringup.checks import paths, picks, verbs
-from ringup.checks.net import pins
+from ringup.checks.interfaces import pins_elsewhere
 from ringup.checks.verbs import View
 from ringup.facts import Cluster, Node, RdmaPort
 from ringup.reachability import few
@@ -69,14 +69,15 @@ def rising(view: View, limits: Mapping[str, float], ports: Mapping[str, list[Rdm
 def told(view: View, seen: Iterator[Seen], wanted: str, fix: str, worst: Severity) -> Iterator[Finding]:
     """A finding for each; what is no faster than a healthy link may be is a note."""
     for one in seen:
-        node, port = shlex.quote(one.node.name), f"{shlex.quote(one.port.device)}/ports/{one.port.number}"
+        node = shlex.quote(one.node.name)
+        port = f"/sys/class/infiniband/{shlex.quote(one.port.device)}/ports/{one.port.number}"
         yield Finding(
             f"{one.node.name} {one.port.name}",
             found=one.words,
             wanted=wanted,
             node=one.node.name,
             severity=view.at_most(worst if one.too_fast else "note"),
-            fix=Fix(fix, commands=(f"ssh {node} grep -r . /sys/class/infiniband/{port}/counters",)),
+            fix=Fix(fix, commands=(f"ssh {node} grep -rs [1-9] {port}/counters {port}/hw_counters",)),
         )
 
 
@@ -224,7 +225,7 @@ def interface_errors(cluster: Cluster) -> Iterator[Finding | Skipped]:
                     subject=f"interface:{node.name}/{name}",
                     fix=Fix(
                         "look at cable, transceiver, duplex and switch port",
-                        env=pins(cluster),
+                        env=pins_elsewhere(cluster, node, name),
                         commands=(f"ssh {shlex.quote(node.name)} ethtool -S {shlex.quote(name)}",),
                     ),
                 )

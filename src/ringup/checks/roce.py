@@ -57,7 +57,7 @@ def gid_missing_or_wrong(cluster: Cluster) -> Iterator[Finding]:
         unset = by_hand and choice.version_of(node.interpreter.nccl) >= gids.CHOOSES
         yield Finding(
             f"{node.name} {few(p.name for p in bad)}",
-            found=chosen.because if bad[0].gids else f"{bad[0].name} has no GID at all",
+            found=entry(chosen) if bad[0].gids else f"{bad[0].name} has no GID at all",
             wanted="an entry of RoCE v2 with an IPv4 address, on every node",
             node=node.name,
             subject="" if "NCCL_IB_GID_INDEX" in cluster.job.env else f"env:NCCL_IB_GID_INDEX@{node.name}",
@@ -73,6 +73,12 @@ def gid_missing_or_wrong(cluster: Cluster) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def entry(chosen: gids.GidChoice) -> str:
+    """Which entry is used and why, and what stands there."""
+    there = f"{chosen.gid.gid}, {chosen.gid.kind}" if chosen.gid else ""
+    return chosen.because if there in chosen.because else f"{chosen.because}; it is {there}"
 
 
 def rails(view: View, node: Node) -> dict[str, str]:
@@ -195,25 +201,32 @@ def dscp_not_trusted(cluster: Cluster) -> Iterator[Finding]:
         odd, words = [(n, p) for n, p in ports if p.trust == "pcp"], "trusts pcp, others trust dscp"
     elif len(classes) > 1 or unset:
         told = {p.traffic_class for _, p in ports}
-        odd, words = unset or ports, f"traffic classes {few(str(c) for c in told)} side by side"
+        odd = unset or [(n, p) for n, p in ports if p.traffic_class != max(classes)]
+        words = f"traffic classes {few(str(c) for c in told)} side by side"
     else:
         return
     where, alone = verbs.places(odd)
-    port = odd[0][1]
+    trusting = bool(blind) or len(trusts) > 1
     yield Finding(
         where,
-        found=f"{port.netdev}: {words}",
+        found=f"{odd[0][1].netdev}: {words}",
         wanted="dscp trusted, with the same traffic class on every node",
         node=alone,
         severity=view.at_most("warning"),
         fix=Fix(
-            "trust DSCP on every RoCE interface",
-            commands=tuple(
-                f"ssh {shlex.quote(n.name)} sudo mlnx_qos -i {shlex.quote(p.netdev)} --trust dscp"
-                for n, p in odd[:4]
-            ),
+            "trust DSCP on every RoCE interface" if trusting else "one traffic class on every RoCE port",
+            commands=tuple(trust(n, p) if trusting else mark(n, p, max(classes)) for n, p in odd[:4]),
         ),
     )
+
+
+def trust(node: Node, port: RdmaPort) -> str:
+    return f"ssh {shlex.quote(node.name)} sudo mlnx_qos -i {shlex.quote(port.netdev)} --trust dscp"
+
+
+def mark(node: Node, port: RdmaPort, traffic_class: int) -> str:
+    file = f"/sys/class/infiniband/{shlex.quote(port.device)}/tc/{port.number}/traffic_class"
+    return f"ssh {shlex.quote(node.name)} 'echo {traffic_class} | sudo tee '{file}"
 
 
 @check("pfc-not-configured", reads=READS, uses=USES, severity="warning")
