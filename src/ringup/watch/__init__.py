@@ -138,7 +138,7 @@ class Watch:
         quiet_s = now_s - self._quiet_since
         despite_output, self._despite_output, self._judged_s = self._despite_output, False, now_s
         verdict = self._verdict(nodes, looks)
-        if self.stalled and not verdict.is_stalled:
+        if self.stalled and verdict.kind in ("busy", "flowing", "idle"):
             self._goes_on(now_s, tell)
         elif not self.stalled:
             self.stalled = verdict if verdict.is_stalled else None
@@ -167,13 +167,9 @@ class Watch:
                     "lines": list(verdict.lines),
                 }
             )
-        since = (
-            f"no progress for {show_seconds(quiet_s)}"
-            if verdict.is_stalled
-            else "no output for " + (show_seconds(quiet_s))
-        )
-        kind = "hang" if verdict.is_stalled else "quiet"
-        tell(Event(kind, "\n  ".join([f"{since}: {verdict.headline}", *verdict.lines])))
+        kind, what = ("hang", "progress") if verdict.is_stalled else ("quiet", "output")
+        headline = f"no {what} for {show_seconds(quiet_s)}: {verdict.headline}"
+        tell(Event(kind, "\n  ".join([headline, *verdict.lines])))
 
 
 def is_still(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> bool:
