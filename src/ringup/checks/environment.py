@@ -10,7 +10,7 @@ from ringup.checks.interfaces import is_card
 from ringup.checks.names import is_address
 from ringup.checks.net import pins
 from ringup.facts import Cluster, NcclAnswer, Node
-from ringup.nccl import choice, inuse, variables
+from ringup.nccl import across, choice, inuse, rdma, variables
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
 from ringup.units import printable
@@ -31,6 +31,9 @@ LEFT_ON: dict[str, tuple[tuple[str, ...], str]] = {
     "NCCL_SOCKET_FAMILY": (("AF_INET6",), "only IPv6 addresses are used"),
 }
 """Variable -> values that are for experiments only, and what each costs."""
+
+SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET")
+"""What turns RDMA off on a node."""
 
 FORCED = ("NCCL_PROTO", "NCCL_ALGO", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_COMM_ID")
 """Settings that replace NCCL's own decision whatever their value."""
@@ -173,7 +176,22 @@ def takes_loopback(cluster: Cluster, node: Node, name: str) -> bool:
     return "loopback" in kinds
 
 
-@check(problems.ENVIRONMENT_DIFFERS_BETWEEN_NODES, reads=("environment",), uses=("nccl_conf",))
+def parts_networks(cluster: Cluster, name: str) -> bool:
+    """Whether this switch keeps some nodes from RDMA, over which the others would send to them."""
+    if name not in SWITCHES or not across.uses_nccl(cluster):
+        return False
+    nodes = [n for n in cluster.nodes if "rdma_ports" not in n.unknown]
+    env = cluster.job.env
+    kept_from = [n for n in nodes if value(cluster, n, name) and not rdma.is_asked(n, env)]
+    has_ports = any(p.state == "ACTIVE" for n in kept_from for p in n.rdma_ports)
+    return has_ports and any(rdma.taken(n, env) for n in nodes)
+
+
+@check(
+    problems.ENVIRONMENT_DIFFERS_BETWEEN_NODES,
+    reads=("environment",),
+    uses=("nccl_conf", "rdma_ports", "interpreter", "gpu_count"),
+)
 def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
     """Interface names may differ; what decides the size of messages may not.  Bad values have their rules."""
     seen: dict[str, dict[str, str]] = {}
@@ -184,7 +202,8 @@ def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
     for name, values in seen.items():
         if len(values) == len(cluster.nodes) and len(set(values.values())) == 1:
             continue
-        breaks: Severity = "error" if name in variables.MUST_MATCH else "warning"
+        fatal = name in variables.MUST_MATCH or parts_networks(cluster, name)
+        breaks: Severity = "error" if fatal else "warning"
         odd = list(values)
         words = few(f"{n.name}: {printable(values.get(n.name, 'unset'), 80)}" for n in cluster.nodes)
         yield Finding(
@@ -204,7 +223,11 @@ def is_named(name: str, text: str) -> bool:
     return text.upper() in bad_values or bool(variables.meant(name))
 
 
-@check("harmful-env-left-on", reads=("environment",), uses=("nccl_conf",), severity="warning")
+@check(
+    "harmful-env-left-on",
+    reads=("environment",),
+    uses=("nccl_conf", "rdma_ports", "interpreter", "gpu_count"),
+)
 def harmful_env_left_on(cluster: Cluster) -> Iterator[Finding]:
     """
     A setting meant for experiments or debugging is still on.
@@ -225,13 +248,16 @@ def harmful_env_left_on(cluster: Cluster) -> Iterator[Finding]:
                 found.setdefault((name, text, "it replaces NCCL's own decision"), []).append(node)
     for (name, text, cost), nodes in found.items():
         where = few(n.name for n in nodes)
+        alone = parts_networks(cluster, name)
+        if alone:
+            cost += "; the other nodes use them: their ranks do not connect"
         yield Finding(
             f"{where} {name}",
             found=f"{name}={printable(text, 100)}: {cost} ({origin(cluster, nodes[0], name)})",
             wanted="unset, unless you know why",
             node=nodes[0].name if len(nodes) == 1 else None,
             subject=f"env:{name}@{nodes[0].name}",
-            severity="note" if name in FORCED else "warning",
+            severity="error" if alone else "note" if name in FORCED else "warning",
             fix=Fix("unset it where it comes from", commands=(f"unset {name}",)),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ringup import problems
@@ -248,6 +249,7 @@ def mixed_link_layers_selected(cluster: Cluster) -> Iterator[Finding]:
     view = verbs.view_of(cluster)
     mixed = {n.name: view.taken[n.name] for n in view.nodes if is_mixed(view.taken[n.name])}
     if not mixed:
+        yield from unlike_kinds(view)
         return
     orders = {tuple(p.link_layer for p in view.taken[n.name]) for n in view.nodes}
     name, ports = next(iter(mixed.items()))
@@ -263,6 +265,24 @@ def mixed_link_layers_selected(cluster: Cluster) -> Iterator[Finding]:
         subject=subject(node, left[0]),
         severity=view.at_most("error" if len(orders) > 1 else "warning"),
         fix=Fix("name the ports of one kind", env={"NCCL_IB_HCA": value}),
+    )
+
+
+def unlike_kinds(view: View) -> Iterator[Finding]:
+    """Nodes of one kind each, but not of the same: the n-th port of one meets the n-th of another."""
+    kinds = {n.name: view.taken[n.name][0].link_layer for n in view.nodes if view.taken[n.name]}
+    known = Counter(k for k in kinds.values() if k)
+    if len(known) < 2:
+        return
+    common, _ = known.most_common(1)[0]
+    odd = [name for name, kind in kinds.items() if kind and kind != common]
+    yield Finding(
+        few(odd),
+        found=f"NCCL takes {few(rdma.shown(p) for p in view.taken[odd[0]])}",
+        wanted=f"{common}, as on {next(name for name, kind in kinds.items() if kind == common)}",
+        node=odd[0] if len(odd) == 1 else None,
+        severity=view.at_most("error"),
+        fix=Fix("use ports of one kind on all nodes; where there are none: NCCL_IB_DISABLE=1 on all"),
     )
 
 
