@@ -7,6 +7,7 @@ Every launcher really started on two hosts: it trains where a plain start hangs,
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,23 +105,28 @@ def test_jax_finds_its_coordinator_where_a_web_proxy_is_set(lab: Any) -> None:
         assert run.wait() == 0, run.said()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_ranks_own_exit_code_comes_out(lab: Any, name: str) -> None:
+ENDS = [(name, "3", 3) for name in ("accelerate", "llamafactory", "jax", "launch", "spawn")]
+ENDS += [(name, "kill", 128 + 9) for name in ("deepspeed", "python", "spawn")]
+
+
+@pytest.mark.parametrize(("name", "end", "code"), ENDS)
+def test_how_a_rank_ended_is_how_the_run_ends(lab: Any, name: str, end: str, code: int) -> None:
     case = CASES[name]
-    ending = case.ending.format(rank=1, end=3).split()
-    with started(lab(hosts=2, net=NET), name, *ending) as run:
-        assert run.wait() == 3, run.said()
+    with started(lab(hosts=2, net=NET), name, *case.ending.format(rank=1, end=end).split()) as run:
+        assert run.wait() == code, run.said()
         failure = run.record["first_failure"]
         assert (run.record["outcome"], failure["node"]) == ("rank-failed", "node1"), run.said()
         assert failure["rank"] == (1 if case.is_first else None)
         run.wait_nothing_left(0)
 
 
-@pytest.mark.parametrize("name", ["deepspeed", "python", "spawn"])
-def test_a_killed_rank_is_no_success(lab: Any, name: str) -> None:
-    with started(lab(hosts=2, net=NET), name, "1", "kill") as run:
-        assert run.wait() == 128 + 9, run.said()
-        assert run.record["first_failure"]["node"] == "node1", run.said()
+@pytest.mark.parametrize("name", ["deepspeed", "jax", "spawn"])
+def test_ctrl_c_leaves_nothing(lab: Any, name: str) -> None:
+    with started(lab(hosts=2, net=NET), name, "1", "stay") as run:
+        run.wait_for_output("stays")
+        os.killpg(run.process.pid, signal.SIGINT)
+        assert run.wait(60) == 130, run.said()
+        assert run.record["outcome"] == "interrupted"
         run.wait_nothing_left(0)
 
 

@@ -1,4 +1,4 @@
-"""How a job of the tests ends before its time: `RANK 3` exits with that code, `RANK kill` is killed."""
+"""How a job of the tests ends: `RANK 3` exits with that code, `RANK kill` is killed, `RANK stay` stays."""
 
 import os
 import signal
@@ -9,6 +9,10 @@ def end_if_asked(rank, arguments):
     if arguments[:1] == [str(rank)]:
         if arguments[1] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if arguments[1] == "stay":
+            print("stays", flush=True)
+            while True:
+                signal.pause()
         os._exit(int(arguments[1]))
 
 
