@@ -185,7 +185,8 @@ def test_what_is_preloaded_or_on_the_library_path_is_asked_before_the_wheel(tmp_
     wheel = fake(tmp_path / "wheel", "return 0;", "22005")
     other = fake(tmp_path / "other", USING + "return 0;", "22104") / "nvidia/nccl/lib"
     env = {"NCCL_SOCKET_IFNAME": "x"}
-    assert answer_of(wheel, env).nccl_answer.version == "2.20.5"
+    own = answer_of(wheel, env).nccl_answer
+    assert (own.version, own.library) == ("2.20.5", f"{wheel}/nvidia/nccl/lib/libnccl.so.2")
     node = answer_of(wheel, {**env, "LD_LIBRARY_PATH": str(other)})
     assert node.nccl_answer.version == node.interpreter.nccl == "2.21.4"
     assert answer_of(wheel, {**env, "LD_PRELOAD": f"{other}/libnccl.so.2"}).nccl_answer.version == "2.21.4"

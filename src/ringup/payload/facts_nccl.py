@@ -86,6 +86,10 @@ def ask(torch):
     # Lines at once: a library that hangs or dies has said what it could.
     libc.setlinebuf(ctypes.c_void_p.in_dll(libc, "stdout"))
     nccl, number = ctypes.CDLL(path), ctypes.c_int()
+    # A bare name was looked up in the loader's own cache.
+    with open("/proc/self/maps") as file:
+        loaded = [line.split()[-1] for line in file if "/libnccl.so" in line]
+    print(MARK + "library " + (loaded or [path])[0], flush=True)
     nccl.ncclGetVersion(ctypes.byref(number))
     print(MARK + "version %d" % number.value, flush=True)
     print(MARK + "result %d" % nccl.ncclGetUniqueId(ctypes.create_string_buffer(128)), flush=True)
