@@ -172,8 +172,9 @@ def ask_flight(pid):
     for fd in sorted(os.listdir(folder), key=int):
         link = os.readlink(folder + fd)
         if link.startswith(FLIGHT):
-            pipe = folder + link[len(FLIGHT) :].split()[0]
-            if not os.readlink(pipe).startswith("pipe:["):
+            number = link[len(FLIGHT) :].split()[0]
+            pipe = folder + number
+            if not number.isdigit() or not os.readlink(pipe).startswith("pipe:["):
                 raise ValueError
             before = header(folder + fd)[0]
             end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)

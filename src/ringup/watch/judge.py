@@ -217,31 +217,42 @@ def _all_wait(
     if not all(seen.is_idle for seen in ranks):
         words = "CPU is spent, as NCCL does while it waits, so it cannot be told whether they proceed"
         return Verdict("waiting", f"every rank waits; {words}", (*folded, *lines), (), what)
+    return _by_recorder(ranks, folded, lines, what) or _by_place(waiting, folded, lines, what)
+
+
+def _by_recorder(
+    ranks: list[_Seen], folded: tuple[str, ...], lines: tuple[str, ...], what: str
+) -> Verdict | None:
+    """Who calls something else, or is behind, by torch's flight recorder."""
+    flights = {seen.look.rank: seen.look.flight for seen in ranks if seen.look.flight}
+    for difference in compare(flights):
+        named = tuple(
+            Missing(seen.look.rank, seen.look.node, difference.where or seen.place.where)
+            for seen in ranks
+            if seen.look.rank in difference.ranks
+        )
+        if named:
+            return Verdict("stalled", difference.text, (*folded, *lines), named, what)
+    return None
+
+
+def _by_place(waiting: list[_Seen], folded: tuple[str, ...], lines: tuple[str, ...], what: str) -> Verdict:
+    """Who waits somewhere else than most."""
     groups: dict[tuple[str, str], list[_Seen]] = {}
     for seen in waiting:
         groups.setdefault((seen.place.what, seen.place.where), []).append(seen)
-    sizes = sorted(map(len, groups.values()), reverse=True)
-    if len(sizes) > 1 and sizes[0] > sizes[1]:
-        odd = [seen for group in groups.values() if len(group) < sizes[0] for seen in group]
+    first, *rest = sorted(groups.values(), key=len, reverse=True)
+    if rest and len(first) > len(rest[0]):
+        odd = [seen for group in rest for seen in group]
         names = fold.who([seen.look for seen in odd])
         where = " and ".join(sorted({fold.where(seen.place) for seen in odd})[:2])
-        others = fold.where(next(s.place for g in groups.values() if len(g) == sizes[0] for s in g))
+        others = fold.where(first[0].place)
         headline = f"{names} wait{'s' * (len(odd) == 1)} in {where}, the others in {others}"
         return Verdict("stalled", headline, (*folded, *lines), _named(odd), what, True)
-    if len(sizes) > 1:
+    if rest:
         words = "the ranks wait in different collectives"
         return Verdict("stalled", words, (*folded, *lines), (), what, True)
-    flights = {seen.look.rank: seen.look.flight for seen in ranks if seen.look.flight}
-    differences = [d for d in compare(flights) if d.ranks]
-    if differences:
-        first_one = differences[0]
-        named = tuple(
-            Missing(s.look.rank, s.look.node, first_one.where or s.place.where)
-            for s in ranks
-            if s.look.rank in first_one.ranks
-        )
-        return Verdict("stalled", first_one.text, (*folded, *lines), named, what)
-    hint = "they may disagree about its kind, shape or type, or about which one it is"
+    hint = "no interface carries data; they may disagree about which call this is, its shape or its type"
     headline = f"every rank waits in {what}, at the same line, and nothing moves"
     return Verdict("stalled", headline, (*folded, hint, *lines), (), what, True)
 
