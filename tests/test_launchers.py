@@ -23,6 +23,7 @@ from ringup.plan import Plan, network
 from ringup.plan.command import LAUNCHERS, Place, start
 from tests.clusters import TORCH, article_002, changed, healthy, job
 
+on_nodes = pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux")
 GOLDEN = Path(__file__).parent / "golden" / "run"
 EVERYTHING = {
     "accelerate": "1.15.0",
@@ -372,6 +373,7 @@ TAKES = {
 }
 
 
+@on_nodes
 @pytest.mark.parametrize("case", TAKES)
 def test_the_script_gets_the_local_rank_as_it_takes_it(tmp_path: Path, case: str) -> None:
     source, wanted = TAKES[case]
@@ -392,3 +394,35 @@ def test_the_script_gets_the_local_rank_as_it_takes_it(tmp_path: Path, case: str
 def test_the_exit_code_of_a_spawned_process_is_its_own(how: str, code: int) -> None:
     said = f"torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with {how}"
     assert End("job", "node1", 0.0, code=1, lines=(TRACEBACK, '  File "x"', said)).own_code == code
+
+
+# -- the shim without a launcher -------------------------------------------------------------------
+
+TELLS = """
+import os, sys
+env = os.environ
+print(env["RANK"], env["LOCAL_RANK"], env["COPY"], sys.argv[1:], "RINGUP_RANKS" in env)
+sys.exit(int(os.environ["RANK"]) if len(sys.argv) > 2 else 0)
+"""
+
+
+def start_ranks(folder: Path, ranks: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The shim as starter, without a guard."""
+    (folder / "rank.py").write_text(rank_source())
+    (folder / "train.py").write_text(TELLS)
+    env = {**os.environ, "RINGUP_SCRIPT": str(folder / "train.py"), "RINGUP_RANKS": ranks, "COPY": "{rank}"}
+    words = [sys.executable, str(folder / "rank.py"), *arguments]
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+
+
+@on_nodes
+def test_the_shim_starts_every_rank_of_a_node_with_its_own_numbers(tmp_path: Path) -> None:
+    done = start_ranks(tmp_path, "4:2", "--id={rank}/{local_rank}")
+    assert sorted(done.stdout.splitlines()) == ["4 0 4 ['--id=4/0'] False", "5 1 5 ['--id=5/1'] False"]
+    assert done.returncode == 0
+
+
+@on_nodes
+def test_the_starter_ends_with_the_code_of_the_rank_that_failed(tmp_path: Path) -> None:
+    assert start_ranks(tmp_path, "0:2", "a", "b").returncode == 1
+    assert start_ranks(tmp_path, "7:1", "a", "b").returncode == 7

@@ -103,6 +103,15 @@ def test_versions_are_read_without_importing_torch(tmp_path: Path) -> None:
     assert found.packages["accelerate"] == "1.2.0" and "not_torch" not in found.packages
 
 
+def test_a_launcher_in_a_checkout_is_there_though_no_record_tells_its_version(tmp_path: Path) -> None:
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed" / "__init__.py").write_text("")
+    (tmp_path / "colossalai").mkdir()
+    node = ask(request_of(), parts=("software",), env={"PYTHONPATH": str(tmp_path)})
+    assert node.interpreter.packages["deepspeed"] == ""
+    assert "colossalai" not in node.interpreter.packages
+
+
 def test_no_interpreter_is_a_known_fact_and_not_an_unknown_one() -> None:
     node = ask(request_of(python="/no/such/python"), parts=("software",))
     assert node.interpreter.path == "" and "interpreter" not in node.unknown
