@@ -147,3 +147,11 @@ def test_why_rdma_devices_carry_no_data_is_said() -> None:
     off = replace(with_ports(ib("mlx5_0")), job=c.job(backend="nccl", env={"NCCL_IB_DISABLE": "1"}))
     assert "    not over RDMA: NCCL_IB_DISABLE=1" in text(off)
     assert "not over RDMA" not in text(c.healthy(job=GPUS))
+
+
+def test_of_many_kinds_of_nodes_only_some_are_shown_and_the_rest_are_counted() -> None:
+    made = c.healthy(12, job=GPUS)
+    for n in range(12):
+        made = c.changed(made, f"node{n}", rdma_ports=(ib(f"hca_{n}"),))
+    shown = text(made)
+    assert shown.count("NET/IB : Using") == 8 and "and 4 more nodes that choose otherwise" in shown

@@ -11,6 +11,10 @@ from ringup.plan.expected import GLOO, Expected
 from ringup.units import printable
 
 
+MOST_KINDS = 8
+"""Groups of nodes that choose alike, of which lines are shown."""
+
+
 def expected_json(one: Expected) -> dict[str, Any]:
     """A prediction as `predict --json` has it, and what it would be without the recommended variables."""
     return {**shown.as_json(one.prediction), "alone": shown.as_json(one.alone) if one.alone else None}
@@ -23,11 +27,12 @@ def prediction_lines(predictions: Sequence[Expected]) -> list[str]:
         also = shown.likeness(one.alone) if one.alone else None
         groups.setdefault((*shown.likeness(one.prediction), also), []).append(one)
     lines = []
-    for same in groups.values():
+    for same in list(groups.values())[:MOST_KINDS]:
         names = [printable(p.prediction.name, 64) for p in same]
         who = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         lines += [f"  {who}{', for example' if len(names) > 1 else ''}:", *_one_prediction(same[0])]
-    return lines
+    rest = sum(len(same) for same in list(groups.values())[MOST_KINDS:])
+    return lines + ([f"  and {rest} more nodes that choose otherwise: see --json"] if rest else [])
 
 
 def _one_prediction(one: Expected) -> list[str]:
