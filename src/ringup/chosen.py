@@ -10,7 +10,6 @@ from ringup.nccl.network import Prediction
 from ringup.plan.expected import GLOO, Expected
 from ringup.units import printable
 
-
 MOST_KINDS = 8
 """Groups of nodes that choose alike, of which lines are shown."""
 
