@@ -85,17 +85,11 @@ MUST_MATCH = frozenset(
 """Those that must be equal on all ranks: they change the size or order of messages."""
 
 PER_NODE = frozenset(
-    {
-        "NCCL_SOCKET_IFNAME",
-        "NCCL_IB_HCA",
-        "NCCL_OOB_NET_IFNAME",
-        "NCCL_HOSTID",
-        "NCCL_DEBUG_FILE",
-        "NCCL_TOPO_DUMP_FILE",
-        "GLOO_SOCKET_IFNAME",
-        "UCX_NET_DEVICES",
-    }  # fmt: skip
-)
+    (
+        "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_OOB_NET_IFNAME", "NCCL_HOSTID", "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_TOPO_DUMP_FILE", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES",
+    )
+)  # fmt: skip
 """Those that may well differ between nodes."""
 
 OTHERS = frozenset({"GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "GLOO_SOCKET_TCP_NODELAY"})
