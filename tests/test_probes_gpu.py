@@ -180,6 +180,16 @@ def test_a_gpu_whose_device_file_is_not_here_is_hidden_and_not_lost(machine: Gpu
     assert node.gpu_driver.lost == () and len(node.gpus) == 3
 
 
+def test_gpus_that_a_cgroup_hides_are_not_counted(machine: GpuMachine) -> None:
+    machine.forget_gpu(3)
+    machine.forget_gpu(2)
+    path = f"{machine.root}/bin:{os.environ['PATH']}"
+    request = request_of(root=str(machine.root))
+    for env, count in (({}, 2), ({"CUDA_VISIBLE_DEVICES": "0"}, 1)):
+        node = ask(request, parts=("system", "gpu", "software"), env={"PATH": path, **env}, scale=4.0)
+        assert (len(node.gpus), node.gpu_count) == (2, count)
+
+
 def test_what_stands_in_place_of_values_is_kept(machine: GpuMachine) -> None:
     machine.set_gpu(1, clocks__current__sm="[GPU requires reset]", power__limit="[GPU requires reset]")
     gpu = asked(machine).gpus[1]

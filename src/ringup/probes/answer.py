@@ -334,6 +334,10 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
     if "gpus" in values:
         environment = {**values.get("environment", {}), **asked.env}
         values["gpus"] = devices.seen_by_job(values["gpus"], environment)
+        shown = sum(g.is_visible for g in values["gpus"])
+        if shown and "gpu_count" in values:
+            # A scheduler's cgroup hides GPUs whose files are there; one that is lost has its files still.
+            values["gpu_count"] = min(values["gpu_count"], shown)
         amd = devices.amd_count(values["gpus"], environment)
         if amd is not None and "gpu_count" in unknown:
             del unknown["gpu_count"]
