@@ -16,7 +16,7 @@ MARK = "ringup-nccl "
 STEERING = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID")
 """What the bootstrap's choice depends on, besides nccl.conf."""
 # Library path of ld.so: a preloaded one, DT_RPATH of what needs it, LD_LIBRARY_PATH, DT_RUNPATH (ld.so(8)).
-# torch's wheels have DT_RPATH, so LD_LIBRARY_PATH does not reach them.
+# torch's wheels have DT_RPATH (its .ci/manywheel/build_cuda.sh), so LD_LIBRARY_PATH does not reach them.
 ASK_NCCL = r"""
 import ctypes, os, struct, sys
 
