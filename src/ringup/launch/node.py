@@ -133,7 +133,7 @@ class NodeRun:
     look: Message = field(default_factory=dict)
     """What it last answered when asked what its ranks are doing."""
     done_s: dict[int, float] = field(default_factory=dict)
-    """Pid -> when it ended with code 0, on our clock."""
+    """Pid -> when it ended with code 0 unasked, on our clock."""
     output_s: float = 0.0
     """When a rank of it last printed something or started, on our clock; 0 for never."""
     notes: list[str] = field(default_factory=list)
@@ -305,7 +305,7 @@ class NodeRun:
             self.ranks[pid] = RankEnd(rank, integer(message, "local_rank", -1), self.name, pid, code)
         if code != 0:
             self._fail(self._end(message, "rank", code, rank))
-        elif len(self.done_s) < MOST_RANKS:
+        elif not number(message, "told_at") and len(self.done_s) < MOST_RANKS:
             self.done_s[pid] = self._time(message)
 
     def _on_launcher_exit(self, message: Message) -> None:

@@ -17,6 +17,7 @@ from ringup.rules import Finding
 from ringup.units import printable, show_seconds
 
 PROGRESS_S = 1.0
+SAME_MOMENT_S = 0.5
 
 
 def short(end: End) -> str:
@@ -180,11 +181,16 @@ class Story:
 
 
 def _left_before(nodes: Sequence[NodeRun], failed_s: float) -> Iterator[str]:
-    """Ranks that were gone, with code 0, when another failed for the want of one; the last one first."""
+    """
+    Ranks that were gone, with code 0, when another failed for the want of one; the last one first.
+
+    Peers see a process's connections close some milliseconds before its parent sees its end.
+    """
     gone = [(at_s, node.ranks[pid]) for node in nodes for pid, at_s in node.done_s.items()]
     for at_s, rank in sorted(gone, key=lambda one: -one[0])[:8]:
-        if at_s < failed_s:
-            yield f"rank {rank.rank} on {printable(rank.node)}, {show_seconds(failed_s - at_s)} before"
+        if at_s < failed_s + SAME_MOMENT_S:
+            ago = f"{show_seconds(failed_s - at_s)} before" if at_s < failed_s else "at the same moment"
+            yield f"rank {rank.rank} on {printable(rank.node)}, {ago}"
 
 
 def _ranks(nodes: Sequence[NodeRun]) -> list[RankEnd]:
