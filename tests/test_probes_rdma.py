@@ -200,6 +200,16 @@ def test_an_interface_s_errors_and_dropped_connections_are_counted(tmp_path: Pat
     assert found["tcp"] == {"ListenOverflows": 5}
 
 
+def test_of_hundreds_of_interfaces_the_cards_are_counted(tmp_path: Path) -> None:
+    for name in (*(f"gw{k}" for k in range(300)), "veth1", "zen0"):
+        (tmp_path / "sys/class/net" / name / "statistics").mkdir(parents=True)
+        (tmp_path / "sys/class/net" / name / "statistics/rx_errors").write_text("1\n")
+    (tmp_path / "sys/class/net/zen0/device").mkdir()
+    found = ask(request_of(root=str(tmp_path)), parts=("counters",)).counters
+    assert found[0].of == "interface:zen0" and 60 < len(found) < 70
+    assert "interface:veth1" not in {c.of for c in found}
+
+
 @pytest.mark.parametrize("kind", ["ib", "roce", "efa"])
 @pytest.mark.parametrize("text", ["", "\x1b[2J\x00", "9" * 5000, "0x" + "f" * 500, "-1", "²", "é" * 4000])
 def test_whatever_a_driver_writes_into_its_files_the_node_answers(

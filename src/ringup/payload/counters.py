@@ -33,7 +33,7 @@ COUNT_BUS = (
     ("nonfatal_errors", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
     ("correctable_errors", "aer_dev_correctable", "TOTAL_ERR_COR"),
 )
-COUNT_NO_CARD = ("lo", "veth", "docker", "br-", "virbr", "cni", "cali", "flannel", "tap")
+COUNT_NO_CARD = ("lo", "lxc", "veth", "docker", "br-", "virbr", "cni", "cali", "flannel", "tap")
 COUNT_MOST = 64
 
 
@@ -110,7 +110,10 @@ def count_functions(root):
 def count_all(root):
     found = [count_memory(root)]
     base = root + "/sys/class/net"
-    for name in [n for n in count_listed(base) if not n.startswith(COUNT_NO_CARD)][:COUNT_MOST]:
+    names = [name for name in count_listed(base) if not name.startswith(COUNT_NO_CARD)]
+    # Cards first: a host of containers has hundreds of other interfaces.
+    names.sort(key=lambda name: not os.path.exists("%s/%s/device" % (base, name)))
+    for name in names[:COUNT_MOST]:
         if root or count_is_ours(name, "%s/%s" % (base, name)):
             found.append(count_files("interface:" + name, "%s/%s" % (base, name), COUNT_INTERFACE))
     base = root + "/sys/class/infiniband"
