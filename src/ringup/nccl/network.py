@@ -26,7 +26,8 @@ def predict(known: Known, env: Mapping[str, str]) -> Prediction:
     notes = Notes()
     if not known.version_is_known:
         shown = ".".join(map(str, known.version))
-        notes.doubts.append(f"NCCL's version is not known, {shown} is assumed (--nccl VERSION)")
+        how = "" if node.interpreter.path else " (--nccl VERSION)"
+        notes.doubts.append(f"NCCL's version is not known, {shown} is assumed{how}")
     found = _bootstrap(known, environment, notes)
     traps_found = traps.all_traps(environment, node.interfaces, node.rdma_ports, known.version)
     if found is None and "interfaces" not in node.unknown:
