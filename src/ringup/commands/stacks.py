@@ -22,6 +22,7 @@ from ringup import flight
 from ringup.commands import common
 from ringup.errors import LogsError
 from ringup.looks import NodeLook, RankLook, fold
+from ringup.looks.moves import troubles
 from ringup.looks.places import place_of
 from ringup.stacks import JobLook, jobs, look
 from ringup.units import show_seconds
@@ -54,6 +55,13 @@ def job_lines(job: JobLook, full: bool) -> Iterator[str]:
     yield from (f"  {line}" for line in (full_lines(job) if full else fold.lines(job.ranks)))
     if job.unseen:
         yield f"  not seen: ranks {fold.numbers(job.unseen)}, on nodes not asked or ended"
+
+
+def node_lines(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
+    """What is wrong with the nodes themselves, and what NCCL's own service tells."""
+    for node in nodes:
+        yield from (f"{node.node}: {words}" for words in troubles(None, node.state))
+    yield from fold.ras_lines(nodes)
 
 
 def full_lines(job: JobLook) -> Iterator[str]:
@@ -147,6 +155,8 @@ def run(args: argparse.Namespace) -> int:
             if args.flight is not None:
                 flights = {rank.rank: rank.flight for rank in job.ranks if rank.flight}
                 print("\n".join(f"  {line}" for line in differences(flights)))
+        for line in node_lines(nodes):
+            print(line)
     for node in nodes:
         if node.problem:
             common.say(f"{node.node}: could not be looked at: {node.problem}")

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringup.looks import Frame, RankLook
+from ringup import ras
+from ringup.looks import Frame, NodeLook, RankLook
 from ringup.looks.places import Place, child_doing, child_place, doing, place_of
+from ringup.units import printable
+
+MOST_RAS_LINES = 8
 
 
 @dataclass(frozen=True)
@@ -107,3 +111,27 @@ def stack_lines(frames: tuple[Frame, ...]) -> list[str]:
         f"{frame.file}:{frame.line} in {frame.function}{f': {frame.source}' if frame.source else ''}"
         for frame in frames
     ]
+
+
+def ras_behind(nodes: Sequence[NodeLook]) -> set[ras.Behind]:
+    """Whom NCCL itself holds to be behind."""
+    return {
+        behind
+        for node in nodes
+        if node.ras and node.ras.report
+        for behind in ras.read(node.ras.format, node.ras.report).behind
+    }
+
+
+def ras_lines(nodes: Sequence[NodeLook]) -> Iterable[str]:
+    """What NCCL's RAS says, one line each."""
+    for one in sorted(ras_behind(nodes), key=lambda b: (b.communicator, b.rank))[:MOST_RAS_LINES]:
+        process = f" (process {one.pid} on {one.host})" if one.pid else ""
+        who = f"rank {one.rank}" if one.rank >= 0 else "a rank"
+        yield f"NCCL's RAS: {who} of communicator {one.communicator}{process}: {one.what}"
+    for node in nodes:
+        if node.ras and node.ras.problem:
+            yield (
+                f"{printable(node.node, 64)}: NCCL's RAS at {printable(node.ras.address, 60)}: "
+                + printable(node.ras.problem, 200)
+            )

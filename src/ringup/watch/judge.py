@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ringup import ras
 from ringup.flight import compare
 from ringup.looks import NodeLook, RankLook, fold
 from ringup.looks.moves import Move, busiest_child, flowing, identity, moves, troubles
@@ -99,7 +98,7 @@ def judge(
     known = moves(first, second)
     ranks = [_Seen(r, place_of(r.frames), known.get(identity(r))) for node in second for r in node.ranks]
     ranks.sort(key=lambda seen: (seen.look.rank, seen.look.node))
-    lines = (*_flight_lines(second), *_ras_lines(second), *_node_lines(first, second))
+    lines = (*_flight_lines(second), *fold.ras_lines(second), *_node_lines(first, second))
     if not ranks:
         return Verdict("unknown", "no rank is seen on the nodes", lines)
     waiting = [seen for seen in ranks if seen.waits]
@@ -207,7 +206,7 @@ def _all_wait(
         node, name, rate = flows[0]
         words = f"data flows ({show_bytes(rate)}/s on {node} {name})"
         return Verdict("flowing", f"every rank waits in {what}, and {words}", folded, (), what)
-    frozen = {behind.pid for behind in _ras(first) & _ras(second)}
+    frozen = {behind.pid for behind in fold.ras_behind(first) & fold.ras_behind(second)}
     held = [seen for seen in ranks if seen.look.pid in frozen]
     if held:
         # Launched less than the others in both reports, and no more in the second: it did not call.
@@ -261,29 +260,6 @@ def _flight_lines(second: Sequence[NodeLook]) -> Iterable[str]:
     flights = {rank.rank: rank.flight for node in second for rank in node.ranks if rank.flight}
     for difference in compare(flights)[:3]:
         yield f"flight recorder: {difference.text}"
-
-
-def _ras(nodes: Sequence[NodeLook]) -> set[ras.Behind]:
-    """Whom NCCL itself holds to be behind."""
-    return {
-        behind
-        for node in nodes
-        if node.ras and node.ras.report
-        for behind in ras.read(node.ras.format, node.ras.report).behind
-    }
-
-
-def _ras_lines(second: Sequence[NodeLook]) -> Iterable[str]:
-    for one in sorted(_ras(second), key=lambda b: (b.communicator, b.rank))[:MOST_NAMED]:
-        process = f" (process {one.pid} on {one.host})" if one.pid else ""
-        who = f"rank {one.rank}" if one.rank >= 0 else "a rank"
-        yield f"NCCL's RAS: {who} of communicator {one.communicator}{process}: {one.what}"
-    for node in second:
-        if node.ras and node.ras.problem:
-            yield (
-                f"{printable(node.node, 64)}: NCCL's RAS at {printable(node.ras.address, 60)}: "
-                + printable(node.ras.problem, 200)
-            )
 
 
 def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterable[str]:
