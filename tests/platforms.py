@@ -56,8 +56,8 @@ class Tree:
         self.root, self.machine = root, machine
         self.place: dict[str, str] = {}
         """PCI address -> its folder below sys/devices."""
-        self.write("sys/class/net/README", "")
-        self.write("sys/bus/pci/README", "")
+        for folder in ("sys/class/net", "sys/bus/pci/devices"):
+            (root / folder).mkdir(parents=True)
         for line in machine["pci"]:
             self.pci(line)
         for device in machine.get("rdma", []):

@@ -46,7 +46,7 @@ def _doubts_of_live_tree(known: Known, environment: Mapping[str, str], shown: in
     """What makes the tree that sysfs shows less than NCCL's own."""
     node, doubts = known.node, []
     doubts += [
-        f"{name}={environment[name]} is read instead of the tree that sysfs shows (`ringup predict --topo FILE` takes it)"
+        f"{name}={environment[name]} is read instead of the tree in sysfs (see `ringup predict --topo`)"
         for name in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
         if environment.get(name)
     ]
