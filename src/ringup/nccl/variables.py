@@ -87,7 +87,8 @@ MUST_MATCH = frozenset(
 PER_NODE = frozenset(
     (
         "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_OOB_NET_IFNAME", "NCCL_HOSTID", "NCCL_DEBUG",
-        "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_TOPO_DUMP_FILE", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES",
+        "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_TOPO_DUMP_FILE", "GLOO_SOCKET_IFNAME",
+        "UCX_NET_DEVICES",
     )
 )  # fmt: skip
 """Those that may well differ between nodes."""
