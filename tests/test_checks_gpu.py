@@ -16,6 +16,7 @@ from ringup.facts import (
     GpuDriver,
     GpuLink,
     GpuProcess,
+    Job,
     KernelEvent,
     NvLink,
     PciDevice,
@@ -25,6 +26,7 @@ from ringup.facts import (
 from ringup.nccl import pci
 from ringup.rules import CHECKS, Finding, Skipped, run_checks
 from tests import clusters as c
+from tests.rule_cases import FIRES
 from tests.rule_cases_gpu import ALONE, BUSES, DRIVER, all_of, cluster, event, gpus, machine, tree
 from tests.rule_cases_gpu import pci as pci_with
 
@@ -58,6 +60,12 @@ def test_a_gpu_that_the_job_does_not_see_is_not_judged() -> None:
         "power_limit_w": 100.0, "remap_failed": True, "fabric_state": "In Progress", "is_visible": False,
     }  # fmt: skip
     assert told(cluster(**gpus(2, **broken), **event(79, bus=BUSES[2]))()) == []
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_job_on_processors_alone_is_not_judged_by_its_gpus(name: str) -> None:
+    on_processors = replace(FIRES[name](), job=Job(backend="gloo"))
+    assert run_checks(on_processors, {name: CHECKS[name]}) == ([], [])
 
 
 def test_a_lost_gpu_is_named_with_its_xid_and_not_counted_again() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ringup import problems
 from ringup.checks.software import usual
 from ringup.facts import Cluster, Gpu, KernelEvent, Node
 from ringup.reachability import few
-from ringup.rules import Finding, Fix, Severity, check
+from ringup.rules import Finding, Fix, Severity, Skipped, check
 from ringup.units import printable, show_bytes
+
+Rule = Callable[[Cluster], Iterator[Finding | Skipped]]
 
 MIB = 1024**2
 HELD_BYTES = 500 * MIB
@@ -33,6 +36,17 @@ PEER_WORDS = {
     "U": "unknown",
 }
 """The legend of `nvidia-smi topo -p2p`."""
+
+
+def for_gpus(rule: Rule) -> Rule:
+    """A rule that has nothing to say of a job on processors alone, which broken GPUs do not stop."""
+
+    @functools.wraps(rule)
+    def judged(cluster: Cluster) -> Iterator[Finding | Skipped]:
+        if cluster.job.backend != "gloo":
+            yield from rule(cluster)
+
+    return judged
 
 
 def seen(node: Node) -> tuple[Gpu, ...]:
@@ -72,6 +86,7 @@ def without_driver(node: Node) -> list[str]:
 
 
 @check(problems.GPU_MISSING, reads=("gpu_driver", "pci"), uses=("gpus", "kernel_events", "gpu_count"))
+@for_gpus
 def gpu_missing(cluster: Cluster) -> Iterator[Finding]:
     """Only what is proved: a GPU hidden by a container or a scheduler is not missing."""
     elsewhere = any(known(n, "gpu_count") and n.gpu_count for n in cluster.nodes)
@@ -115,6 +130,7 @@ def last_xid(node: Node, bus: str) -> str:
 
 
 @check("gpu-held-by-other-process", reads=("gpus", "gpu_processes"), uses=("leftovers",), severity="warning")
+@for_gpus
 def gpu_held_by_other_process(cluster: Cluster) -> Iterator[Finding]:
     """
     GPU memory is in use before the job starts.
@@ -156,6 +172,7 @@ def gpu_held_by_other_process(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("gpu-throttled", reads=("gpus",), severity="warning")
+@for_gpus
 def gpu_throttled(cluster: Cluster) -> Iterator[Finding]:
     """
     A GPU slows its clocks down because of heat or power.
@@ -184,6 +201,7 @@ def gpu_throttled(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("nvidia-smi-hangs", reads=("gpu_driver",))
+@for_gpus
 def nvidia_smi_hangs(cluster: Cluster) -> Iterator[Finding]:
     """
     nvidia-smi gives no answer.
@@ -214,6 +232,7 @@ def nvidia_smi_hangs(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("mig-or-compute-mode", reads=("gpus",), uses=("environment",))
+@for_gpus
 def mig_or_compute_mode(cluster: Cluster) -> Iterator[Finding]:
     """
     A GPU is cut into MIG slices, or set to refuse programs.
@@ -253,6 +272,7 @@ def kinds(node: Node) -> str:
 
 
 @check("gpus-not-alike", reads=("gpus",), severity="warning")
+@for_gpus
 def gpus_not_alike(cluster: Cluster) -> Iterator[Finding]:
     """
     The nodes' GPUs are of different models or have different power limits.
@@ -298,6 +318,7 @@ def usual_power(cluster: Cluster) -> dict[str, float]:
 
 
 @check("p2p-not-supported", reads=("gpu_links",), uses=("gpus",), severity="warning")
+@for_gpus
 def p2p_not_supported(cluster: Cluster) -> Iterator[Finding]:
     """
     GPUs of one node cannot read each other's memory.

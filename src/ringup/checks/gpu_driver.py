@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.checks.gpu import known, on, seen
+from ringup.checks.gpu import for_gpus, known, on, seen
 from ringup.checks.software import usual
 from ringup.facts import Cluster, Node
 from ringup.rules import Finding, Fix, check
@@ -33,10 +33,9 @@ def branch(release: str) -> int:
 @check(
     problems.DRIVER_TOO_OLD_FOR_CUDA, reads=("gpu_driver", "interpreter"), uses=("environment", "gpu_count")
 )
+@for_gpus
 def driver_too_old_for_cuda(cluster: Cluster) -> Iterator[Finding]:
     """A compatibility library on LD_LIBRARY_PATH can make it work all the same: then it only warns."""
-    if cluster.job.backend == "gloo":
-        return
     for node in cluster.nodes:
         cuda = branch(node.interpreter.cuda)
         least = LEAST_DRIVER.get(cuda, 0)
@@ -67,6 +66,7 @@ def release_of(node: Node) -> str:
 
 
 @check("driver-versions-differ", reads=("gpu_driver",), uses=("gpus",), severity="warning")
+@for_gpus
 def driver_versions_differ(cluster: Cluster) -> Iterator[Finding]:
     """
     The nodes have different releases of the GPU driver.
@@ -114,6 +114,7 @@ def kinds_with(cluster: Cluster, firmware: str) -> set[str]:
 
 
 @check(problems.DRIVER_LIBRARY_MISMATCH, reads=("gpu_driver",))
+@for_gpus
 def driver_library_mismatch(cluster: Cluster) -> Iterator[Finding]:
     """In nvidia-smi's own words (NVML error 18)."""
     for node in cluster.nodes:

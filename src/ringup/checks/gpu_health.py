@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ringup import problems
-from ringup.checks.gpu import has_memory_fault, known, named, of_gpu, on, seen
+from ringup.checks.gpu import for_gpus, has_memory_fault, known, named, of_gpu, on, seen
 from ringup.facts import Cluster, Gpu, KernelEvent, Node
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, Skipped, check
@@ -40,6 +40,7 @@ def not_told(cluster: Cluster, *fields: str) -> Iterator[Skipped]:
 
 
 @check(problems.ECC_UNCORRECTABLE, reads=("gpus",), uses=("gpu_driver",))
+@for_gpus
 def ecc_uncorrectable(cluster: Cluster) -> Iterator[Finding]:
     """Where the driver says that the GPU may be used on, it is no reason to stop."""
     for node in cluster.nodes:
@@ -70,6 +71,7 @@ def needs_action(gpu: Gpu) -> bool:
 
 
 @check("row-remap-pending", reads=("gpus",), uses=("gpu_driver",))
+@for_gpus
 def row_remap_pending(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     A GPU could not replace bad memory rows, or waits for a reset to do so.
@@ -97,6 +99,7 @@ def row_remap_pending(cluster: Cluster) -> Iterator[Finding | Skipped]:
 
 
 @check("retired-pages-full", reads=("gpus",))
+@for_gpus
 def retired_pages_full(cluster: Cluster) -> Iterator[Finding]:
     """
     A GPU (V100 and older) has retired nearly all the memory pages it can, or waits for a reboot to.
@@ -127,6 +130,7 @@ def retired_pages_full(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("recovery-action-needed", reads=("gpus",), uses=("gpu_driver",))
+@for_gpus
 def recovery_action_needed(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     The driver says that a GPU must be reset, drained or its node rebooted before it is used again.
@@ -169,6 +173,7 @@ def hidden(node: Node, bus: str) -> bool:
 
 
 @check(problems.XID_IN_KERNEL_LOG, reads=("kernel_events",), uses=("gpus", "gpu_driver"))
+@for_gpus
 def xid_in_kernel_log(cluster: Cluster) -> Iterator[Finding]:
     """Those a program may cause itself are left out; old ones, and GPUs the driver calls well, only warn."""
     for node in cluster.nodes:
@@ -200,6 +205,7 @@ def logged(node: Node, where: str, event: KernelEvent, severity: Severity) -> Fi
 
 
 @check("sxid-in-kernel-log", reads=("kernel_events",))
+@for_gpus
 def sxid_in_kernel_log(cluster: Cluster) -> Iterator[Finding]:
     """
     An NVSwitch reported a fault.
@@ -235,6 +241,7 @@ def most_active(cluster: Cluster) -> dict[str, int]:
 
 
 @check("nvlink-inactive", reads=("gpus",), severity="warning")
+@for_gpus
 def nvlink_inactive(cluster: Cluster) -> Iterator[Finding]:
     """
     A GPU has fewer active NVLinks than others of its kind.
@@ -265,6 +272,7 @@ def link_errors(gpu: Gpu) -> int:
 
 
 @check("nvlink-errors", reads=("gpus",), severity="warning")
+@for_gpus
 def nvlink_errors(cluster: Cluster) -> Iterator[Finding]:
     """
     The NVLinks of a GPU have had errors since its driver was loaded, far more than others of its kind.
@@ -296,6 +304,7 @@ def nvlink_errors(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check(problems.FABRIC_MANAGER_NOT_RUNNING, reads=("gpus",), uses=("gpu_driver", "pci"))
+@for_gpus
 def fabric_manager_not_running(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """The GPUs' own state of the fabric where the driver tells it; else the process, where NVSwitches are."""
     for node in cluster.nodes:

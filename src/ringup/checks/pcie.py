@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from ringup import problems
-from ringup.checks.gpu import known, on
+from ringup.checks.gpu import for_gpus, known, on
 from ringup.facts import Cluster, Node, PciDevice
 from ringup.nccl import pci
 from ringup.reachability import few
@@ -57,6 +57,7 @@ def widest_links(cluster: Cluster) -> dict[tuple[str, int, int], int]:
 
 
 @check("pcie-link-degraded", reads=("pci",), uses=("gpus", "virtual_machine"), severity="warning")
+@for_gpus
 def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
     """
     A GPU's, network card's or switch's PCI Express link runs narrower or slower than both of its ends can.
@@ -115,6 +116,7 @@ def best_link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[int, 
 
 
 @check(problems.PCIE_ERRORS, reads=("pci", "uptime_s"), uses=("gpu_driver", "rises"))
+@for_gpus
 def pcie_errors(cluster: Cluster) -> Iterator[Finding]:
     """Errors that rise while the check looks; of those since boot only what is uncorrectable or frequent."""
     for node in cluster.nodes:
@@ -160,6 +162,7 @@ def bus_errors(node: Node, device: PciDevice) -> tuple[str, Severity] | None:
 
 
 @check("gpu-nic-far-apart", reads=("gpus", "pci", "rdma_ports"), severity="warning")
+@for_gpus
 def gpu_nic_far_apart(cluster: Cluster) -> Iterator[Finding]:
     """
     A GPU's nearest RDMA device is beyond a processor, where on a peer node one sits beside it.
@@ -214,6 +217,7 @@ def nearest_cards(node: Node) -> dict[int, tuple[pci.Distance, str]]:
     reads=("gpu_driver", "rdma_ports", "kernel"),
     uses=("gpus", "pci"),
 )
+@for_gpus
 def gpudirect_module_missing(cluster: Cluster) -> Iterator[Finding]:
     """DMA-BUF does as well: the open kernel module on Linux 5.12.  GeForce boards have neither."""
     for node in cluster.nodes:
@@ -244,6 +248,7 @@ def peers_of_interest(node: Node) -> list[PciDevice]:
     reads=("pci",),
     uses=("virtual_machine", "boot_options", "rdma_ports", "gpu_links"),
 )
+@for_gpus
 def acs_enabled(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     Told by the register where root asks, else by IOMMU groups: the kernel puts devices below one switch into
@@ -306,6 +311,7 @@ def below_one_switch(devices: list[PciDevice]) -> list[tuple[PciDevice, PciDevic
     uses=("virtual_machine", "boot_options", "rdma_ports", "gpu_links"),
     severity="warning",
 )
+@for_gpus
 def iommu_translating(cluster: Cluster) -> Iterator[Finding]:
     """
     The IOMMU translates what GPUs and network cards send, on a machine that is not virtual.
