@@ -235,6 +235,21 @@ def test_the_same_small_mtu_everywhere_is_slow_on_a_fast_link_and_no_matter_on_a
     assert serious(replace(base, nodes=slower)) == []
 
 
+def test_iwarp_has_no_packets_of_4096_bytes_to_miss() -> None:
+    base = r.low_mtu(1500, 1500)()
+    iwarp = tuple(
+        replace(
+            n,
+            rdma_ports=tuple(
+                replace(p, driver="irdma", gids=tuple(replace(g, kind="") for g in p.gids))
+                for p in n.rdma_ports
+            ),
+        )
+        for n in base.nodes
+    )
+    assert run_checks(replace(base, nodes=iwarp))[0] == []
+
+
 def test_an_mtu_that_differs_under_roce_is_said_once_and_louder() -> None:
     cluster = r.low_mtu(9000, 1500)()
     assert serious(cluster) == [("rdma-mtu-low", "warning")] and "mtu-differs" not in noted(cluster)

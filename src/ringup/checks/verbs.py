@@ -73,8 +73,12 @@ class View:
         return [p for p in self.allowed(node) if p.state == "ACTIVE"]
 
     def roce(self, node: Node) -> list[RdmaPort]:
-        """The main ports that are RoCE."""
-        return [p for p in self.main[node.name] if p.link_layer == "Ethernet"]
+        """The main ports that are RoCE; iWARP's (irdma, erdma) have GIDs of no kind, and other needs."""
+        return [
+            p
+            for p in self.main[node.name]
+            if p.link_layer == "Ethernet" and (not p.gids or any("RoCE" in g.kind for g in p.gids))
+        ]
 
     def is_peers_main(self, node: Node, name: str) -> bool:
         """Whether another node uses the port of that name."""
