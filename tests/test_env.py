@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ringup import bundle, cli
-from ringup.facts import Cluster, Gid, RdmaPort, Verbs
+from ringup.facts import Cluster, Gid, RdmaPort
 from ringup.nccl.rdma import hca_value, wanted
 from ringup.plan import network
 from ringup.plan.kept import kept
@@ -252,27 +252,3 @@ def test_run_and_check_set_what_env_prints() -> None:
 def test_on_one_machine_no_device_is_named() -> None:
     one = replace(cluster(ib("mlx5_0"), roce("mlx5_1", 25.0)), is_local=True)
     assert env_of(one) == {} and env_of(one.only(one.nodes[:1])) == {}
-
-
-def with_cable(made: Cluster) -> Cluster:
-    """Beside the card the end of a container's cable, which has a link-local address only."""
-    for node in made.nodes:
-        cable = c.interface("veth1a2b", "fe80::9/64", index=9, kind="veth")
-        made = c.changed(made, node.name, interfaces=(*node.interfaces, cable))
-    return made
-
-
-def test_what_sockets_would_also_take_is_pinned_only_where_sockets_carry_the_data() -> None:
-    over_sockets = with_cable(cluster())
-    assert env_of(over_sockets) == {"NCCL_SOCKET_IFNAME": "=enp99s0"}
-    assert env_of(with_cable(cluster(ib("mlx5_0")))) == {}
-    assert env_of(with_cable(cluster(replace(ib("mlx5_0"), state="DOWN")))) == env_of(over_sockets)
-    assert env_of(with_cable(cluster(ib("mlx5_0"), env={"NCCL_IB_DISABLE": "1"}))) == env_of(over_sockets)
-
-
-def test_without_libibverbs_sockets_carry_the_data() -> None:
-    made = with_cable(cluster(ib("mlx5_0")))
-    lacks = Verbs(error="libibverbs.so.1: cannot open shared object file")
-    for name in ("node0", "node1"):
-        made = c.changed(made, name, verbs=lacks)
-    assert env_of(made) == {"NCCL_SOCKET_IFNAME": "=enp99s0"}
