@@ -155,6 +155,7 @@ def run_file(text: str, folder: Path, **env: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["slurm", "pbs", "lsf"])
 def test_words_and_variables_reach_the_launcher_as_they_were_given(
     capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path, kind: str
@@ -214,6 +215,7 @@ def test_a_job_of_another_size_is_refused_where_the_launcher_counts(
     assert "written for" not in written(capsys, "slurm", *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["python", "jax"])
 def test_a_rank_each_is_started_where_no_launcher_does(
     capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path, launcher: str
@@ -230,6 +232,7 @@ def test_a_rank_each_is_started_where_no_launcher_does(
     assert len({call["env"]["MASTER_ADDR"] for call in calls}) == 1
 
 
+@pytest.mark.slow
 def test_the_first_node_that_fails_ends_a_pbs_job(
     capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path
 ) -> None:

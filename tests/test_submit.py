@@ -104,6 +104,7 @@ def test_a_dry_run_shows_the_file_and_submits_nothing(
     assert not (tmp_path / "logs").exists()
 
 
+@pytest.mark.slow
 def test_output_is_shown_and_the_end_is_the_jobs(
     played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,6 +121,7 @@ def test_output_is_shown_and_the_end_is_the_jobs(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "outcome"), [(0, "ok"), (3, "launcher-error")])
 def test_without_a_record_of_the_run_slurms_word_counts(
     played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, outcome: str
