@@ -192,6 +192,40 @@ def test_what_is_preloaded_or_on_the_library_path_is_asked_before_the_wheel(tmp_
     assert answer_of(wheel, {**env, "LD_PRELOAD": f"{other}/libnccl.so.2"}).nccl_answer.version == "2.21.4"
 
 
+def plugin(place: Path, name: str, body: str = "") -> str:
+    """A network plugin that runs `body` when it is loaded; its path."""
+    place.mkdir(exist_ok=True)
+    source = place / "plugin.c"
+    source.write_text(f"#include <unistd.h>\n__attribute__((constructor)) void begin(void) {{ {body} }}\n")
+    subprocess.run([str(CC), "-shared", "-fPIC", "-o", str(place / name), str(source)], check=True)
+    return str(place / name)
+
+
+@needs_cc
+@pytest.mark.slow
+def test_the_network_plugin_is_the_one_the_loader_finds(tmp_path: Path) -> None:
+    site, place = fake(tmp_path / "site", "return 0;"), tmp_path / "plugins"
+    usual, named = plugin(place, "libnccl-net.so"), plugin(place, "libnccl-net-ofi.so")
+    env = {"LD_LIBRARY_PATH": str(place)}
+    assert answer_of(site).nccl_answer.net_plugin == ""
+    assert answer_of(site, env).nccl_answer.net_plugin == usual
+    assert answer_of(site, env, nccl_env={"NCCL_NET_PLUGIN": "ofi"}).nccl_answer.net_plugin == named
+    assert answer_of(site, env, nccl_env={"NCCL_NET_PLUGIN": "none"}).nccl_answer.net_plugin == ""
+
+
+@needs_cc
+@pytest.mark.slow
+@pytest.mark.parametrize("body", ["_exit(1);", "for (;;) pause();"])
+def test_a_plugin_that_dies_or_hangs_when_loaded_costs_no_more_than_its_own_name(
+    tmp_path: Path, body: str
+) -> None:
+    site = fake(tmp_path / "site", USING + "return 0;")
+    plugin(tmp_path / "plugins", "libnccl-net.so", body)
+    env = {"LD_LIBRARY_PATH": str(tmp_path / "plugins"), "NCCL_SOCKET_IFNAME": "x0"}
+    told = answer_of(site, env).nccl_answer
+    assert (told.interface, told.net_plugin) == ("x0", None)
+
+
 @needs_cc
 @pytest.mark.slow
 @pytest.mark.parametrize(

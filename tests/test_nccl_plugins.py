@@ -59,3 +59,11 @@ def test_a_plugin_that_loads_makes_the_prediction_low_and_one_that_is_not_there_
     assert made.confidence == "low" and any(HPCX in m for m in made.missing)
     made = network.predict(Known(node(), (2, 28, 9)), {"NCCL_NET_PLUGIN": "ofi"})
     assert made.confidence == "high" and any("no such plugin is found" in b for b in made.because)
+
+
+def test_what_the_loader_finds_on_the_node_counts_for_more_than_files_beside_its_path() -> None:
+    found = replace(node(OFI), nccl_answer=NcclAnswer("/l", "", "2.28.9", net_plugin=HPCX))
+    assert plugins.loads(found, {}) == HPCX
+    none = replace(node(HPCX), nccl_answer=NcclAnswer("/l", "", "2.28.9", net_plugin=""))
+    assert plugins.loads(none, {}) == ""
+    assert plugins.loads(none, {"NCCL_NET_PLUGIN": HPCX}) == HPCX, "it was not asked that"

@@ -30,5 +30,7 @@ class NcclAnswer:
     """NCCL_* of the environment it was asked in, without what nccl.conf adds."""
     plugins: tuple[str, ...] = ()
     """Its lines about network and other plugins."""
+    net_plugin: str | None = None
+    """Path of the network plugin that the loader finds for it, "" for none; None where that was not told."""
     errors: tuple[str, ...] = ()
     """Its warnings, without who said them."""

@@ -36,7 +36,11 @@ def loads(node: Node, environment: Mapping[str, str]) -> str | None:
     names = wanted(environment)
     if not names:
         return ""
-    said = " ".join(node.nccl_answer.plugins)
+    told = node.nccl_answer
+    as_asked = environment.get("NCCL_NET_PLUGIN", "") == told.asked_with.get("NCCL_NET_PLUGIN", "")
+    if told.net_plugin is not None and as_asked and "nccl_answer" not in node.unknown:
+        return told.net_plugin
+    said = " ".join(told.plugins)
     if _NONE.search(said) and any(n in said for n in names):
         return ""
     if "nccl_plugins" in node.unknown or not node.interpreter.path:

@@ -59,6 +59,7 @@ def parse_nccl_answer(
         address=using[2].partition("%")[0] if using else "",
         environment={m[1]: m[2] for line in said if (m := _SET.search(line))},
         asked_with={k: v for k, v in (asked_with or {}).items() if v},
+        net_plugin=told.get("plugin"),
         plugins=tuple(m[1] for line in said if (m := _PLUGIN.search(line)))[:8],
         errors=tuple(dict.fromkeys(m[1] for line in said if (m := _WARNED.search(line))))[:8],
     )

@@ -13,12 +13,12 @@ ASK_S = 8.0
 MOST_LINES = 60
 LINE_LENGTH = 400
 MARK = "ringup-nccl "
-STEERING = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID")
-"""What the bootstrap's choice depends on, besides nccl.conf."""
+STEERING = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID", "NCCL_NET_PLUGIN")
+"""What the answer depends on, besides nccl.conf."""
 # Library path of ld.so: a preloaded one, DT_RPATH of what needs it, LD_LIBRARY_PATH, DT_RUNPATH (ld.so(8)).
 # torch's wheels have DT_RPATH (its .ci/manywheel/build_cuda.sh), so LD_LIBRARY_PATH does not reach them.
 ASK_NCCL = r"""
-import ctypes, os, struct, sys
+import ctypes, os, signal, struct, sys
 
 MARK = "ringup-nccl "
 
@@ -77,19 +77,44 @@ def library(torch):
     return ("libnccl.so.2", "") if os.path.exists(user) else ("", "no libnccl beside this interpreter")
 
 
+def mapped(name):
+    # paths of libraries of that name in this process
+    with open("/proc/self/maps") as file:
+        return [line.split()[-1] for line in file if name in line]
+
+
+def plugin():
+    # which network plugin the loader finds; in a child, for what it runs when loaded is not ours
+    named = os.environ.get("NCCL_NET_PLUGIN", "")
+    names = [n for w in named.split(",") if w for n in (w, "libnccl-net-%s.so" % w)] or ["libnccl-net.so"]
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    signal.alarm(2)
+    for name in names if named.lower() != "none" else []:
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        print(MARK + "plugin " + (mapped("/" + os.path.basename(name)) or [name])[0], flush=True)
+        os._exit(0)
+    print(MARK + "plugin ", flush=True)
+    os._exit(0)
+
+
 def ask(torch):
     path, missing = library(torch)
     print(MARK + "missing " + missing if missing else MARK + "library " + path, flush=True)
     if missing:
         return
+    plugin()
     libc = ctypes.CDLL(None)
     # Lines at once: a library that hangs or dies has said what it could.
     libc.setlinebuf(ctypes.c_void_p.in_dll(libc, "stdout"))
     nccl, number = ctypes.CDLL(path), ctypes.c_int()
     # A bare name was looked up in the loader's own cache.
-    with open("/proc/self/maps") as file:
-        loaded = [line.split()[-1] for line in file if "/libnccl.so" in line]
-    print(MARK + "library " + (loaded or [path])[0], flush=True)
+    print(MARK + "library " + (mapped("/libnccl.so") or [path])[0], flush=True)
     nccl.ncclGetVersion(ctypes.byref(number))
     print(MARK + "version %d" % number.value, flush=True)
     print(MARK + "result %d" % nccl.ncclGetUniqueId(ctypes.create_string_buffer(128)), flush=True)
