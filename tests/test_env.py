@@ -16,6 +16,7 @@ from ringup.plan import network
 from ringup.plan.kept import kept
 from ringup.plan.least import least
 from tests import clusters as c
+from tests import rule_cases_rdma as r
 
 NEW, OLD = "2.28.9", "2.20.5"
 
@@ -252,3 +253,9 @@ def test_run_and_check_set_what_env_prints() -> None:
 def test_on_one_machine_no_device_is_named() -> None:
     one = replace(cluster(ib("mlx5_0"), roce("mlx5_1", 25.0)), is_local=True)
     assert env_of(one) == {} and env_of(one.only(one.nodes[:1])) == {}
+
+
+def test_a_port_that_lost_its_rate_on_one_node_is_left_out_nowhere() -> None:
+    for rate in (100.0, 50.0):
+        cluster = r.with_port(r.two_ib, rate_gbit_s=rate)()
+        assert not [v for v in least(cluster).env if v.name == "NCCL_IB_HCA"]

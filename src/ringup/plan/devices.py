@@ -6,6 +6,8 @@ Nothing is set that NCCL chooses well by itself, nor on one machine alone, where
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ringup.facts import Cluster, Job, Node
 from ringup.nccl import choice, gids, rdma
 from ringup.plan import EnvVar
@@ -26,18 +28,22 @@ def user_value(job: Job, node: Node, name: str) -> str:
 def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     """NCCL_IB_HCA where NCCL would also take ports of another network."""
     reasons: dict[str, tuple[str, str]] = {}
+    known = [n for n in cluster.nodes if "rdma_ports" not in n.unknown]
+    users = Counter(p.name for n in known for p in rdma.wanted(rdma.taken(n, cluster.job.env)))
     for node in cluster.nodes:
         if "rdma_ports" in node.unknown:
             notes.append(f"the RDMA devices of {node.name} are not known: {node.unknown['rdma_ports']}")
             continue
         taken = rdma.taken(node, cluster.job.env)
         chosen = rdma.wanted(taken)
-        left = [p for p in taken if p not in chosen]
+        # A port that other nodes use at its full rate has lost it here: without it, node and peers would
+        # have different numbers of devices.
+        left = [p for p in taken if p not in chosen and not users[p.name]]
         own = user_value(cluster.job, node, "NCCL_IB_HCA")
         if left and not own:
             out = ", ".join(f"{rdma.shown(p)} {p.rate_gbit_s:g} Gbit/s" for p in left)
             why = f"NCCL would also take {out}, which is not of the network of {chosen[0].name}"
-            reasons[node.name] = rdma.hca_value(chosen, node.rdma_ports), why
+            reasons[node.name] = rdma.hca_value([p for p in taken if p not in left], node.rdma_ports), why
         elif left:
             notes.append(f"NCCL_IB_HCA={own} on {node.name} is yours and stays, it also takes {left[0].name}")
     return _everywhere_or_each("NCCL_IB_HCA", cluster, reasons)
