@@ -97,8 +97,19 @@ def test_a_platforms_presets_are_recognised_as_a_set_and_judged_one_by_one() -> 
     made = on_eth0(cluster(roce("mlx5_0"), nccl=OLD, env=PLATFORM))
     assert "8 of the 8 variables that Scnet presets" in presets(made)[0]
     found = verdicts(made)
-    assert found["NCCL_IB_GID_INDEX"] == "changes" and "right: before 2.21" in told(made, "NCCL_IB_GID_INDEX")
+    assert found["NCCL_IB_GID_INDEX"] == "right" and "before 2.21" in told(made, "NCCL_IB_GID_INDEX")
     assert all(k.because for k in kept(made))
+
+
+def test_where_one_of_them_stops_the_job_the_others_are_judged_as_if_it_were_gone() -> None:
+    # Interfaces are called enp99s0 there, devices bnxt_re0: neither name matches.
+    found = verdicts(cluster(roce("bnxt_re0"), env=PLATFORM))
+    assert found["NCCL_SOCKET_IFNAME"] == found["NCCL_IB_HCA"] == "harmful"
+
+
+def test_nodes_that_choose_alike_are_told_once() -> None:
+    names = [k.name for k in kept(on_eth0(cluster(env=PLATFORM)))]
+    assert sorted(names) == sorted(PLATFORM)
 
 
 def test_a_few_of_them_are_anybodys() -> None:

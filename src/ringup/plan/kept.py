@@ -146,10 +146,20 @@ def judged(node: Node, env: Mapping[str, str], interface: str = "") -> Iterator[
     bare = dataclasses.replace(node, environment={}, nccl_conf={})
     version = choice.version_of(node.interpreter.nccl)
     known = Known(bare, version, bool(node.interpreter.nccl))
+    working = _working(known, environment)
     for name, value in sorted(environment.items()):
         if name.startswith(PREFIXES):
-            verdict, because = judge(name, known, environment, interface)
+            verdict, because = judge(name, known, {**working, name: value}, interface)
             yield Kept(name, value, verdict, because + _overruled(name, value, node, env))
+
+
+def _working(known: Known, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what makes the bootstrap fail: under a failure nothing else does anything."""
+    left = dict(environment)
+    for name in ("NCCL_COMM_ID", "NCCL_SOCKET_FAMILY", "NCCL_SOCKET_IFNAME"):
+        if name in left and network.predict(known, left).bootstrap is None:
+            del left[name]
+    return left
 
 
 def _overruled(name: str, value: str, node: Node, env: Mapping[str, str]) -> str:
@@ -249,6 +259,10 @@ def _steering(name: str, known: Known, environment: Mapping[str, str], interface
     without = network.predict(known, {k: v for k, v in environment.items() if k != name})
     told = _traps_of(name, known, environment)
     if _choice(with_it) == _choice(without):
+        if name == "NCCL_IB_DISABLE" and not rdma.is_disabled(environment):
+            return "no-op", f"{environment[name]} is the default: RDMA is used where there is any"
+        if name.startswith("NCCL_IB_") and without.network == "Socket":
+            return "no-op", told or "no RDMA port is used here"
         same = (
             f"NCCL chooses the same without it: {_shown(without)}"
             if without.network
@@ -284,7 +298,9 @@ def _choice(made: Prediction) -> tuple[object, ...]:
 
 def _shown(made: Prediction) -> str:
     boot = f"bootstrap on {made.bootstrap.interface}, " if made.bootstrap else ""
-    return f"{boot}network {made.network or 'none'} {' '.join(made.interfaces)}".strip()
+    # A socket's address is each node's own: without it nodes that choose alike are told once.
+    names = [i.partition(":")[0] if made.network == "Socket" else i for i in made.interfaces]
+    return f"{boot}network {made.network or 'none'} {' '.join(names)}".strip()
 
 
 def _traps_of(name: str, known: Known, environment: Mapping[str, str]) -> str:
@@ -315,7 +331,7 @@ def _gid_index(known: Known, environment: Mapping[str, str]) -> tuple[Verdict, s
     if not wrong:
         if known.version >= gids.CHOOSES:
             return "no-op", "NCCL takes the same entry without it (from 2.21 on it looks for it)"
-        return "changes", "right: before 2.21 NCCL takes index 0 without it"
+        return "right", "before 2.21 NCCL takes index 0 without it, a link-local entry of RoCE v1"
     bad = [o for o in wrong if o.gid is None or "v2" not in o.gid.kind]
     shown = "; ".join(
         f"{o.because}, NCCL alone takes {b.index}" for o, b in zip(own, best, strict=True) if o in wrong
