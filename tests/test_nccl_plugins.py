@@ -67,3 +67,8 @@ def test_what_the_loader_finds_on_the_node_counts_for_more_than_files_beside_its
     none = replace(node(HPCX), nccl_answer=NcclAnswer("/l", "", "2.28.9", net_plugin=""))
     assert plugins.loads(none, {}) == ""
     assert plugins.loads(none, {"NCCL_NET_PLUGIN": HPCX}) == HPCX, "it was not asked that"
+
+
+def test_a_plugin_changes_nothing_where_one_of_nccls_own_networks_is_asked_for() -> None:
+    made = network.predict(Known(node(HPCX), (2, 28, 9)), {"NCCL_NET": "Socket"})
+    assert made.network == "Socket" and made.confidence == "high"

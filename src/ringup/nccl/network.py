@@ -158,6 +158,8 @@ def _plugin(known: Known, environment: Mapping[str, str], notes: Notes) -> str |
     """The network plugin NCCL loads first; "" for none, None where that is not known."""
     named = environment.get("NCCL_NET_PLUGIN", "")
     found = plugins.loads(known.node, environment)
+    if environment.get("NCCL_NET", "").lower() in ("ib", "socket"):
+        return found  # only a network of that very name is used
     if found:
         notes.missing.append(f"what the network plugin {found} finds: if it finds devices, it goes first")
     elif found is None and named:
