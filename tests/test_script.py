@@ -318,3 +318,42 @@ def test_a_quoted_word_is_that_word_on_one_line(word: str) -> None:
         ["bash", "-c", f"printf %s {text}"], capture_output=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
     )
     assert said.stdout == word.encode("utf-8", "surrogateescape")
+
+
+def test_the_users_own_network_and_port_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    options = [
+        "--nodes",
+        "2",
+        "--nproc",
+        "8",
+        "--env",
+        "GLOO_SOCKET_IFNAME=ib1",
+        "--env",
+        "MASTER_PORT=23456",
+    ]
+    text = written(capsys, "slurm", *options)
+    assert {"export GLOO_SOCKET_IFNAME=ib1", "export INTERFACE=ib1", "export MASTER_PORT=23456"} <= set(
+        text.splitlines()
+    )
+    pod = written(capsys, "k8s-job", *options)
+    assert "- name: GLOO_SOCKET_IFNAME\n          value: ib1\n" in pod
+
+
+def test_an_address_for_a_job_whose_nodes_nobody_knows_is_refused() -> None:
+    with pytest.raises(UsageError, match="the job finds that address"):
+        options = ["--nodes", "2", "--nproc", "8", "--env", "MASTER_ADDR=10.0.0.1"]
+        cli.dispatch(["script", "slurm", *options, "--", "train.py"])
+
+
+def test_the_text_is_there_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--nodes", "2", "--nproc", "8"]
+    text = written(capsys, "slurm", *options)
+    made = json.loads(written(capsys, "slurm", *options, "--json"))
+    assert (made["kind"], made["text"], made["schema"]) == ("slurm", text, 1)
+
+
+def test_one_process_of_jax_is_given_all_gpus_of_its_node(capsys: pytest.CaptureFixture[str]) -> None:
+    text = written(capsys, "slurm", "--nodes", "2", "--gpus", "4", "--with", "jax")
+    assert "#SBATCH --gpus-per-node=4" in text
+    assert "export NPROC=1" in text
+    assert "export JAX_LOCAL_DEVICE_IDS=0,1,2,3" in text

@@ -24,15 +24,16 @@ if [ -e "$PLAYED/refuses" ]; then
   echo "sbatch: error: Batch job submission failed: $(cat "$PLAYED/refuses")" >&2
   exit 1
 fi
-echo "PENDING|Resources" >"$PLAYED/state"
+now() { echo "$1" >"$PLAYED/new.$BASHPID"; mv "$PLAYED/new.$BASHPID" "$PLAYED/state"; }
+now "PENDING|Resources"
 (
   for try in 1 2 3; do [ -e "$PLAYED/waits" ] && sleep 1; done
   [ ! -e "$PLAYED/cancelled" ] || exit
-  echo "RUNNING|None" >"$PLAYED/state"
+  now "RUNNING|None"
   bash "${@: -1}" >"$out" 2>&1 & echo $! >"$PLAYED/pid"
   wait $!; code=$?
   echo "ExitCode=$code:0" >"$PLAYED/code"
-  echo "$([ $code = 0 ] && echo COMPLETED || echo FAILED)|None" >"$PLAYED/state"
+  now "$([ $code = 0 ] && echo COMPLETED || echo FAILED)|None"
 ) </dev/null >/dev/null 2>&1 &
 echo "7;cluster"
 """,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import posixpath
 import re
@@ -58,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     common.add_node_arguments(parser)
     common.add_job_arguments(parser)
     common.add_collection_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="the file's text as JSON on stdout")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
 
@@ -94,11 +96,15 @@ def run(args: argparse.Namespace) -> int:
     parser.add_argument("script", nargs="*", metavar="-- SCRIPT ARGS")
     args = parser.parse_args(args.rest, namespace=args)
     from ringup.commands.run import script_words
+    from ringup.report import envelope
 
     asked = asked_from(args, script_words(args), kind)
     text = kinds()[kind](asked)
-    if not args.output:
+    if args.json:
+        print(json.dumps(envelope(kind=kind, text=text)))
+    elif not args.output:
         print(text, end="")
+    if not args.output:
         return 0
     write(Path(args.output), text, executable=text.startswith("#!"))
     common.say(f"written: {args.output}", quiet=quiet)
@@ -129,6 +135,11 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
     contained = kind in IN_CONTAINERS
     if contained and kind != "docker" and not args.chdir:
         job = dataclasses.replace(job, chdir="")
+    if "MASTER_ADDR" in job.env and kind not in KNOWN_NODES:
+        raise UsageError(
+            "--env MASTER_ADDR: the job finds that address when it runs",
+            hint="--env GLOO_SOCKET_IFNAME=eth0 names the network it is to be on",
+        )
     cluster = looked_at(args, words)
     plan, env = decided(cluster, args)
     nodes = args.nodes or (len(cluster.nodes) if cluster else 0)

@@ -131,7 +131,7 @@ def follow(
     Then it is waited for, so that its last words are seen; not longer than GIVE_UP_S.
     """
     began, asked, handled = time.monotonic(), 0.0, 0
-    told, state = "", ""
+    told, state, missed = "", "", False
     cancel_at = give_up = float("inf")
     while state in (*ALIVE, *AGAIN) and time.monotonic() < give_up:
         if interrupts.count > handled:
@@ -153,7 +153,9 @@ def follow(
         if now - asked >= (ASK_SELDOM_S if seldom else ASK_S):
             asked = now
             known, reason = job.state()
-            state = known or state
+            if known != "GONE" or missed:  # one empty answer is not believed
+                state = known or state
+            missed = known == "GONE"
             waits = state == "PENDING" and reason not in ("", "None")
             shown = f"job {job.number} waits: {reason}" if waits else ""
             if shown and shown != told:

@@ -12,7 +12,17 @@ from collections.abc import Sequence
 from ringup.launch.program import payload
 from ringup.plan.formats import comment
 from ringup.script import Asked
-from ringup.script.words import WAIT_ALL, counts_nodes, describe, exports, node_lines, quoted, waits
+from ringup.script.words import (
+    INTERFACE_NAMES,
+    WAIT_ALL,
+    counts_nodes,
+    describe,
+    exports,
+    node_lines,
+    quoted,
+    variables,
+    waits,
+)
 
 STALE = """\
   # What an earlier launcher left in the shell would change torchrun's defaults.
@@ -138,12 +148,17 @@ def _settings(asked: Asked) -> list[str]:
         "# Ranks on each node, one for each GPU.",
         f"export NPROC={asked.nproc}",
     ]
-    lines += exports(v for v in asked.env if v.node is None and not _is_found(v.name))
+    lines += exports(variables(asked))
+    if asked.job.port:
+        lines += [
+            "# Yours; without it the first free port from 29500 on is taken.",
+            f"export MASTER_PORT={asked.job.port}",
+        ]
     lines += ["# The card that the ranks meet on; empty: the job finds the fastest that joins all nodes."]
     if interface:
-        lines += ["# This one joined every pair of the nodes that were looked at."]
+        lines += ["# This one is yours, or joined every pair of the nodes that were looked at."]
     lines += [f"export INTERFACE={quoted(interface)}", ""]
-    own = [v for v in asked.env if v.node is not None and not _is_found(v.name)]
+    own = [v for v in asked.env if v.node is not None and v.name not in INTERFACE_NAMES]
     if own:
         lines.insert(-1, "# On single nodes, when the job gets them, this is needed besides:")
         for v in own:
@@ -153,13 +168,12 @@ def _settings(asked: Asked) -> list[str]:
     return lines
 
 
-def _is_found(name: str) -> bool:
-    """Whether the job finds a variable's value itself."""
-    return name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-
-
 def common_interface(asked: Asked) -> str:
-    """The interface that the plan chose on every node by one name; "" where there is none."""
+    """The user's own, else the one that the plan chose on every node by one name; "" where there is none."""
+    for name in INTERFACE_NAMES:
+        own = asked.job.env.get(name, "").lstrip("=")
+        if own and not own.startswith("^") and "," not in own:
+            return own
     names = {node.interface for node in asked.plan.nodes} if asked.plan else set()
     return next(iter(names)) if len(names) == 1 else ""
 

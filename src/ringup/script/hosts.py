@@ -9,7 +9,18 @@ from ringup.plan import Plan
 from ringup.plan.formats import comment
 from ringup.script import Asked
 from ringup.script.batch import PINNED, STALE
-from ringup.script.words import WAIT_ALL, describe, export, exports, is_secret, node_lines, quoted, waits
+from ringup.script.words import (
+    INTERFACE_NAMES,
+    WAIT_ALL,
+    describe,
+    export,
+    exports,
+    is_secret,
+    node_lines,
+    quoted,
+    variables,
+    waits,
+)
 
 SSH_MAIN = """\
 main() {
@@ -145,7 +156,7 @@ def _own(plan: Plan, asked: Asked) -> list[str]:
     """Variables of single nodes."""
     own: dict[str, list[str]] = {}
     for v in asked.env:
-        if v.node is not None and not v.name.endswith("SOCKET_IFNAME"):
+        if v.node is not None and v.name not in INTERFACE_NAMES:
             own.setdefault(v.node, []).extend(export(v))
     if not own:
         return []
@@ -164,7 +175,7 @@ def _on_node(asked: Asked, plan: Plan, *, inside: bool) -> list[str]:
     """The function every node executes; `inside` a container, variables come from outside."""
     before = [] if inside else [f"  cd {quoted(asked.job.chdir)}"]
     setup = [f"  {asked.job.setup}"] if asked.job.setup else []
-    common = [v for v in asked.env if v.node is None and not v.name.endswith("SOCKET_IFNAME")]
+    common = variables(asked)
     pinned = PINNED.splitlines() if any(n.interface for n in plan.nodes) else []
     return [
         "# What each node executes.",
@@ -247,7 +258,7 @@ def docker(asked: Asked) -> str:
 
 def _docker_env(asked: Asked) -> Sequence[str]:
     """Options that hand variables on by name alone, so that no value stands in a list of arguments."""
-    common = [v for v in asked.env if v.node is None and not v.name.endswith("SOCKET_IFNAME")]
+    common = variables(asked)
     names = ["NNODES", "NPROC", "MASTER_ADDR", "MASTER_PORT", "PYTHON", "RUN_ID"]
     names += ["NODE_RANK", "ADDRESS", "INTERFACE", *(v.name for v in common)]
     return [

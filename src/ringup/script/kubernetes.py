@@ -18,7 +18,15 @@ from ringup.errors import LaunchError
 from ringup.plan import EnvVar
 from ringup.plan.formats import comment
 from ringup.script import Asked
-from ringup.script.words import describe, is_secret, node_lines, quoted, waits
+from ringup.script.words import (
+    INTERFACE_NAMES,
+    describe,
+    is_secret,
+    node_lines,
+    quoted,
+    variables,
+    waits,
+)
 from ringup.script.yaml import Said, document, documents
 
 PORT = 29500
@@ -69,9 +77,7 @@ def _uses(lines: Iterable[str], name: str) -> bool:
 def _environment(asked: Asked, *more: Said) -> list[Any]:
     """The container's variables, of `more` those that the launcher uses; a secret comes from a Secret."""
     entries: list[Any] = [said for said in more if _uses(node_lines(asked), said.value["name"])]
-    for v in asked.env:
-        if v.node is not None or v.name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-            continue
+    for v in variables(asked):
         entries.append(Said(_variable(asked, v), v.because))
     return entries
 
@@ -145,7 +151,7 @@ def _head(asked: Asked, kind: str, *more: str) -> str:
     lines += [
         f"# On node {comment(v.node)} only: {v.name}={comment(v.value)}  ({comment(v.because)})"
         for v in asked.env
-        if v.node is not None and not v.name.endswith("SOCKET_IFNAME")
+        if v.node is not None and v.name not in INTERFACE_NAMES
     ]
     return "\n".join(lines) + "\n"
 

@@ -14,6 +14,7 @@ from ringup.plan.command import LAUNCHERS, Place, Start, start
 from ringup.plan.formats import comment
 from ringup.script import Asked
 
+INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 LINE = 100
 """Longer commands are broken, one word a line."""
 
@@ -76,6 +77,13 @@ def exports(env: Iterable[EnvVar]) -> list[str]:
     return [line for variable in env for line in export(variable)]
 
 
+def variables(asked: Asked) -> list[EnvVar]:
+    """What is set alike on every node; the interface only where it is the user's own, else it is found."""
+    return [
+        v for v in asked.env if v.node is None and (v.name in asked.job.env or v.name not in INTERFACE_NAMES)
+    ]
+
+
 def place(asked: Asked) -> Place:
     """A node as the file knows it: by names of shell variables."""
     return Place(
@@ -88,6 +96,7 @@ def place(asked: Asked) -> Place:
         master_addr="$MASTER_ADDR",
         master_port="$MASTER_PORT",
         run_id="$RUN_ID",
+        gpu_count=asked.gpus,
     )
 
 
