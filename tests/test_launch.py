@@ -124,6 +124,12 @@ def test_healthy_run_shows_every_rank_and_is_written_down(tmp_path: Path) -> Non
     assert not list(tmp_path.glob(f"{run.plan.run_id}-*"))
 
 
+def test_run_json_is_json_to_strict_readers_too(tmp_path: Path) -> None:
+    run = Run(tmp_path, "", nodes=1, nproc=1)
+    text = (run.log_dir / "run.json").read_text()
+    assert "Infinity" not in text and "NaN" not in text
+
+
 def test_first_failing_rank_gives_code_and_last_words(tmp_path: Path) -> None:
     run = Run(
         tmp_path, "print('a\\nb', flush=True)\nif rank == 3: time.sleep(0.1); sys.exit(3)\ntime.sleep(300)"

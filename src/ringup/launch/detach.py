@@ -7,7 +7,9 @@ all have done so does it take over and start the job; see payload/guard_head.py.
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import os
 import re
 import secrets
@@ -124,6 +126,9 @@ def note(
     findings: Iterable[Finding],
 ) -> Detached:
     """What to save of a plan that is about to be handed over."""
+    shown = msgspec.convert(plan_json(plan), Plan)
+    if math.isinf(shown.job.time_left_s):  # JSON has no infinity, and nobody judges this job again
+        shown = dataclasses.replace(shown, job=dataclasses.replace(shown.job, time_left_s=0.0))
     return Detached(
         run=plan.run_id,
         started=time.time(),
@@ -131,7 +136,7 @@ def note(
         ssh_config=str(Path(ssh_config).absolute()) if ssh_config else None,
         log_dir=str(log_dir.absolute()),
         lease_s=lease_s,
-        plan=msgspec.convert(plan_json(plan), Plan),
+        plan=shown,
         findings=tuple(findings),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,6 +33,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     env = [dataclasses.replace(v, value=HIDDEN) if is_secret(v.name) else v for v in plan.env]
     whole = dataclasses.replace(plan, job=job, nodes=tuple(nodes), env=tuple(env), files={})
     plain: dict[str, Any] = msgspec.to_builtins(whole)
+    if math.isinf(plan.job.time_left_s):  # JSON has no infinity
+        del plain["job"]["time_left_s"]
     return plain
 
 
