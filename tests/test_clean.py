@@ -53,7 +53,7 @@ def payload(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """payload/clean.py as a module, as it is on a node."""
     monkeypatch.syspath_prepend(str(Path(ringup.__file__).parent / "payload"))
     yield importlib.import_module("clean")
-    for name in ("clean", "facts_processes", "guard_tree"):
+    for name in ("clean", "clean_files", "clean_strays", "facts_processes", "guard_tree"):
         sys.modules.pop(name, None)
 
 
@@ -253,7 +253,7 @@ def test_only_unused_old_files_of_shared_memory_go(payload: Any, tmp_path: Path)
         return [Path(entry["path"]).name for entry in entries]
 
     def listed(first_namespace: bool = True) -> Any:
-        return payload.shared_files(str(tmp_path), first_namespace)
+        return payload.clean_files.shared_files(str(tmp_path), first_namespace)
 
     free = ["nccl-free", "nccl-new", "torch_free"]
     for name in (*free, "nccl-open", "nccl-mapped", "psm_other", f"torch_{os.getpid()}_1"):
@@ -265,12 +265,12 @@ def test_only_unused_old_files_of_shared_memory_go(payload: Any, tmp_path: Path)
     os.close(fd)
     assert names([entry for entry, _ in listed()]) == free
     assert all(entry["doubt"] for entry, _ in listed()), "younger than a minute"
-    payload.FRESH_S = -1.0
+    payload.clean_files.FRESH_S = -1.0
     assert all("container" in entry["doubt"] for entry, _ in listed(False))
     files = listed()
     (tmp_path / "nccl-fresh").write_bytes(b"another file by now")
     (tmp_path / "nccl-fresh").rename(tmp_path / "nccl-new")
-    gone = names(payload.remove(files))
+    gone = names(payload.clean_files.remove(files))
     mapped.close()
     os.close(kept)
     if any(entry["doubt"] for entry, _ in files):
@@ -411,3 +411,100 @@ def test_a_process_that_keeps_becoming_another_program_is_always_known_by_its_va
     finally:
         process.kill()
         process.wait()
+
+
+JAX = {"JAX_COORDINATOR_ADDRESS": "10.0.0.7:1234"}
+FORK = (sys.executable, "-S", "-E", "-c", SLEEPS, "--multiprocessing-fork")
+OPENS = "import sys, time; f = open(sys.argv[1]); time.sleep(600)"
+
+
+def test_a_jax_process_whose_parent_is_gone_is_left_over(payload: Any, start: Start) -> None:
+    entry = left(payload, start(env=JAX))
+    assert "coordinator 10.0.0.7:1234" in entry["evidence"] and entry["doubt"] == ""
+
+
+@pytest.mark.parametrize(
+    ("env", "doubt"), [({"MASTER_PORT": "29500"}, ""), ({}, "nothing else tells of a job")]
+)
+def test_a_spawned_rank_is_proven_only_by_what_else_it_shows(
+    payload: Any, start: Start, env: dict[str, str], doubt: str
+) -> None:
+    entry = left(payload, start(env=env, words=FORK))
+    assert "spawned by a Python process that is gone" in entry["evidence"]
+    assert doubt in entry["doubt"] and bool(doubt) == bool(entry["doubt"])
+
+
+def test_a_spawned_process_whose_parent_lives_is_not_even_listed(payload: Any, start: Start) -> None:
+    pid = start(env={"MASTER_PORT": "29500"}, words=FORK, above="sshd-session")
+    look = payload.Look()
+    assert not found(look.left, pid) and not found(look.running, pid)
+
+
+@pytest.mark.parametrize(
+    ("said", "doubt"), [("torchrun train.py", ""), ("python serve.py", "nothing else"), ("tail -f log", None)]
+)
+def test_an_ssh_that_outlived_its_start_loop_is_left_over_when_it_started_ranks(
+    payload: Any, start: Start, tmp_path: Path, said: str, doubt: str | None
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.symlink_to(sys.executable)
+    pid = start(env={}, words=(str(ssh), "-S", "-E", "-c", SLEEPS, "node1", said))
+    look = payload.Look()
+    if doubt is None:
+        assert not found(look.left, pid)
+        return
+    entry = left(payload, pid)
+    assert "ssh that started" in entry["evidence"]
+    assert doubt in entry["doubt"] and bool(doubt) == bool(entry["doubt"])
+
+
+def test_who_holds_a_gpu_or_the_usual_port_without_a_parent_is_listed_and_never_ended(
+    payload: Any, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidia0").touch()
+    payload.clean_strays.GPUS = str(tmp_path / "nvidia")
+    words = (sys.executable, "-S", "-E", "-c", OPENS, str(tmp_path / "nvidia0"))
+    holds = start(env={}, words=words)
+    while not found(payload.Look().left, holds):
+        assert parent_of(holds)
+    entry = left(payload, holds)
+    assert "holds a GPU" in entry["evidence"] and "may be meant to go on" in entry["doubt"]
+    listens = start(LISTENS, env={})
+    while not (
+        ports := [p for _, p, _, _ in payload.processes.listening("") if p in ports_of(payload, listens)]
+    ):
+        assert parent_of(listens)
+    payload.clean_strays.PORTS = tuple(ports)
+    entry = left(payload, listens)
+    assert f"listens on port {ports[0]}" in entry["evidence"] and entry["doubt"]
+    assert entry["ports"] == ports
+
+
+def ports_of(payload: Any, pid: int) -> set[int]:
+    """TCP ports a process listens on."""
+    held = payload.descriptors(pid)
+    return {port for _, port, _, inode in payload.processes.listening("") if f"socket:[{inode}]" in held}
+
+
+def test_whose_output_is_read_is_not_proven_to_be_unwanted(payload: Any, start: Start) -> None:
+    pid = start(env=BY_HAND, how='"$@" </dev/null 2>/dev/null & echo $!')
+    assert "reads its output" in left(payload, pid)["doubt"]
+
+
+@pytest.mark.slow
+def test_a_shell_that_is_just_ending_does_not_stand_for_the_job_it_started(
+    payload: Any, start: Start
+) -> None:
+    # Its memory is gone before its children are given away: the job was listed by the shell's pid.
+    for _ in range(12):
+        pid = start()
+        look = payload.Look()
+        assert found(look.left, pid) or found(look.running, pid), [e["command"] for e in look.left]
+
+
+def test_semaphores_of_a_process_that_lives_are_kept(payload: Any, tmp_path: Path) -> None:
+    for name in (f"sem.loky-{os.getpid()}-a", "sem.loky-999999999-a", "sem.mp-abc", "sem.of_a_database"):
+        (tmp_path / name).write_bytes(b"x")
+        (tmp_path / name).chmod(0o600)
+    listed = [Path(e["path"]).name for e, _ in payload.clean_files.shared_files(str(tmp_path), True)]
+    assert listed == ["sem.loky-999999999-a", "sem.mp-abc"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -20,6 +20,8 @@ GRACE_S = 3.0
 LIMIT_S = {"list": 40.0, "kill": 75.0}
 """For all nodes: connecting, then looks of at most 8 s; with "kill" up to three rounds of 6 s as well."""
 OLDEST_S = 1e9
+QUIET_ROUNDS, BETWEEN_ROUNDS_S = 2, 1.0
+"""Looks in which nothing more is to be ended, before that is believed."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class _Hearing:
 @functools.cache
 def program() -> str:
     """What is sent to the nodes; arguments: "list" or "kill", seconds of grace."""
-    return joined(("guard_tree", "facts_processes"), "clean")
+    return joined(("guard_tree", "facts_processes", "clean_files", "clean_strays"), "clean")
 
 
 def look(reach: Reach, *, kill: bool, limit_s: float = 0.0) -> tuple[NodeLeftovers, ...]:
@@ -128,6 +130,26 @@ def look(reach: Reach, *, kill: bool, limit_s: float = 0.0) -> tuple[NodeLeftove
 
     Nodes played on one machine (`--local`) are asked once.  `limit_s` 0 means LIMIT_S.
     """
+    nodes = _look(reach, kill=kill, limit_s=limit_s)
+    # Where a lost start was ended whose connections kept ranks elsewhere alive, those lose their parent now.
+    follows = len(nodes) > 1 and any(node.ended for node in nodes)
+    quiet = 0
+    while follows and quiet < QUIET_ROUNDS:
+        until = time.monotonic() + BETWEEN_ROUNDS_S
+        while time.monotonic() < until:
+            reach.turn(0.1)
+        again = _look(reach, kill=kill, limit_s=limit_s)
+        quiet = 0 if any(node.ended for node in again) else quiet + 1
+        nodes = tuple(_both(first, second) for first, second in zip(nodes, again, strict=True))
+    return nodes
+
+
+def _both(first: NodeLeftovers, second: NodeLeftovers) -> NodeLeftovers:
+    """What two rounds have ended, and what the second one saw."""
+    return replace(second, ended=first.ended + second.ended, removed=first.removed + second.removed)
+
+
+def _look(reach: Reach, *, kill: bool, limit_s: float) -> tuple[NodeLeftovers, ...]:
     mode = "kill" if kill else "list"
     hearings = [_Hearing(host.name) for host in _one_per_machine(reach.hosts)]
     for hearing in hearings:

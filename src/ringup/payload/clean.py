@@ -13,8 +13,11 @@ import signal
 import sys
 import time
 
+import clean_files
+import clean_strays
 import facts_processes as processes
 import guard_tree as tree
+from clean_strays import descriptors, is_python
 
 ROUNDS = 3
 """What fled from a process that was ended is found by looking again."""
@@ -26,10 +29,7 @@ STAYING = ("tmux", "screen", "ssh-agent", "gpg-agent", "dbus-daemon", "sshd", "n
 """Programs that live on by design, with the variables of the shell they were started from."""
 NOTEBOOKS = ("jupyter", "ipykernel", "ipython", "tensorboard", "wandb")
 
-SHM = "/dev/shm"
-FRESH_S = 60.0
-"""A file so young may be one that its creator is just about to map."""
-FILES_S = 8.0
+SETTLED_TRIES = 20
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO of linux/proc_ns.h: from any other, processes outside cannot be seen."""
 
@@ -53,15 +53,12 @@ class Look:
     """The jobs of our user at one moment, each by its topmost process."""
 
     def __init__(self):
-        self.table = processes.Table("")
-        self.jobs = processes.jobs_of(self.table)
-        self.children = {}
-        for pid, parent in self.table.parents.items():
-            self.children.setdefault(parent, []).append(pid)
+        for _ in range(SETTLED_TRIES):
+            if self._take():
+                break
+            tree.pause(0.005)
         guarded = guarded_runs(self.table)
-        self.members, fates = {}, {}
-        for pid in sorted(self.jobs):
-            self.members.setdefault(processes.topmost(self.table, pid, self.jobs), []).append(pid)
+        fates = {}
         for top, pids in self.members.items():
             fates[top] = processes.fate(self.table, top, self.jobs)
             if any(self._env(pid).get(tree.TAG) in guarded for pid in pids):
@@ -73,6 +70,24 @@ class Look:
                 self.ports["socket:[%s]" % inode] = port
         self.running = [self._entry(top, fates[top]) for top in fates if fates[top][:7] == "running"]
         self.left = [self._entry(top, fates[top]) for top in fates if fates[top][:6] == "orphan"]
+
+    def _take(self):
+        """
+        All processes of this moment; whether it is a moment to judge by.
+
+        A shell that is ending is still the parent of what it has started when it has no words any more
+        (do_exit frees its memory before it gives its children away): it would pass for their topmost.
+        """
+        self.table = processes.Table("")
+        self.jobs = processes.jobs_of(self.table)
+        self.strays = clean_strays.find(self.table, self.jobs)
+        self.jobs.update({pid: evidence for pid, (evidence, _) in self.strays.items()})
+        self.children, self.members = {}, {}
+        for pid, parent in self.table.parents.items():
+            self.children.setdefault(parent, []).append(pid)
+        for pid in sorted(self.jobs):
+            self.members.setdefault(processes.topmost(self.table, pid, self.jobs), []).append(pid)
+        return all(self.table.words(top) for top in self.members)
 
     def _env(self, pid):
         return self.table.environment(pid)
@@ -137,6 +152,8 @@ class Look:
         env = self._env(first)
         if all(self._env(pid).get(tree.TAG) for pid in self.members[top]):
             return ""  # such a process lives under its run's guard, and that is gone
+        if self.strays.get(first, ("", ""))[1]:
+            return self.strays[first][1]
         if processes.ignores_hangup(self.table, top):
             return "it ignores hang-up (nohup), as a job does that is meant to outlive its terminal"
         name = self.table.commands[top]
@@ -145,41 +162,10 @@ class Look:
             return "%s lives on by design, with the variables of whoever started it" % name
         if env.get("TORCHELASTIC_RUN_ID") and "RANK" in env:
             return ""  # torchrun's agent has set this, and no agent is above it
-        if not processes.launcher(self.table.words(first)) and not is_python(self.table.words(first)):
+        known = processes.launcher(self.table.words(first)) or is_python(self.table.words(first))
+        if not known and first not in self.strays:
             return "it is no Python program: it may only have inherited these variables"
-        if writes_to_file(top):
-            return "its output goes to a file, as of a job that was detached on purpose"
-        return ""
-
-
-def is_python(words):
-    return bool(words) and os.path.basename(words[0]).startswith("python")
-
-
-def writes_to_file(pid):
-    """Whether stdout or stderr is a file on a disk."""
-    for fd in (1, 2):
-        try:
-            if os.stat("/proc/%d/fd/%d" % (pid, fd)).st_mode & 0o170000 == 0o100000:
-                return True
-        except OSError:
-            pass
-    return False
-
-
-def descriptors(pid):
-    """Names of what a process has open; nothing where that may not be read."""
-    folder = "/proc/%d/fd/" % pid
-    found = []
-    try:
-        for fd in os.listdir(folder):
-            try:
-                found.append(os.readlink(folder + fd))
-            except OSError:
-                continue
-    except OSError:
-        pass
-    return found
+        return clean_strays.listened_to(self.table, top, self.victims(top))
 
 
 def same(entry):
@@ -236,89 +222,6 @@ def end_proven(grace_s):
     return list(ended.values())
 
 
-# -- shared memory -----------------------------------------------------------------------------
-
-
-def in_use(table, until):
-    """(device, inode) of every file somebody has open or mapped; and why that may not be all."""
-    found, why = set(), ""
-    for pid in table.parents:
-        if time.monotonic() > until:
-            return found, "not every process could be looked at in %g s" % FILES_S
-        if table.uids[pid] != table.uid and table.uid != 0:
-            continue
-        folder = "/proc/%d/" % pid
-        try:
-            for fd in os.listdir(folder + "fd"):
-                try:
-                    status = os.stat(folder + "fd/" + fd)
-                except FileNotFoundError:
-                    continue
-                found.add((status.st_dev, status.st_ino))
-            with open(folder + "maps", "rb") as maps:
-                for line in maps:
-                    fields = line.split(None, 5)
-                    if len(fields) > 4 and fields[4] != b"0":
-                        major, _, minor = fields[3].partition(b":")
-                        found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
-        except OSError:
-            why = "process %d cannot be looked at" % pid
-    return found, why
-
-
-def shared_files(folder, first_namespace):
-    """Files of NCCL and torch in shared memory that nobody uses."""
-    candidates = {}
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        try:
-            status = os.lstat(path)
-        except OSError:
-            continue
-        regular = status.st_mode & 0o170000 == 0o100000
-        if name.startswith(("nccl-", "torch_")) and regular and status.st_uid == os.getuid():
-            candidates[path] = status
-    if not candidates:
-        return []
-    table = processes.Table("")
-    used, why = in_use(table, time.monotonic() + FILES_S)
-    if not first_namespace:
-        why = "seen from inside a container: a process outside may use it"
-    found = []
-    for path, status in sorted(candidates.items()):
-        creator = os.path.basename(path).split("_")[1:2]
-        lives = bool(creator) and creator[0].isdigit() and int(creator[0]) in table.parents
-        if (status.st_dev, status.st_ino) in used or lives:
-            continue
-        age_s = max(0.0, time.time() - max(status.st_mtime, status.st_ctime))
-        doubt = why
-        if any(name.startswith("torch_shm_") for name in table.commands.values()):
-            doubt = doubt or "a torch_shm_manager is running"
-        if status.st_mode & 0o077:
-            doubt = doubt or "other users may have it open"
-        if age_s < FRESH_S:
-            doubt = doubt or "written less than a minute ago"
-        entry = {"path": path, "size_bytes": status.st_blocks * 512, "age_s": age_s, "doubt": doubt}
-        found.append((entry, (status.st_dev, status.st_ino)))
-    return found
-
-
-def remove(files):
-    """Unlink what is proven unused; the entries that are gone."""
-    gone = []
-    for entry, identity in files:
-        try:
-            status = os.lstat(entry["path"])
-            if not entry["doubt"] and (status.st_dev, status.st_ino) == identity:
-                os.unlink(entry["path"])
-                gone.append(entry)
-        except OSError as error:
-            entry["doubt"] = error.strerror or "cannot be removed"
-    return gone
-
-
 def unseen(table):
     """What could not be judged, in words."""
     words = []
@@ -346,15 +249,15 @@ def unseen(table):
     return words
 
 
-def main(mode, grace_s, folder=SHM):
+def main(mode, grace_s, folder=clean_files.SHM):
     """Look, end what may be ended, look again; the answer as plain data."""
     try:
         first_namespace = os.readlink("/proc/self/ns/pid") == FIRST_PID_NAMESPACE
     except OSError:
         first_namespace = False
     ended = end_proven(grace_s) if mode == "kill" else []
-    files = shared_files(folder, first_namespace) if os.path.isdir(folder) else []
-    removed = remove(files) if mode == "kill" else []
+    files = clean_files.shared_files(folder, first_namespace) if os.path.isdir(folder) else []
+    removed = clean_files.remove(files) if mode == "kill" else []
     look = Look()
     return {
         "type": "clean",
