@@ -48,7 +48,8 @@ def on_node(launcher: str, rank: int, port: int, label: str) -> str:
         "spawn": f"{mark} MASTER_ADDR=node0 MASTER_PORT={port} {sys.executable} {LASTS} spawn",
         "jax": f"{mark} JAX_COORDINATOR_ADDRESS=node0:{port} {sys.executable} {LASTS}",
         "colossalai": f"{mark} {torch}run {meeting} {LASTS}",
-        "accelerate": f"{mark} {VENV}/bin/accelerate launch --multi_gpu --gpu_ids all --num_machines 2 --num_processes 4"
+        "accelerate": f"{mark} {VENV}/bin/accelerate launch --multi_gpu --gpu_ids all --num_machines 2"
+        " --num_processes 4"
         f" --machine_rank {rank} --main_process_ip node0 --main_process_port {port} --mixed_precision no"
         f" --dynamo_backend no --rdzv_backend static {LASTS}",
         "deepspeed": f"{mark} DS_ACCELERATOR=cpu {VENV}/bin/deepspeed --hostfile $HOSTFILE --no_ssh"
