@@ -7,6 +7,7 @@ torch do the rest, with article 002's card that leads nowhere in place.
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -121,3 +122,17 @@ def test_a_file_for_ssh_ends_every_node_when_one_fails(cluster: Lab, folder: Pat
     assert process.wait(ENDED_S) == 1, out.read_text()
     assert "a node failed with 7: the others are ended" in out.read_text()
     wait_for(lambda: not of_the_job(cluster, folder), "nothing left", 30)
+
+
+@pytest.mark.parametrize("scheduler", ["pbs", "lsf"])
+def test_the_nodes_of_an_allocation_of_pbs_or_lsf_are_reached_by_ssh(
+    cluster: Lab, folder: Path, scheduler: str
+) -> None:
+    (folder / "nodes").write_text("node0\nnode0\nnode1\nnode1\n")
+    pbs = {"PBS_JOBID": "7.server", "PBS_NODEFILE": str(folder / "nodes")}
+    env = pbs if scheduler == "pbs" else {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "node0 2 node1 2"}
+    done = cluster.run("node0", [*RINGUP, "check", "--backend", "gloo", "--json"], env=env, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [node["name"] for node in found["nodes"]] == ["node0", "node1"]
+    assert [v["value"] for v in found["env"] if v["name"] == "GLOO_SOCKET_IFNAME"] == ["enp99s0"]
