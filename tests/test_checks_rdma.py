@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import ringup.checks  # noqa: F401
-from ringup.facts import Cluster, Gid, Job, Limits, Link, Risen
+from ringup.facts import (
+    Bond,
+    Cluster,
+    Gid,
+    Job,
+    Limits,
+    Link,
+    Node,
+    RdmaPort,
+    Risen,
+    SocketLimits,
+    Verbs,
+)
 from ringup.plan import network, settle
 from ringup.rules import Finding, run_checks
 from tests import clusters as c
@@ -381,3 +394,75 @@ def test_locked_memory_stops_nobody_who_has_no_gpu() -> None:
     assert serious(without) == [] and "memlock-too-low" in noted(without)
     gloo = run_checks(replace(cluster, job=Job(backend="gloo")))[0]
     assert "memlock-too-low" not in {f.rule for f in gloo}
+
+
+# Nonsense.
+
+WORDS = ("", "x", "mlx5_0", "ib0", "eno1", "10.0.0.1", "::ffff:10.0.0.1", "fe80::1", "\x1b[2J", "$(id)")
+ENV = {
+    "NCCL_IB_HCA": ("mlx5", "=mlx5_0", "^", "==a", "^=mlx5_1:1", ","),
+    "NCCL_IB_GID_INDEX": ("3", "x", "-1", "99"),
+    "NCCL_IB_PKEY": ("1", "99", "-3"),
+    "NCCL_IB_TC": ("106",),
+    "NCCL_IB_DISABLE": ("1",),
+}
+
+
+def any_port(dice: random.Random) -> RdmaPort:
+    return RdmaPort(
+        dice.choice(("mlx5_0", "mlx5_1", "mlx5_bond_0", "", "rdmap0s6")),
+        dice.choice((0, 1, 2, -1)),
+        dice.choice(("ACTIVE", "DOWN", "INIT", "", "?")),
+        dice.choice(("LinkUp", "Polling", "")),
+        dice.choice(("InfiniBand", "Ethernet", "Unspecified", "")),
+        dice.choice((None, 0.0, 100.0, 200.0, -1.0)),
+        dice.choice(WORDS),
+        bus_id=dice.choice(("", "0000:2e:00.0", "x")),
+        gids=tuple(
+            Gid(dice.choice((0, 1, 3, -5)), dice.choice(WORDS), dice.choice(("", "RoCE v2", "IB/RoCE v1")))
+            for _ in range(dice.choice((0, 1, 3)))
+        ),
+        can_open=dice.random() < 0.7,
+        pkeys=tuple(dice.choice((0, 0xFFFF, 0x7FFF, -1)) for _ in range(dice.choice((0, 1, 3)))),
+        driver=dice.choice(("mlx5_core", "efa", "")),
+        traffic_class=dice.choice((None, 0, 106)),
+        trust=dice.choice(("", "pcp", "dscp", "?")),
+        pfc=dice.choice((None, 0, 8, 300)),
+    )
+
+
+def any_node(dice: random.Random, k: int) -> Node:
+    kinds = ("symbol_error", "link_downed", "rx_drops", "carrier_changes", "rx_errors", "ListenOverflows")
+    things = ("rdma:mlx5_0:1", "interface:enp99s0", "tcp", "x", "rdma:rdmap0s6:1")
+    facts = ("rdma_ports", "verbs", "rises", "bonds", "socket_limits", "interfaces", "environment", "routes")
+    return replace(
+        c.plain(k),
+        rdma_ports=tuple(any_port(dice) for _ in range(dice.choice((0, 1, 2, 4)))),
+        environment={n: dice.choice(v) for n, v in ENV.items() if dice.random() < 0.2},
+        gpu_count=dice.choice((0, 8)),
+        verbs=Verbs(
+            dice.choice(("", "/l")),
+            dice.choice(("", "e")),
+            dice.choice(((), ("mlx5",), ("x",))),
+            has_char_devices=dice.random() < 0.8,
+            bound=dice.choice(((), ("0000:2e:00.0",))),
+        ),
+        rises=tuple(
+            Risen(dice.choice(things), dice.choice((0.0, 2.0)), {dice.choice(kinds): dice.choice((1, 1000))})
+            for _ in range(3)
+        ),
+        bonds=(Bond(dice.choice(("enp99s0", "b")), "m", "layer2", ("a", "b"), dice.choice(((), ("a",)))),),
+        socket_limits=SocketLimits(*(dice.choice((0, 1, 10**6)) for _ in range(7))),
+        unknown={f: "why" for f in facts if dice.random() < 0.05},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_hardware_that_cannot_be_is_judged_without_a_traceback(seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(60):
+        job = Job(backend=dice.choice(("", "nccl", "gloo")))
+        cluster = c.cluster(*(any_node(dice, k) for k in range(dice.choice((1, 2, 3, 4)))), job=job)
+        found = settle.settle(run_checks(cluster)[0], network.decide(cluster, "r"), cluster)
+        assert all(f.severity in ("error", "warning", "note") and f.found for f in found)

@@ -204,6 +204,8 @@ def dscp_not_trusted(cluster: Cluster) -> Iterator[Finding]:
         odd = unset or [(n, p) for n, p in ports if p.traffic_class != max(classes)]
         words = f"traffic classes {few(str(c) for c in told)} side by side"
     else:
+        odd, words = [], ""
+    if not odd:
         return
     where, alone = verbs.places(odd)
     trusting = bool(blind) or len(trusts) > 1

@@ -118,7 +118,7 @@ def wanted(taken: Sequence[RdmaPort]) -> list[RdmaPort]:
     All of them where a rate or a link layer is not known.
     """
     rates = [p.rate_gbit_s for p in taken]
-    if not taken or any(not r for r in rates) or any(not p.link_layer for p in taken):
+    if not taken or any((r or 0) <= 0 for r in rates) or any(not p.link_layer for p in taken):
         return list(taken)
     best = max(r for r in rates if r)
     fast = [p for p in taken if (p.rate_gbit_s or 0) > best * MUCH_SLOWER]
