@@ -149,12 +149,13 @@ def looks(paths):
         try:
             os.close(read_end)
             for path in paths:
-                begin = time.monotonic()
+                begin, queued_s = time.monotonic(), queued()
                 try:
                     os.stat(path)
                 except OSError:
                     pass
-                os.write(write_end, b"%.6f\n" % (time.monotonic() - begin))
+                took_s = time.monotonic() - begin - (queued() - queued_s)
+                os.write(write_end, b"%.6f\n" % max(0.0, took_s))
         finally:
             os._exit(0)
     os.close(write_end)
@@ -176,6 +177,15 @@ def looks(paths):
     os.close(read_end)
     os.waitpid(pid, os.WNOHANG)
     return found
+
+
+def queued():
+    """Seconds this process has waited for a processor (Documentation/scheduler/sched-stats.rst)."""
+    try:
+        with open("/proc/self/schedstat", "rb") as file:
+            return int(file.read(128).split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def runs(pid):
