@@ -90,6 +90,9 @@ QUIET["timeout-longer-than-scheduler"] = with_job(c.healthy, time_left_s=900.0, 
 FIRES["flight-recorder-off"] = gpus(everywhere(interpreter=replace(c.TORCH, torch="2.4.1")))
 QUIET["flight-recorder-off"] = everywhere(interpreter=Interpreter("/usr/bin/python3", "3.11.2", "2.4.1"))
 
+FIRES["dataloader-can-starve"] = with_job(on_node1(cpu_count=16), arguments=("--num-workers=24",))
+AND_ALSO["dataloader-can-starve"] = {"dataloader-can-starve"}  # On each of the two nodes.
+QUIET["dataloader-can-starve"] = with_job(c.healthy, arguments=("--num-workers", "8"), nproc=2)
 FIRES["shm-left-over"] = on_node1(
     shm_files=(
         ShmFile("torch_4242_x_0", 200 * MIB, "ada", 9000.0, "gone"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isinf
 
 from ringup import problems
@@ -19,6 +19,7 @@ DEFAULT_TIMEOUT_S = {"nccl": 600.0, "gloo": 1800.0}
 """torch/distributed/constants.py: ten minutes for NCCL, thirty for the others."""
 RECORDS = (2, 8)
 """torch before this keeps none by itself: TORCH_NCCL_TRACE_BUFFER_SIZE was 0 (FlightRecorder.hpp)."""
+WORKERS = ("num_workers", "workers", "dataloader_num_workers", "data_workers")
 BUFFER_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 
 
@@ -165,6 +166,45 @@ def timeout_longer_than_scheduler(cluster: Cluster) -> Iterator[Finding]:
             wanted=f"more than {show_seconds(timeout)}, after which {backend} reports a hang",
             fix=Fix("ask for more time", commands=("scontrol show job $SLURM_JOB_ID | grep -i TimeLimit",)),
         )
+
+
+@check("dataloader-can-starve", reads=("cpu_count",), uses=("gpu_count",), severity="note")
+def dataloader_can_starve(cluster: Cluster) -> Iterator[Finding]:
+    """
+    The script is given more data loader workers than a node has processors for.
+
+    Why: workers of all ranks take turns with each other and with NCCL's own threads; steps then wait for
+    data (torch's DataLoader warns of the same for one rank).
+
+    Fix: fewer workers a rank, or more processors in the request.
+    """
+    workers = workers_in(cluster.job.arguments)
+    for node in cluster.nodes:
+        gpus = node.gpu_count if "gpu_count" not in node.unknown else 0
+        ranks = cluster.job.nproc or gpus or 1
+        if node.cpu_count and workers * ranks > node.cpu_count:
+            yield Finding(
+                node.name,
+                found=f"{workers} workers for each of {ranks} ranks, on {node.cpu_count} processors",
+                wanted=f"{max(1, node.cpu_count // ranks)} or fewer a rank",
+                node=node.name,
+                fix=Fix("fewer workers", commands=(f"ssh {shlex.quote(node.name)} nproc",)),
+            )
+
+
+def workers_in(arguments: Sequence[str]) -> int:
+    """
+    The number of data loader workers among a script's arguments, 0 where none is told.
+
+    >>> workers_in(["--num-workers=8"]), workers_in(["--lr", "1", "-j", "4", "--workers", "x"])
+    (8, 0)
+    """
+    for at, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and name.strip("-").replace("-", "_") in WORKERS:
+            text = value if equals else arguments[at + 1] if at + 1 < len(arguments) else ""
+            return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    return 0
 
 
 @check(
