@@ -613,3 +613,13 @@ def test_a_run_picks_what_the_script_asks_for_unless_it_is_told(tmp_path: Path) 
     assert "--with spawn" in picked.stderr and "torch.distributed.run" not in picked.stdout, picked.stderr
     told = ringup(*words, "--anyway", "--with", "torchrun", "--", "train.py")
     assert "torch.distributed.run" in told.stdout and "--with spawn?" in told.stderr
+
+
+def test_workers_are_judged_by_the_processors_of_the_node_they_run_on() -> None:
+    written = lint.workers(HEAD + LOADER.format(4) + LOADER.format(8))
+    assert written == ("script:5", 8)
+    assert lint.too_many_workers(written, "n1", 2, 16.0) == [] == lint.too_many_workers(written, "n1", 2, 0)
+    (finding,) = lint.too_many_workers(written, "n1", 2, 12.5)
+    assert (finding.severity, finding.node) == ("warning", "n1")
+    assert "2 ranks with 8 workers each on 12.5 processors" in finding.found
+    assert lint.workers(HEAD + LOADER.format("n")) is None is lint.workers("def f(:")

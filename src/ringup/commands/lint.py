@@ -17,7 +17,9 @@ from ringup.errors import UsageError
 from ringup.rules import Finding
 
 if TYPE_CHECKING:
+    from ringup.facts import Cluster
     from ringup.lint import HowToStart
+    from ringup.plan import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,10 +124,22 @@ def before_run(args: argparse.Namespace, script: str) -> list[Finding]:
         say(f"ringup: --with {start.launcher}: {start.why} ({script}:{start.line})", quiet=args.quiet)
     elif given in ("torchrun", "launch", "accelerate") and start.kind == "spawn":
         say(f"ringup: {start.why} ({script}:{start.line}); under {given} each rank does so: --with spawn?")
+    args.script_workers = lint.workers(text, script)
     found = lint.lint({script: text})
     return [replace(f, severity="warning") if f.severity == "error" else f for f in found]
 
 
-def of_nodes(findings: list[Finding], node_count: int) -> list[Finding]:
-    """Those that concern a run on so many nodes."""
-    return [f for f in findings if node_count > 1 or f.rule in ALSO_ON_ONE_NODE]
+def of_nodes(args: argparse.Namespace, cluster: Cluster, plan: Plan) -> list[Finding]:
+    """What was read in the script, as far as it concerns a run of this plan on these nodes."""
+    from ringup import lint
+
+    several = len(cluster.nodes) > 1
+    found = [f for f in args.script_findings if several or f.rule in ALSO_ON_ONE_NODE]
+    workers = getattr(args, "script_workers", None)
+    for node in plan.nodes if workers else ():
+        facts = cluster.node(node.node)
+        known = not {"cpu_count", "container"} & set(facts.unknown)
+        if workers and known:
+            cpus = min(facts.cpu_count, facts.container.cpus)
+            found += lint.too_many_workers(workers, node.node, node.nproc, cpus)
+    return found

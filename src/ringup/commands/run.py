@@ -246,7 +246,7 @@ def decide_and_start(
     if args.dry_run:
         print(render(plan, lease_s=args.lease).text)
         return 0
-    findings += lint.of_nodes(args.script_findings, len(cluster.nodes))
+    findings += lint.of_nodes(args, cluster, plan)
     show_before(cluster, findings, plan, args)
     assert door is not None
     return start(plan, door, findings, log_dir, args)

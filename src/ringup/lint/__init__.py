@@ -130,3 +130,27 @@ def how_to_start(text: str, path: str = "script") -> HowToStart:
         line = joined[0].line if joined else 0
         return HowToStart("environment", "torchrun", line=line, why="it takes its rank from the environment")
     return HowToStart("unknown", "torchrun", why="nothing in it says how it wants to be started")
+
+
+def workers(text: str, path: str = "script") -> tuple[str, int] | None:
+    """(file:line, workers of one rank) of the DataLoader with the most, where the number is written."""
+    try:
+        read = ranks.Reading(source.read(path, text))
+    except SyntaxError:
+        return None
+    found = max(ranks.workers_in_code(read), key=lambda one: one[1], default=(0, 0))
+    return (read.where(found[0]), found[1]) if found[1] else None
+
+
+def too_many_workers(written: tuple[str, int], node: str, rank_count: int, cpus: float) -> list[Finding]:
+    """A finding where a node's ranks start more workers than it has processors; `cpus` 0: unknown."""
+    where, count = written
+    if not 0 < cpus < count * rank_count:
+        return []
+    found = Finding(
+        where=f"{node} ({where})",
+        node=node,
+        found=f"{rank_count} ranks with {count} workers each on {cpus:g} processors",
+        wanted="no more workers than processors",
+    )
+    return [complete(found, SCRIPT["dataloader-workers-exceed-cpus"][0])]
