@@ -290,6 +290,12 @@ FIRES["launcher-versions-differ"] = lambda: with_accelerate("1.2.1")
 QUIET["launcher-versions-differ"] = lambda: with_accelerate("1.15.0")
 FIRES["torch-missing"] = on_node1(interpreter=Interpreter("/usr/bin/python3", "3.11.2"))
 QUIET["torch-missing"] = on_node1(interpreter=Interpreter(""))
+FIRES["torch-without-cuda"] = lambda: c.changed(
+    everywhere(gpu_count=4)(), "node1", interpreter=replace(PYTHON, cuda="", nccl="")
+)
+QUIET["torch-without-cuda"] = everywhere(
+    interpreter=replace(PYTHON, torch="2.13.0+rocm7.0", cuda=""), gpu_count=4
+)
 FIRES["torch-versions-differ"] = on_node1(interpreter=replace(PYTHON, torch="2.6.0"))
 QUIET["torch-versions-differ"] = on_node1(interpreter=Interpreter("/usr/bin/python3", "3.11.2"))
 FIRES["nccl-versions-differ"] = on_node1(interpreter=replace(PYTHON, nccl="2.26.2"))

@@ -122,6 +122,40 @@ def launcher_versions_differ(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
+@check("torch-without-cuda", reads=("interpreter", "gpu_count"))
+def torch_without_cuda(cluster: Cluster) -> Iterator[Finding]:
+    """
+    The node has GPUs, and the torch the job would use was built without support for any.
+
+    Why: `backend="nccl"` and `.cuda()` raise on every rank of that node; what asks first whether CUDA is
+    there trains on the processors instead, without a word.
+
+    Fix: install the build for the driver's CUDA (`pip install torch` from PyTorch's own index for it), or
+    name the environment that has it (`--python`, `--setup`).
+
+    In logs: `Torch not compiled with CUDA enabled`, `Distributed package doesn't have NCCL built in`.
+    """
+    if cluster.job.backend == "gloo" or cluster.job.launcher == "jax":
+        return
+    for node in cluster.nodes:
+        build = node.interpreter.torch
+        if node.gpu_count and build and not node.interpreter.cuda and "rocm" not in build:
+            python = shlex.quote(node.interpreter.path)
+            yield Finding(
+                node.name,
+                found=f"torch {printable(build, 60)} uses no GPU, and there are {node.gpu_count}",
+                wanted="a build for CUDA or ROCm",
+                node=node.name,
+                severity="error" if cluster.job.backend == "nccl" else "note",
+                fix=Fix(
+                    "install a build for CUDA, or name the environment that has one (--python, --setup)",
+                    commands=(
+                        f"ssh {shlex.quote(node.name)} {python} -c 'import torch; print(torch.version.cuda)'",
+                    ),
+                ),
+            )
+
+
 @check("torch-missing", reads=("interpreter",))
 def torch_missing(cluster: Cluster) -> Iterator[Finding]:
     """
