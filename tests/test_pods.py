@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -245,17 +247,20 @@ class PodsInLab:
 def test_three_hosts_without_ssh_train_whatever_order_they_start_in(lab: Any, folder: Path) -> None:
     cluster = lab(hosts=3)
     for host in ("node0", "node1", "node2"):
-        cluster.sh(host, "kill $(cat /run/sshd.pid /var/run/sshd.pid 2>/dev/null) 2>/dev/null || :")
+        for one in cluster.everything(host):
+            if any("sshd" in word for word in one.command[:1]):
+                os.kill(one.pid, signal.SIGKILL)
+    assert cluster.run("node0", ["ssh", "-o", "BatchMode=yes", "node1", "true"]).returncode == 255
     run = PodsInLab(cluster, folder / "logs", "--", "train.py", "--steps", "2")
     last = run.start("node2", 2, 3)
     middle = run.start("node1", 1, 3)
-    wait_for(lambda: bool(cluster.processes("node1", "ringup")), "node1 waits", 20)
-    time.sleep(3)  # what is tested is that nobody was there for a while
+    assert middle.stdout is not None
+    assert "waiting for the first pod at node0 port 29100" in middle.stdout.readline()
     head = run.start("node0", 0, 3)
     ended = run.ends(head, middle, last)
     assert [code for code, _ in ended] == [0, 0, 0], ended[0][1] + ended[1][1]
     assert ended[0][1].count("trained to the end") == 3
-    assert "waiting for the first pod" in ended[1][1] and "ended with 0" in ended[2][1]
+    assert "ended with 0" in ended[1][1] and "ended with 0" in ended[2][1]
     assert TOKEN not in "".join(words for _, words in ended)
     said = json.loads((folder / "logs" / "run.json").read_text())
     assert said["outcome"] == "ok" and TOKEN not in json.dumps(said)
@@ -310,3 +315,20 @@ def test_two_with_one_index_a_missing_one_and_two_first_pods_are_named(lab: Any,
     first = run.start("node0", 0, 2, RINGUP_PORT="29101", **short)
     ended = run.ends(wrong, first)
     assert ended[0][0] == 4 and "two pods say that they are index 0" in ended[0][1]
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_a_pod_that_is_told_to_end_leaves_nothing_and_ends_the_run(lab: Any, folder: Path) -> None:
+    cluster = lab(hosts=2)
+    script = folder / "stays_long.py"
+    script.write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    run = PodsInLab(cluster, folder / "logs", "--with", "python", "--", str(script))
+    head, peer = run.start("node0", 0, 2), run.start("node1", 1, 2)
+    for host in ("node0", "node1"):
+        wait_for(lambda h=host: bool(ranks(cluster, h, "stays_long.py")), "its rank", 60)
+    peer.terminate()
+    (first, said), (second, _) = run.ends(head, peer, timeout_s=90)
+    assert second == 143 and first not in (0, 70), said
+    for host in ("node0", "node1"):
+        assert not ranks(cluster, host, "stays_long.py")
