@@ -289,6 +289,11 @@ def test_a_known_network_is_the_only_one_the_job_looks_at(
     assert "em1" not in text
 
 
+def test_another_number_of_nodes_than_are_named_is_refused(facts: str) -> None:
+    with pytest.raises(UsageError, match="--nodes 3, but 2 are named"):
+        cli.dispatch(["script", "ssh", "--from", facts, "--nodes", "3", "--nproc", "8", "--", "train.py"])
+
+
 @pytest.mark.parametrize("kind", ["ssh", "docker"])
 def test_nodes_that_are_not_known_are_asked_for(kind: str) -> None:
     with pytest.raises(LaunchError, match="names the nodes"):

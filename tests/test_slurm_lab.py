@@ -179,11 +179,12 @@ def test_a_node_that_dies_ends_the_run_on_the_others(at_rest: Slurm, folder: Pat
         at_rest.run("scontrol", "update", "NodeName=node1", "State=RESUME", check=False)
 
 
-def written(slurm: Slurm, folder: Path, *words: str) -> Path:
+def written(slurm: Slurm, folder: Path, *words: str, launcher: str = "torchrun") -> Path:
     """The file of `ringup script slurm`, as written on the login node."""
     file = folder / "job.sh"
     options = ["--nodes", "2", "--nproc", "1", "--backend", "gloo", "--name", "mingpt", "--output", str(file)]
-    slurm.lab.run(slurm.login, [*RINGUP, "script", "slurm", *options, "--", *words], cwd=folder, check=True)
+    command = [*RINGUP, "script", "slurm", *options, "--with", launcher, "--", *words]
+    slurm.lab.run(slurm.login, command, cwd=folder, check=True)
     return file
 
 
@@ -218,9 +219,8 @@ def test_a_job_file_that_is_cancelled_leaves_nothing(at_rest: Slurm, folder: Pat
     nothing_left(at_rest)
 
 
-@pytest.mark.torch
 def test_a_job_file_ends_when_a_node_dies(at_rest: Slurm, folder: Path) -> None:
-    job, out = begun(at_rest, folder)
+    job, out = begun(at_rest, folder, "python")
     at_rest.kill_node("node1")
     try:
         assert at_rest.wait_end(job) in ("NODE_FAIL", "FAILED", "CANCELLED"), out.read_text()
@@ -230,9 +230,9 @@ def test_a_job_file_ends_when_a_node_dies(at_rest: Slurm, folder: Path) -> None:
         at_rest.run("scontrol", "update", "NodeName=node1", "State=RESUME", check=False)
 
 
-def begun(slurm: Slurm, folder: Path) -> tuple[str, Path]:
+def begun(slurm: Slurm, folder: Path, launcher: str = "torchrun") -> tuple[str, Path]:
     """A job of two ranks that stay, once both are up; its number and output."""
-    file = written(slurm, folder, str(JOBS / "stays.py"), "plain", str(folder))
+    file = written(slurm, folder, str(JOBS / "stays.py"), "plain", str(folder), launcher=launcher)
     job = slurm.run("sbatch", "--parsable", f"--chdir={folder}", str(file)).strip()
     out = folder / f"mingpt-{job}.out"
     slurm.wait(lambda: out.exists() and out.read_text().count("up ") == 2, "both ranks up", ENDED_S)

@@ -144,6 +144,10 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
     plan, env = decided(cluster, args)
     nodes = args.nodes or (len(cluster.nodes) if cluster else 0)
     nproc = args.nproc or ranks(plan) or (1 if LAUNCHERS[job.launcher].by_node else 0)
+    if kind in KNOWN_NODES and cluster and nodes != len(cluster.nodes):
+        raise UsageError(
+            f"--nodes {nodes}, but {len(cluster.nodes)} are named", hint="leave --nodes out: all are taken"
+        )
     if nodes < 1 or nproc < 1:
         raise UsageError(
             "how many nodes?" if nodes < 1 else "how many ranks has a node?",
