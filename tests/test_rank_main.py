@@ -44,6 +44,29 @@ def test_a_script_cannot_tell_who_runs_it(end: str, tmp_path: Path, runner: str)
         assert said([runner, *words], tmp_path) == said(words, tmp_path)
 
 
+STARTS = """\
+import inspect, multiprocessing, sys
+def child(queue):
+    queue.put((__name__, sys.argv))
+if __name__ == "__main__":
+    for how in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(how)
+        queue = context.Queue()
+        process = context.Process(target=child, args=(queue,))
+        process.start()
+        print(how, queue.get(timeout=60), process.join(), process.exitcode)
+    print(inspect.getsource(child))
+"""
+
+
+@pytest.mark.slow
+def test_its_children_find_the_script_however_they_are_started(tmp_path: Path, runner: str) -> None:
+    (tmp_path / "train.py").write_text(STARTS)
+    for words in (["train.py", "a"], ["-m", "train", "a"]):
+        code, out, errors = said([runner, *words], tmp_path)
+        assert (code, out, errors) == said(words, tmp_path) and code == 0, errors
+
+
 def waiting(folder: Path, runner: str, before: str = "") -> subprocess.Popen[str]:
     body = "def here():\n    print('up', flush=True)\n    time.sleep(60)\nhere()\n"
     (folder / "waits.py").write_text(f"import signal, time\n{before}\n{body}")
