@@ -110,7 +110,8 @@ def test_a_run_that_computes_is_never_ended() -> None:
         played.node.ranks_now = [rank(0, WAITS), rank(1, SLEEPS, cpu_s=second)]
         played.go(1)
     assert not played.reason and not played.hangs()
-    assert [event.kind for event in played.events] == ["quiet"]
+    # Again only of a silence twice as long, not every minute.
+    assert [event.kind for event in played.events] == ["quiet"] * 2
     assert "rank 1 (node0) is busy; 1 wait in all_reduce" in played.events[0].text
 
 

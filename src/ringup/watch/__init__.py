@@ -51,7 +51,8 @@ class Watch:
         self._number, self._mode = 0, ""
         self._despite_output = False
         """Whether what is printed counts for nothing, as no rank has used anything meanwhile."""
-        self._said: object = None
+        self._said: dict[str, float] = {}
+        """Kind of verdict that is no hang -> the longest silence it was said of."""
         self._equipped: set[str] = set()
 
     def on_time(self, now_s: float, nodes: Sequence[NodeRun], tell: Tell) -> str:
@@ -132,7 +133,7 @@ class Watch:
     def _goes_on(self, now_s: float, tell: Tell) -> None:
         took = show_seconds(now_s - self._quiet_since)
         tell(Event("hang", f"the run goes on, after {took} without progress"))
-        self.stalled, self._said, self._quiet_since = None, None, now_s
+        self.stalled, self._quiet_since = None, now_s
 
     def _judge(self, now_s: float, nodes: Sequence[NodeRun], looks: list[NodeLook], tell: Tell) -> str:
         quiet_s = now_s - self._quiet_since
@@ -142,8 +143,10 @@ class Watch:
             self._goes_on(now_s, tell)
         elif not self.stalled:
             self.stalled = verdict if verdict.is_stalled else None
-            if verdict.key != self._said and not (despite_output and not verdict.is_stalled):
-                self._said = verdict.key
+            # What is no hang is said once, and again of a silence twice as long.
+            longer = quiet_s >= 2 * self._said.get(verdict.kind, 0.0) and not despite_output
+            if verdict.is_stalled or longer:
+                self._said[verdict.kind] = quiet_s
                 self._report(quiet_s, now_s, verdict, tell)
         if verdict.is_stalled and self.end_after_s and quiet_s >= self.end_after_s:
             return f"hung for {show_seconds(quiet_s)}"

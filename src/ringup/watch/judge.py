@@ -58,11 +58,6 @@ class Verdict:
         """Whether it will not go on by itself, as far as can be told."""
         return self.kind == "stalled"
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What makes it worth saying again."""
-        return self.kind, tuple((m.rank, m.node) for m in self.missing)
-
 
 @dataclass(frozen=True)
 class _Seen:
