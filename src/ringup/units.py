@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 
 _SIZE = re.compile(r"^\s*([0-9.]+)\s*([KMGTPE]?)(i?)B?\s*$", re.IGNORECASE)
 _RATE = re.compile(r"^\s*([0-9.]+)\s*([KMGT]?)b(?:it)?(?:/s(?:ec)?|ps)?\b", re.IGNORECASE)
@@ -89,3 +90,14 @@ def printable(text: str, limit: int = 400) -> str:
     return "".join(
         c if c.isprintable() or c == " " else c.encode("unicode_escape").decode("ascii") for c in cut
     )
+
+
+def twice_quoted(text: str) -> str:
+    """
+    A word of a command behind `ssh NODE`: this shell and the one on the node each take a layer off.
+
+    >>> twice_quoted("eth0"), twice_quoted("$(id)")
+    ('eth0', '\'\'"\'"\'$(id)\'"\'"\'\'')
+    """
+    once = shlex.quote(text)
+    return text if once == text else shlex.quote(once)

@@ -12,6 +12,7 @@ from ringup.checks.picks import expects_nccl, is_candidate, is_virtual, picks
 from ringup.facts import Cluster, Interface, Node
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
+from ringup.units import twice_quoted
 
 READS = paths.READS
 USES = paths.USES
@@ -50,7 +51,8 @@ def interface_down(cluster: Cluster) -> Iterator[Finding]:
                         "bring the interface up; without carrier look at cable, transceiver and switch port",
                         env=net.pins(cluster),
                         commands=(
-                            f"ssh {shlex.quote(node.name)} sudo ip link set {shlex.quote(interface.name)} up",
+                            f"ssh {shlex.quote(node.name)} sudo ip link set dev "
+                            f"{twice_quoted(interface.name)} up",
                         ),
                     ),
                 )
@@ -95,7 +97,7 @@ def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
                     "take the address away from the node it does not belong to",
                     env=net.pins(cluster),
                     commands=tuple(
-                        f"ssh {shlex.quote(n.name)} ip -brief address show dev {shlex.quote(name)}"
+                        f"ssh {shlex.quote(n.name)} ip -brief address show dev {twice_quoted(name)}"
                         for n, name in who[:2]
                     ),
                 ),
@@ -114,7 +116,7 @@ def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
                     "find the other machine with this address (arping) and give one of them another",
                     env=net.pins(cluster),
                     commands=(
-                        f"ssh {shlex.quote(strange[0].src)} arping -c 3 {shlex.quote(strange[0].address)}",
+                        f"ssh {shlex.quote(strange[0].src)} arping -c 3 {twice_quoted(strange[0].address)}",
                     ),
                 ),
             )
@@ -229,7 +231,7 @@ def half_duplex(cluster: Cluster, node: Node, name: str) -> Finding:
         fix=Fix(
             "let both ends of the cable negotiate",
             env=pins_elsewhere(cluster, node, name),
-            commands=(f"ssh {shlex.quote(node.name)} sudo ethtool -s {shlex.quote(name)} autoneg on",),
+            commands=(f"ssh {shlex.quote(node.name)} sudo ethtool -s {twice_quoted(name)} autoneg on",),
         ),
     )
 
@@ -268,7 +270,7 @@ def link_speed_below_peers(cluster: Cluster) -> Iterator[Finding]:
                     subject=f"interface:{name}/{members[name]}",
                     fix=Fix(
                         "reseat or change cable and transceiver; look at the switch port",
-                        commands=(f"ssh {shlex.quote(name)} ethtool {shlex.quote(members[name])}",),
+                        commands=(f"ssh {shlex.quote(name)} ethtool {twice_quoted(members[name])}",),
                     ),
                 )
 

@@ -12,6 +12,7 @@ from ringup.checks.net import READS, USES, pins
 from ringup.facts import Cluster
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Skipped, check
+from ringup.units import twice_quoted
 
 LOST_AT_LEAST = 3
 LOST_WARNING = 0.1
@@ -77,7 +78,7 @@ def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
             fix=Fix(
                 "look at cable, transceiver, duplex and switch port",
                 env=pins(cluster),
-                commands=(f"ssh {shlex.quote(node)} ethtool -S {shlex.quote(interface)}",),
+                commands=(f"ssh {shlex.quote(node)} ethtool -S {twice_quoted(interface)}",),
             ),
         )
 

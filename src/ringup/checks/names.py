@@ -14,6 +14,7 @@ from ringup.checks.paths import best
 from ringup.facts import Cluster, Node, Resolution
 from ringup.nccl.choice import effective
 from ringup.rules import Finding, Fix, Severity, check
+from ringup.units import twice_quoted
 
 READS = ("own_name", "interfaces", "hostname")
 USES = ("environment", "nccl_conf", "peer_names", "fqdn")
@@ -67,7 +68,7 @@ def repaired(cluster: Cluster, node: Node, where: str | None = None) -> Fix:
         f"`{line}`; or set the interface, then names do not matter",
         env=pins(cluster),
         commands=(
-            f"ssh {shlex.quote(where or node.name)} getent ahosts {shlex.quote(node.hostname or node.name)}",
+            f"ssh {shlex.quote(where or node.name)} getent ahosts {twice_quoted(node.hostname or node.name)}",
         ),
     )
 

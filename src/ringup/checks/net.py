@@ -12,7 +12,7 @@ from ringup.checks.picks import expects_nccl, picks
 from ringup.facts import Cluster
 from ringup.reachability import cut_pairs, few, networks
 from ringup.rules import Finding, Fix, Skipped, check
-from ringup.units import printable
+from ringup.units import printable, twice_quoted
 
 READS = (*paths.READS, "cluster.links")
 USES = paths.USES
@@ -102,8 +102,8 @@ def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding | Skippe
                 "firewall of this one, or take its address away",
                 env=pins(cluster),
                 commands=(
-                    f"ssh {shlex.quote(first.src)} ip route get {shlex.quote(first.address)}",
-                    f"ssh {shlex.quote(first.src)} ping -c 3 {shlex.quote(first.address)}",
+                    f"ssh {shlex.quote(first.src)} ip route get {twice_quoted(first.address)}",
+                    f"ssh {shlex.quote(first.src)} ping -c 3 {twice_quoted(first.address)}",
                 ),
             ),
         )
@@ -248,7 +248,7 @@ def path_mtu_black_hole(cluster: Cluster) -> Iterator[Finding | Skipped]:
         mtus = mtu_words(cluster, fault)
         commands = []
         for name, interface in dict.fromkeys((e.dst, e.interface) for e in fault.edges):
-            dev = shlex.quote(interface)
+            dev = twice_quoted(interface)
             commands.append(f"ssh {shlex.quote(name)} sudo ip link set dev {dev} mtu 1280")
         yield Finding(
             where,
@@ -289,6 +289,6 @@ def opening(cluster: Cluster, edges: Iterable[Edge]) -> tuple[str, ...]:
         ]
         for source in sources[:1]:
             tool = "ip6tables" if ":" in source else "iptables"
-            rule = f"sudo {tool} -I INPUT -p tcp -s {shlex.quote(source)} -j ACCEPT"
+            rule = f"sudo {tool} -I INPUT -p tcp -s {twice_quoted(source)} -j ACCEPT"
             lines.append(f"ssh {shlex.quote(dropper)} {rule}")
     return tuple(dict.fromkeys(lines))[:SHOWN]

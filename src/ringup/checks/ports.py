@@ -10,7 +10,7 @@ from ringup.checks.net import listed, opening
 from ringup.checks.paths import Edge, routed
 from ringup.facts import Cluster, Listener, Node, Process
 from ringup.rules import Finding, Fix, check
-from ringup.units import printable, show_seconds
+from ringup.units import printable, show_seconds, twice_quoted
 
 DEFAULT_PORT = 29500
 """torch's default for --master-port; what every recipe uses."""
@@ -159,7 +159,7 @@ def orphan_of_earlier_run(cluster: Cluster) -> Iterator[Finding]:
                 "`ringup clean` lists them, `ringup clean --kill` ends what is provably a leftover",
                 commands=(
                     f"ringup clean -H {shlex.quote(node.name)}",
-                    f"ssh {shlex.quote(node.name)} ps -fp {shlex.quote(pids)}",
+                    f"ssh {shlex.quote(node.name)} ps -fp {twice_quoted(pids)}",
                 ),
             ),
         )

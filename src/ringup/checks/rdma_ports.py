@@ -14,7 +14,7 @@ from ringup.facts import Cluster, Node, RdmaPort
 from ringup.nccl import choice, rdma
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
-from ringup.units import printable
+from ringup.units import printable, twice_quoted
 
 READS = verbs.READS
 USES = (*verbs.USES, *interfaces.USES, "routes")
@@ -79,7 +79,7 @@ def not_active(view: View, node: Node, port: RdmaPort) -> Finding:
         fix=Fix(
             f"{advice}; until then leave it out on every node",
             env={"NCCL_IB_HCA": f"^={port.name}"} if left else {},
-            commands=(f"ssh {shlex.quote(node.name)} ibstatus {shlex.quote(port.name)}",),
+            commands=(f"ssh {shlex.quote(node.name)} ibstatus {twice_quoted(port.name)}",),
         ),
     )
 
@@ -115,7 +115,7 @@ def no_subnet_manager(cluster: Cluster) -> Iterator[Finding]:
             "start the subnet manager, on one node or the switch",
             commands=(
                 f"ssh {shlex.quote(waiting[0][0].name)} sudo systemctl start opensm",
-                f"ssh {shlex.quote(waiting[0][0].name)} sudo sminfo -C {shlex.quote(waiting[0][1].device)}",
+                f"ssh {shlex.quote(waiting[0][0].name)} sudo sminfo -C {twice_quoted(waiting[0][1].device)}",
             ),
         ),
     )
@@ -156,7 +156,7 @@ def rdma_rate_low(cluster: Cluster) -> Iterator[Finding]:
                     fix=Fix(
                         "reseat or change cable and transceiver; look at the switch port",
                         commands=(
-                            f"ssh {shlex.quote(node)} ibstatus {shlex.quote(port.device)}:{port.number}",
+                            f"ssh {shlex.quote(node)} ibstatus {twice_quoted(port.device)}:{port.number}",
                         ),
                     ),
                 )

@@ -13,6 +13,7 @@ from ringup.checks.verbs import View
 from ringup.facts import Cluster, Node, RdmaPort
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, Skipped, check
+from ringup.units import twice_quoted
 
 READS = verbs.READS
 USES = (*verbs.USES, "rises")
@@ -70,7 +71,7 @@ def told(view: View, seen: Iterator[Seen], wanted: str, fix: str, worst: Severit
     """A finding for each; what is no faster than a healthy link may be is a note."""
     for one in seen:
         node = shlex.quote(one.node.name)
-        port = f"/sys/class/infiniband/{shlex.quote(one.port.device)}/ports/{one.port.number}"
+        port = f"/sys/class/infiniband/{twice_quoted(one.port.device)}/ports/{one.port.number}"
         yield Finding(
             f"{one.node.name} {one.port.name}",
             found=one.words,
@@ -226,7 +227,7 @@ def interface_errors(cluster: Cluster) -> Iterator[Finding | Skipped]:
                     fix=Fix(
                         "look at cable, transceiver, duplex and switch port",
                         env=pins_elsewhere(cluster, node, name),
-                        commands=(f"ssh {shlex.quote(node.name)} ethtool -S {shlex.quote(name)}",),
+                        commands=(f"ssh {shlex.quote(node.name)} ethtool -S {twice_quoted(name)}",),
                     ),
                 )
 

@@ -14,6 +14,7 @@ from ringup.facts import Cluster, Node, RdmaPort
 from ringup.nccl import choice, gids, rdma
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
+from ringup.units import twice_quoted
 
 READS = verbs.READS
 USES = verbs.USES
@@ -69,7 +70,7 @@ def gid_missing_or_wrong(cluster: Cluster) -> Iterator[Finding]:
                 commands=("unset NCCL_IB_GID_INDEX",)
                 if unset
                 else (
-                    f"ssh {shlex.quote(node.name)} ip -brief address show dev {shlex.quote(bad[0].netdev)}",
+                    f"ssh {shlex.quote(node.name)} ip -brief address show dev {twice_quoted(bad[0].netdev)}",
                 ),
             ),
         )
@@ -170,7 +171,7 @@ def rdma_mtu_low(cluster: Cluster) -> Iterator[Finding]:
         fix=Fix(
             "a large MTU on the interface, and on the switch ports",
             commands=tuple(
-                f"ssh {shlex.quote(n.name)} sudo ip link set dev {shlex.quote(p.netdev)} mtu 9000"
+                f"ssh {shlex.quote(n.name)} sudo ip link set dev {twice_quoted(p.netdev)} mtu 9000"
                 for n, p in concerned[:4]
             ),
         ),
@@ -223,12 +224,12 @@ def dscp_not_trusted(cluster: Cluster) -> Iterator[Finding]:
 
 
 def trust(node: Node, port: RdmaPort) -> str:
-    return f"ssh {shlex.quote(node.name)} sudo mlnx_qos -i {shlex.quote(port.netdev)} --trust dscp"
+    return f"ssh {shlex.quote(node.name)} sudo mlnx_qos -i {twice_quoted(port.netdev)} --trust dscp"
 
 
 def mark(node: Node, port: RdmaPort, traffic_class: int) -> str:
-    file = f"/sys/class/infiniband/{shlex.quote(port.device)}/tc/{port.number}/traffic_class"
-    return f"ssh {shlex.quote(node.name)} 'echo {traffic_class} | sudo tee '{file}"
+    file = shlex.quote(f"/sys/class/infiniband/{port.device}/tc/{port.number}/traffic_class")
+    return f"ssh {shlex.quote(node.name)} {shlex.quote(f'echo {traffic_class} | sudo tee {file}')}"
 
 
 @check("pfc-not-configured", reads=READS, uses=USES, severity="warning")
@@ -261,7 +262,7 @@ def pfc_not_configured(cluster: Cluster) -> Iterator[Finding]:
         fix=Fix(
             "the same priorities everywhere",
             commands=tuple(
-                f"ssh {shlex.quote(n.name)} sudo mlnx_qos -i {shlex.quote(p.netdev)} --pfc "
+                f"ssh {shlex.quote(n.name)} sudo mlnx_qos -i {twice_quoted(p.netdev)} --pfc "
                 + ",".join(str(usual >> k & 1) for k in range(8))
                 for n, p in odd[:4]
             ),
@@ -317,7 +318,7 @@ def pkey_table_empty(cluster: Cluster) -> Iterator[Finding]:
             "put the ports into one partition, as full members",
             commands=(
                 f"ssh {shlex.quote(first[0])} grep . /sys/class/infiniband/"
-                f"{shlex.quote(first[1].replace(':', '/ports/'))}/pkeys/0",
+                f"{twice_quoted(first[1].replace(':', '/ports/'))}/pkeys/0",
             ),
         ),
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ringup.checks import picks, rising, verbs
 from ringup.facts import Bond, Cluster
 from ringup.rules import Finding, Fix, check
-from ringup.units import printable, show_bytes
+from ringup.units import printable, show_bytes, twice_quoted
 
 LEAST_BUFFER_BYTES = 4 << 20
 """Largest buffer Linux gives a connection by default (tcp_wmem); 10 Gbit/s for 3 ms on the way."""
@@ -118,7 +118,7 @@ def bond_misconfigured(cluster: Cluster) -> Iterator[Finding]:
                     fix=Fix(
                         "repair the link, or change the bond's mode or hash",
                         commands=(
-                            f"ssh {shlex.quote(node.name)} cat /proc/net/bonding/{shlex.quote(bond.name)}",
+                            f"ssh {shlex.quote(node.name)} cat /proc/net/bonding/{twice_quoted(bond.name)}",
                         ),
                     ),
                 )

@@ -10,7 +10,7 @@ from ringup import problems
 from ringup.facts import Cluster, Node
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, check
-from ringup.units import printable
+from ringup.units import printable, twice_quoted
 
 
 def usual(cluster: Cluster, value: Callable[[Node], str]) -> str:
@@ -35,7 +35,7 @@ def differing(cluster: Cluster, value: Callable[[Node], str], what: str, advice:
                 fix=Fix(
                     advice,
                     commands=(
-                        f"ssh {shlex.quote(node.name)} {shlex.quote(node.interpreter.path)} -m pip list",
+                        f"ssh {shlex.quote(node.name)} {twice_quoted(node.interpreter.path)} -m pip list",
                     ),
                 ),
             )
@@ -90,7 +90,7 @@ def launcher_missing(cluster: Cluster) -> Iterator[Finding]:
     wanted = usual(cluster, lambda n: n.interpreter.packages.get(package, ""))
     for node in cluster.nodes:
         if package and node.interpreter.path and package not in node.interpreter.packages:
-            python = shlex.quote(node.interpreter.path)
+            python = twice_quoted(node.interpreter.path)
             exact = f"{package}=={wanted}" if wanted else package
             yield Finding(
                 node.name,
@@ -99,7 +99,7 @@ def launcher_missing(cluster: Cluster) -> Iterator[Finding]:
                 node=node.name,
                 fix=Fix(
                     "use the environment that has it (--python, --setup), or install it",
-                    commands=(f"ssh {shlex.quote(node.name)} {python} -m pip install {shlex.quote(exact)}",),
+                    commands=(f"ssh {shlex.quote(node.name)} {python} -m pip install {twice_quoted(exact)}",),
                 ),
             )
 
@@ -140,7 +140,7 @@ def torch_without_cuda(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         build = node.interpreter.torch
         if node.gpu_count and build and not node.interpreter.cuda and "rocm" not in build:
-            python = shlex.quote(node.interpreter.path)
+            python = twice_quoted(node.interpreter.path)
             yield Finding(
                 node.name,
                 found=f"torch {printable(build, 60)} uses no GPU, and there are {node.gpu_count}",
@@ -173,7 +173,7 @@ def torch_missing(cluster: Cluster) -> Iterator[Finding]:
     wanted = usual(cluster, lambda n: n.interpreter.torch)
     for node in cluster.nodes:
         if node.interpreter.path and not node.interpreter.torch:
-            python = shlex.quote(node.interpreter.path)
+            python = twice_quoted(node.interpreter.path)
             package = f"torch=={wanted.partition('+')[0]}" if wanted else "torch"
             yield Finding(
                 node.name,
@@ -183,7 +183,7 @@ def torch_missing(cluster: Cluster) -> Iterator[Finding]:
                 fix=Fix(
                     "use the environment that has it (--python, --setup), or install it",
                     commands=(
-                        f"ssh {shlex.quote(node.name)} {python} -m pip install {shlex.quote(package)}",
+                        f"ssh {shlex.quote(node.name)} {python} -m pip install {twice_quoted(package)}",
                     ),
                 ),
             )

@@ -12,7 +12,7 @@ from ringup.checks.verbs import is_without_nccl
 from ringup.facts import Cluster, Node, Space
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
-from ringup.units import printable, show_bytes, show_seconds
+from ringup.units import printable, show_bytes, show_seconds, twice_quoted
 
 MIB = 1024**2
 GIB = 1024**3
@@ -73,7 +73,8 @@ def duplicate_hostname(cluster: Cluster) -> Iterator[Finding]:
             fix=Fix(
                 "rename all but one; until then NCCL_HOSTID keeps them apart",
                 commands=tuple(
-                    f"ssh {shlex.quote(n)} sudo hostnamectl set-hostname {shlex.quote(n)}" for n in names[1:4]
+                    f"ssh {shlex.quote(n)} sudo hostnamectl set-hostname {twice_quoted(n)}"
+                    for n in names[1:4]
                 ),
             ),
         )
@@ -178,8 +179,8 @@ def disk_full(cluster: Cluster) -> Iterator[Finding]:
                 fix=Fix(
                     "free space there, or set TMPDIR to another file system",
                     commands=(
-                        f"ssh {shlex.quote(node.name)} df -h {shlex.quote(node.tmp.path)}",
-                        f"ssh {shlex.quote(node.name)} du -xhd1 {shlex.quote(node.tmp.path)}",
+                        f"ssh {shlex.quote(node.name)} df -h {twice_quoted(node.tmp.path)}",
+                        f"ssh {shlex.quote(node.name)} du -xhd1 {twice_quoted(node.tmp.path)}",
                     ),
                 ),
             )
