@@ -96,8 +96,8 @@ def twice_quoted(text: str) -> str:
     """
     A word of a command behind `ssh NODE`: this shell and the one on the node each take a layer off.
 
-    >>> twice_quoted("eth0"), twice_quoted("$(id)")
-    ('eth0', '\'\'"\'"\'$(id)\'"\'"\'\'')
+    >>> twice_quoted("eth0"), shlex.split(shlex.split(twice_quoted("$(id)"))[0])
+    ('eth0', ['$(id)'])
     """
     once = shlex.quote(text)
     return text if once == text else shlex.quote(once)
