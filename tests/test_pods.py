@@ -207,7 +207,11 @@ def folder() -> Iterator[Path]:
 
 def ranks(cluster: Any, host: str, script: str) -> list[Any]:
     """Processes that run a script, `ringup run` itself left out."""
-    return [p for p in cluster.processes(host, script) if "ringup" not in " ".join(p.command[:3])]
+    return [
+        p
+        for p in cluster.processes(host)
+        if p.command and p.command[-1].endswith(script) and "--with" not in p.command
+    ]
 
 
 class PodsInLab:
@@ -216,23 +220,13 @@ class PodsInLab:
     def __init__(self, cluster: Any, folder: Path, *words: str) -> None:
         self.cluster, self.folder, self.words = cluster, folder, words
         self.started: list[subprocess.Popen[str]] = []
+        self.base = ["ringup", "run", "--backend", "gloo", "--nproc", "1", "--log-dir", str(folder)]
 
     def start(self, host: str, index: int, count: int, **variables: str) -> subprocess.Popen[str]:
         own = {"JOB_COMPLETION_INDEX": str(index), "RINGUP_NODES": str(count), "RINGUP_TOKEN": TOKEN}
         env = {**own, "RINGUP_HEAD": "node0", "RINGUP_WAIT_S": "90", **variables}
-        words = [
-            "ringup",
-            "run",
-            "--backend",
-            "gloo",
-            "--nproc",
-            "1",
-            "--log-dir",
-            str(self.folder),
-            *self.words,
-        ]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        child = self.cluster.popen(host, words, env=env, cwd=JOBS, text=True, **pipes)
+        child = self.cluster.popen(host, [*self.base, *self.words], env=env, cwd=JOBS, text=True, **pipes)
         self.started.append(child)
         return child
 
@@ -332,3 +326,14 @@ def test_a_pod_that_is_told_to_end_leaves_nothing_and_ends_the_run(lab: Any, fol
     assert second == 143 and first not in (0, 70), said
     for host in ("node0", "node1"):
         assert not ranks(cluster, host, "stays_long.py")
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_check_is_led_by_the_first_pod_too(lab: Any, folder: Path) -> None:
+    cluster = lab(hosts=2)
+    run = PodsInLab(cluster, folder / "logs")
+    run.base = ["ringup", "check", "--backend", "gloo"]
+    ended = run.ends(run.start("node0", 0, 2), run.start("node1", 1, 2))
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert "node1" in ended[0][1] and "taking part" in ended[1][1]

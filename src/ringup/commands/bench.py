@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringup.commands import proving
+from ringup.commands import pods, proving
 from ringup.errors import UsageError
+from ringup.units import parse_size_bytes
 
 if TYPE_CHECKING:
     from ringup.prove import Row
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB}
 
 
 def size(text: str) -> int:
@@ -31,12 +31,13 @@ def size(text: str) -> int:
     >>> size("64M"), size("1024"), size("1KiB")
     (67108864, 1024, 1024)
     """
-    plain = text.strip().lower().removesuffix("ib").removesuffix("b")
-    digits = plain.rstrip("kmg")
-    unit = plain[len(digits) :]
-    if not digits.isdigit() or unit not in UNITS or not 4 <= int(digits) * UNITS[unit] <= 64 * GIB:
+    try:
+        size_bytes = parse_size_bytes(text)
+    except ValueError:
+        size_bytes = 0
+    if not 4 <= size_bytes <= 64 * GIB:
         raise argparse.ArgumentTypeError(f"{text!r} is no size from 4 to 64G, such as 64M")
-    return int(digits) * UNITS[unit]
+    return size_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +67,7 @@ def arguments(args: argparse.Namespace, backend: str) -> tuple[str, ...]:
     return (",".join(ops), sizes, "0" if args.no_pairs else "1")
 
 
+@pods.everywhere
 def run(args: argparse.Namespace) -> int:
     """Check, start, measure, judge; 1 for a wrong result or a slow link."""
     if args.plot:

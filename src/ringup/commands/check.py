@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ringup.commands import common
-from ringup.facts import Cluster, Host, Job
+from ringup.commands import common, pods
+from ringup.facts import Cluster, Job
 from ringup.plan import Plan
 from ringup.reach import Reach
 from ringup.rules import Finding, Skipped
@@ -106,6 +106,7 @@ def show(
         print(report.check_text(cluster, findings, skipped, plan, style, predictions, set_already))
 
 
+@pods.everywhere
 def run(args: argparse.Namespace) -> int:
     """Collect, judge, show."""
     job = common.job_from(args)
@@ -114,10 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
         cluster = bundle.load(Path(args.from_file))
     else:
-        hosts: tuple[Host, ...] = common.nodes_from(args)
-        from ringup import reach
-
-        with reach.open(hosts, ssh_config=args.ssh_config) as door:
+        with common.door(args) as door:
             cluster = collect(door, job, args, Progress(args.quiet))
         save(cluster, args)
     findings, skipped, plan = judge(cluster)

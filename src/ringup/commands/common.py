@@ -10,10 +10,14 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ringup import hosts as hosts_module
 from ringup.errors import NodesError, UsageError
 from ringup.facts import Host, Job
+
+if TYPE_CHECKING:
+    from ringup.reach import Reach
 
 
 def add_node_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +97,16 @@ def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
     for note in hosts_module.notes(os.environ) if allocated else ():
         say(f"note: {note}", quiet=args.quiet)
     return allocated or hosts_module.this_machine()
+
+
+def door(args: argparse.Namespace) -> Reach:
+    """The way to the nodes: the pods that have come, else what the command line or the allocation names."""
+    from ringup import reach
+
+    pods = getattr(args, "pods", None)
+    if pods is not None:
+        return reach.open(pods.hosts, pods=pods)
+    return reach.open(nodes_from(args), ssh_config=args.ssh_config)
 
 
 def environment_from(pairs: list[str]) -> dict[str, str]:

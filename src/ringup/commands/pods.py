@@ -1,19 +1,24 @@
-"""N equal pods without ssh: the first one leads `ringup run`, the others take part."""
+"""N equal pods without ssh: the first one leads the command, the others take part."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ringup.commands import common
 from ringup.errors import RingupError, UsageError
 from ringup.hosts import pod
 from ringup.hosts.pod import Pod
-from ringup.reach import Reach
+
+if TYPE_CHECKING:
+    from ringup.reach.pods import Pods
+
+Command = Callable[[argparse.Namespace], int]
 
 
 def here(args: argparse.Namespace) -> Pod | None:
@@ -22,33 +27,47 @@ def here(args: argparse.Namespace) -> Pod | None:
 
     Raises UsageError for what pods cannot do, NodesError for variables that do not fit together.
     """
-    if any(getattr(args, name) is not None for name in ("hosts", "hostfile", "local")) or args.from_file:
+    given = ("hosts", "hostfile", "local", "from_file")
+    if any(getattr(args, name, None) is not None for name in given):
         return None
     found = pod.from_environment(os.environ, os.uname().nodename)
-    if found is None:
-        return None
-    if args.detach or getattr(args, "slurm", False):
+    if found is not None and (getattr(args, "detach", False) or getattr(args, "slurm", False)):
         raise UsageError(
             "pods that share a token run in view of their first one", hint="leave --detach and --slurm out"
         )
     return found
 
 
-def join(found: Pod, *, quiet: bool) -> int:
-    """Take part in the run that the first pod leads; its exit code."""
-    from ringup.reach import pod_peer
+def everywhere(command: Command) -> Command:
+    """Have a command that looks at nodes led by the first of N pods, where it runs in one of them."""
 
-    return pod_peer.serve(found, lambda words: common.say(f"ringup: {words}", quiet=quiet))
+    @functools.wraps(command)
+    def run(args: argparse.Namespace) -> int:
+        found = here(args)
+        if found is None:
+            return command(args)
+        quiet = getattr(args, "quiet", False)
+
+        def say(words: str) -> None:
+            common.say(f"ringup: {words}", quiet=quiet)
+
+        if found.index:
+            from ringup.reach import pod_peer
+
+            return pod_peer.serve(found, say)
+        args.pods = gathered(found, say)
+        say(f"{found.count} pods are here")
+        return _led(command, args)
+
+    return run
 
 
-@contextlib.contextmanager
-def led(found: Pod, *, quiet: bool) -> Iterator[tuple[Reach, list[int]]]:
+def gathered(found: Pod, say: Callable[[str], None]) -> Pods:
     """
-    The way to all pods once they have come, and a list to put the run's exit code into.
+    All pods once they have come.
 
-    Raises NodesError when not all have come in time, KeyboardInterrupt when told to end before.
+    Raises NodesError when not all have in time, KeyboardInterrupt when told to end before.
     """
-    from ringup import reach
     from ringup.reach import pods
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -57,16 +76,16 @@ def led(found: Pod, *, quiet: bool) -> Iterator[tuple[Reach, list[int]]]:
     # As process 1 of its container it would not hear SIGTERM at all without a handler.
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        gathered = pods.gather(found, lambda words: common.say(f"ringup: {words}", quiet=quiet))
+        return pods.gather(found, say)
     finally:
         signal.signal(signal.SIGTERM, before)
-    codes: list[int] = []
+
+
+def _led(command: Command, args: argparse.Namespace) -> int:
+    """The command's exit code, which every pod is told."""
     code = 70
     try:
-        with reach.open(gathered.hosts, pods=gathered) as door:
-            common.say(f"ringup: {found.count} pods are here", quiet=quiet)
-            yield door, codes
-            code = codes[-1] if codes else 0
+        code = command(args)
     except RingupError as error:
         code = error.exit_code
         raise
@@ -74,4 +93,5 @@ def led(found: Pod, *, quiet: bool) -> Iterator[tuple[Reach, list[int]]]:
         code = 130
         raise
     finally:
-        gathered.finish(code)
+        args.pods.finish(code)
+    return code

@@ -67,7 +67,7 @@ def start(
     on_line: Callable[[dict[str, object]], None] = nothing,
 ) -> Started | int:
     """Check, plan, run; an exit code where nothing was started."""
-    from ringup import reach, report
+    from ringup import report
     from ringup.launch.render import render
     from ringup.plan.expected import with_transports
     from ringup.plan.listening import listening
@@ -76,7 +76,7 @@ def start(
 
     run_id = run_command.new_run_id()
     log_dir = run_command.log_directory(args, run_id)
-    with reach.open(common.nodes_from(args), ssh_config=args.ssh_config) as door:
+    with common.door(args) as door:
         cluster = check.collect(door, common.job_from(args), args, check.Progress(args.quiet))
         check.save(cluster, args)
         backend = prove_job.backend_of(cluster)

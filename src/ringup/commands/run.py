@@ -17,7 +17,7 @@ from typing import TextIO
 
 from ringup.commands import check, common, lint, pods, submit
 from ringup.errors import UsageError
-from ringup.facts import Cluster, Host, Job
+from ringup.facts import Cluster
 from ringup.launch import Event
 from ringup.plan import Plan
 from ringup.plan.command import LAUNCHERS
@@ -174,12 +174,10 @@ def stopped(log_dir: Path, plan: Plan | None, run_id: str, findings: list[Findin
         common.say(f"ringup: {log_dir}/run.json was not written: {error.strerror}")
 
 
+@pods.everywhere
 def run(args: argparse.Namespace) -> int:
     """Collect, judge, decide, launch; the job's own exit code."""
     words = script_words(args)
-    pod = pods.here(args)
-    if pod is not None and pod.index:
-        return pods.join(pod, quiet=args.quiet)
     args.script_findings = lint.before_run(args, words[0])
     job = common.job_from(args, words)
     if args.from_file and not args.dry_run:
@@ -195,27 +193,15 @@ def run(args: argparse.Namespace) -> int:
 
         cluster = bundle.load(Path(args.from_file))
         return decide_and_start(cluster, None, run_id, log_dir, args)
-    if pod is not None:
-        with pods.led(pod, quiet=args.quiet) as (door, codes):
-            codes.append(through(door, job, run_id, log_dir, args))
-            return codes[-1]
-    hosts: tuple[Host, ...] = common.nodes_from(args)
-    if args.detach and any(host.in_slurm for host in hosts) and not args.ssh_config:
+    if args.detach and not args.ssh_config and any(host.in_slurm for host in common.nodes_from(args)):
         raise UsageError(
             "--detach: inside an allocation a run ends with the steps that srun holds",
             hint="`ringup run --slurm --detach` submits it as a job of its own",
         )
-    from ringup import reach
-
-    with reach.open(hosts, ssh_config=args.ssh_config) as door:
-        return through(door, job, run_id, log_dir, args)
-
-
-def through(door: Reach, job: Job, run_id: str, log_dir: Path, args: argparse.Namespace) -> int:
-    """Look at the nodes behind the door, then run on them."""
-    cluster = check.collect(door, job, args, check.Progress(args.quiet))
-    check.save(cluster, args)
-    return decide_and_start(cluster, door, run_id, log_dir, args)
+    with common.door(args) as door:
+        cluster = check.collect(door, job, args, check.Progress(args.quiet))
+        check.save(cluster, args)
+        return decide_and_start(cluster, door, run_id, log_dir, args)
 
 
 def decide_and_start(

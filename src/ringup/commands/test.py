@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 
-from ringup.commands import proving
+from ringup.commands import pods, proving
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     proving.add_arguments(parser)
 
 
+@pods.everywhere
 def run(args: argparse.Namespace) -> int:
     """Check, start, compare; 1 when any rank is not fine."""
     started = proving.start("test", args)

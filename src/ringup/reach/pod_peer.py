@@ -32,7 +32,8 @@ class _Peer:
     def __init__(self, pod: Pod, say: Say) -> None:
         self.pod, self.say = pod, say
         self.instance = secrets.token_hex(8)
-        self.shells: list[subprocess.Popen[bytes]] = []
+        self.shells: dict[subprocess.Popen[bytes], socket.socket] = {}
+        """Each with our own hold on its stdin."""
         self.stopped_by = 0
 
     def dial(self, role: str, until: float, loop: str = "") -> socket.socket:
@@ -81,26 +82,31 @@ class _Peer:
     def open_shell(self, number: int, until: float) -> None:
         """A shell that waits on two connections for what the first pod asks."""
         loop = boot.new_token()
-        with self.dial(f"out {number}", until, loop) as out, self.dial(f"err {number}", until, loop) as err:
-            self.shells.append(
-                subprocess.Popen(
-                    ["sh", "-c", boot.loop_script(loop)],
-                    stdin=out.fileno(),
-                    stdout=out.fileno(),
-                    stderr=err.fileno(),
-                    start_new_session=True,
-                    env=without_secrets(),
-                )
+        out = self.dial(f"out {number}", until, loop)
+        with self.dial(f"err {number}", until, loop) as err:
+            shell = subprocess.Popen(
+                ["sh", "-c", boot.loop_script(loop)],
+                stdin=out.fileno(),
+                stdout=out.fileno(),
+                stderr=err.fileno(),
+                start_new_session=True,
+                env=without_secrets(),
             )
+        self.shells[shell] = out
+
+    def let_go(self) -> None:
+        """Close our hold on what belonged to shells that have ended, so that the first pod sees it, too."""
+        for shell, out in self.shells.items():
+            if shell.poll() is not None:
+                out.close()
 
     def heed(self, control: socket.socket) -> int:
         """Wait for the end and say how it came: the run's own exit code, or why there is none."""
         while True:
             ready, _, _ = select.select([control], [], [], 1.0)
-            for shell in self.shells:
-                shell.poll()
+            self.let_go()
             if self.stopped_by:
-                self.end_shells(signal.SIGTERM)
+                self.end_shells()
                 return 128 + self.stopped_by
             if not ready:
                 continue
@@ -108,7 +114,7 @@ class _Peer:
                 said = proof.decode(proof.read_line(control))
             except OSError:
                 said = {}
-            self.end_shells(0)
+            self.end_shells()
             code = said.get("end")
             if isinstance(code, int) and 0 <= code < 256:
                 words = f": {said['words']}" if isinstance(said.get("words"), str) else ""
@@ -117,21 +123,26 @@ class _Peer:
             self.say("the first pod is gone; nothing of its run is left here")
             return LOST
 
-    def end_shells(self, number: int) -> None:
-        """Wait until guards have ended what they guard; then end what does not go."""
-        for shell in self.shells if number else ():
-            self._signal(shell, number)
+    def end_shells(self) -> None:
+        """
+        End of file for all: guards then end what they guard, and say so; what does not go is ended.
+
+        A signal would not do: a guard has a session of its own, and does not go before its job has.
+        """
+        for shell, out in self.shells.items():
+            if shell.poll() is None:
+                with contextlib.suppress(OSError):
+                    out.shutdown(socket.SHUT_RD)
         until = time.monotonic() + END_S
         while any(shell.poll() is None for shell in self.shells) and time.monotonic() < until:
+            self.let_go()
             select.select([], [], [], 0.05)
         for shell in self.shells:
             if shell.poll() is None:
-                self._signal(shell, signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    os.killpg(shell.pid, signal.SIGKILL)
                 shell.wait()
-
-    def _signal(self, shell: subprocess.Popen[bytes], number: int) -> None:
-        with contextlib.suppress(OSError):
-            os.killpg(shell.pid, number)
+        self.let_go()
 
 
 def serve(pod: Pod, say: Say) -> int:
@@ -156,6 +167,6 @@ def serve(pod: Pod, say: Say) -> int:
     except KeyboardInterrupt:
         return 128 + peer.stopped_by
     finally:
-        peer.end_shells(signal.SIGTERM)
+        peer.end_shells()
         for number, handler in before.items():
             signal.signal(number, handler)
