@@ -6,7 +6,9 @@ On nodes played on this machine, so for any user; two cases on lab hosts besides
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import re
 import signal
 import socket
@@ -41,10 +43,12 @@ def line_of(function: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A port that nobody has, below those the kernel hands out by itself."""
+    for port in random.sample(range(20000, 30000), 100):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 class Run:
