@@ -12,6 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "ringup"
 LAYERS = {
     "units": 0,
     "errors": 0,
+    "redact": 0,
     "facts": 1,
     "rules": 1,
     "problems": 1,

@@ -29,6 +29,7 @@ COMMANDS = {
     "predict": "which interfaces and devices NCCL will choose, and why",
     "logs": "name the root cause from NCCL, torch and launcher output",
     "explain": "what a problem means and how to fix it",
+    "bundle": "facts, findings and logs in one archive for a bug report, secrets taken out",
     "demo": "a real two-node run on this one machine: no root, no ssh, no GPU",
 }
 """Name -> one line.  The module is `ringup.commands.NAME`."""

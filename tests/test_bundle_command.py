@@ -1,0 +1,96 @@
+"""`ringup bundle`: one archive, and no secret in it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ringup.redact import redact
+from tests import clusters
+
+SECRETS = {
+    "assigned": "export HF_TOKEN=tok3n-a",
+    "quoted": "WANDB_API_KEY='tok3n b'",
+    "option": "train.py --api-key tok3n-c --lr 1",
+    "header": "> Authorization: Bearer tok3n-d",
+    "url": "fetching https://ada:tok3n-e@host/x",
+    "json": '{"aws_secret_access_key": "tok3n-f"}',
+    "known": "login with hf_tok3nabcdefghijklmnopqrstuvwx",
+    "pem": "-----BEGIN RSA PRIVATE KEY-----\ntok3n\n-----END RSA PRIVATE KEY-----",
+}
+
+
+@pytest.mark.parametrize("text", SECRETS.values(), ids=SECRETS)
+def test_a_secret_is_hidden(text: str) -> None:
+    assert "tok3n" not in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL INFO comm 0x55 rank 0 nranks 2 - Init COMPLETE",
+        "n1:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB eth0:10.0.0.1<0>",
+        "keys: 12, tokenizer loaded, 4096 tokens per second",
+        "tcp://10.0.0.1:29500",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+def packed(tmp_path: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
+    target = tmp_path / "b.tar.gz"
+    command = [sys.executable, "-m", "ringup", "bundle", "-o", str(target), *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    if not target.exists():
+        return done, {}
+    with tarfile.open(target) as archive:
+        return done, {m.name: archive.extractfile(m).read().decode() for m in archive}  # type: ignore[union-attr]
+
+
+def test_facts_findings_and_logs_are_in_it_and_can_be_read_back(tmp_path: Path) -> None:
+    from ringup import bundle
+
+    saved = tmp_path / "facts"
+    bundle.save(clusters.healthy(), saved)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"plan": {"env": {"MY_TOKEN": "tok3n"}}}))
+    (run / "rank-00000-n0.log").write_text("step 1\nMY_TOKEN=tok3n\n")
+    (run / "old.log.gz").write_bytes(gzip.compress(b"password: tok3n\n"))
+    done, parts = packed(tmp_path, "--from", str(saved), str(run))
+    assert done.returncode == 0, done.stderr
+    assert {Path(name).name.lstrip("0123456789-") for name in parts} == {
+        "README", "facts.json", "check.json", "check.txt", "run.json", "rank-00000-n0.log", "old.log.gz",
+    }  # fmt: skip
+    assert "tok3n" not in "".join(parts.values())
+    assert bundle.from_json(parts["b/facts.json"].encode()) == clusters.healthy()
+    assert json.loads(parts["b/check.json"])["schema"] == 1
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    done, parts = packed(tmp_path, "--no-nodes", str(tmp_path / "nothing.log"))
+    assert done.returncode == 0
+    assert "nothing.log: no such file" in done.stderr and "nothing.log" in parts["b/LEFT-OUT"]
+
+
+def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "long.log"
+    log.write_text("first\n" + "x" * 99 + "\n" * (7 << 20) + "last\n")
+    _, parts = packed(tmp_path, "--no-nodes", str(log))
+    text = parts["b/logs/000-long.log"]
+    assert text.startswith("first\n") and text.endswith("last\n") and "[...]" in text
+    assert len(text) < 6 << 20
+
+
+def test_an_archive_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ringup", "bundle", "--no-nodes", "-o", str(tmp_path / "no" / "b.tgz")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[0].endswith("cannot be written: No such file or directory")
