@@ -38,6 +38,7 @@ def test_a_secret_is_hidden(text: str) -> None:
         "n1:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB eth0:10.0.0.1<0>",
         "keys: 12, tokenizer loaded, 4096 tokens per second",
         "tcp://10.0.0.1:29500",
+        "step 3 tokens: 8192 tokenizer=fast",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

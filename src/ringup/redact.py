@@ -6,7 +6,9 @@ import re
 from typing import Any
 
 HIDDEN = "(hidden)"
-_NAME = r"[\w.-]*(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API[_-]?KEY|ACCESS[_-]?KEY|PRIVATE[_-]?KEY|[_-]KEY)[\w.-]*"
+_NAME = (
+    r"[\w.-]*(?:TOKEN(?!S\b|IZ|_COUNT)|SECRET|PASSW(?:OR)?D|CREDENTIAL|(?:API|ACCESS|PRIVATE|[_-])KEY)[\w.-]*"
+)
 _IS_SECRET = re.compile(rf"(?i){_NAME}")
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s,;"'&]+)"""
 _ASSIGNED = re.compile(rf"(?i)(?P<name>{_NAME})(?P<sep>['\"]?\s?[=:]\s?)(?P<value>{_VALUE})")
