@@ -114,7 +114,7 @@ def before_run(args: argparse.Namespace, script: str) -> list[Finding]:
     path = Path(args.chdir or ".") / script
     try:
         text = read(str(path)) if path.is_file() else ""
-    except UsageError:
+    except (UsageError, OSError):  # a name longer than file systems allow is an OSError of is_file
         return []
     if not text or not lint.is_script(script, text):
         return []
