@@ -4,6 +4,7 @@ In place of LLaMA-Factory's trainer (transformers and all it needs are gigabytes
 Everything before it, `llamafactory.launcher` under torchrun, is LLaMA-Factory's own.
 """
 
+import os
 import sys
 import types
 
@@ -21,7 +22,8 @@ def run_exp():
     assert total[0] == world * (world + 1) / 2, total
     ending = dict(word.split("=") for word in sys.argv[2:])
     if ending.get("rank") == str(rank):
-        sys.exit(int(ending["end"]))
+        # Not sys.exit: with a group open, torch now and then aborts while Python takes itself down.
+        os._exit(int(ending["end"]))
     dist.barrier()
     dist.destroy_process_group()
     print(f"trained to the end: rank {rank} of {world}", flush=True)
