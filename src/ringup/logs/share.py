@@ -40,11 +40,16 @@ def share(work: Callable[[Task], Result], tasks: Sequence[Task], processes: int)
     for thread in threads:
         thread.start()
     try:
+        given = 0
         while (at := _take(next_task, len(tasks))) is not None:
             results[at].set_result(work(tasks[at]))
+            # What is done with results counts as our part of the work: the others take more tasks meanwhile.
+            while given < len(tasks) and results[given].done():
+                yield results[given].result()
+                given += 1
         for thread in threads:
             thread.join()
-        for task, result in zip(tasks, results, strict=True):
+        for task, result in list(zip(tasks, results, strict=True))[given:]:
             # Not done: its process was killed.
             yield result.result() if result.done() else work(task)
     finally:
