@@ -281,7 +281,7 @@ def test_only_unused_old_files_of_shared_memory_go(payload: Any, tmp_path: Path)
 
 
 def hearing(data: bytes, **options: Any) -> clean.NodeLeftovers:
-    heard = clean._Hearing("n1", bytearray(data), done=True, **options)
+    heard = clean.Hearing("n1", 4 << 20, bytearray(data), done=True, **options)
     return clean._judged(heard)
 
 
@@ -298,9 +298,9 @@ def test_an_answer_that_is_none_is_no_clean_node(data: bytes) -> None:
 
 
 def test_a_lost_connection_is_said_in_its_words() -> None:
-    heard = clean._Hearing("n1")
+    heard = clean.Hearing("n1", 4 << 20)
     heard.on_exit("n1", None, Unreached(kind="ssh-connect-timeout", words="timed \x1b[31mout"))
-    assert clean._judged(heard).error == "timed out"
+    assert clean._judged(heard).error == "timed \\x1b[31mout"
 
 
 def test_what_a_node_says_cannot_reach_the_terminal_raw() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from ringup.facts import Host, Unreached
 from ringup.launch.program import joined
 from ringup.launch.show import clean
 from ringup.reach import Reach
+from ringup.reach.hearing import Hearing, one_per_machine
 
 LONGEST_ANSWER_BYTES = 4 << 20
 GRACE_S = 3.0
@@ -89,35 +89,6 @@ class _Said:
     unseen: tuple[str, ...]
 
 
-@dataclass
-class _Hearing:
-    """Collects what the program on one node prints."""
-
-    node: str
-    data: bytearray = field(default_factory=bytearray)
-    errors: bytes = b""
-    done: bool = False
-    error: str = ""
-
-    def on_output(self, node: str, data: bytes) -> None:
-        """Part of the answer."""
-        if len(self.data) < LONGEST_ANSWER_BYTES:
-            self.data += data
-
-    def on_errors(self, node: str, data: bytes) -> None:
-        """Why there may be none."""
-        self.errors = (self.errors + data)[-4096:]
-
-    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
-        """The answer is complete, or never will be."""
-        self.done = True
-        if error is not None:
-            self.error = clean(error.words, 400)
-        elif code != 0:
-            lines = self.errors.decode("utf-8", "replace").strip().splitlines()
-            self.error = clean(lines[-1], 400) if lines else f"exit code {code}"
-
-
 @functools.cache
 def program() -> str:
     """What is sent to the nodes; arguments: "list" or "kill", seconds of grace."""
@@ -151,7 +122,7 @@ def _both(first: NodeLeftovers, second: NodeLeftovers) -> NodeLeftovers:
 
 def _look(reach: Reach, *, kill: bool, limit_s: float) -> tuple[NodeLeftovers, ...]:
     mode = "kill" if kill else "list"
-    hearings = [_Hearing(host.name) for host in _one_per_machine(reach.hosts)]
+    hearings = [Hearing(host.name, LONGEST_ANSWER_BYTES) for host in one_per_machine(reach.hosts)]
     for hearing in hearings:
         channel = reach.start(
             hearing.node, program(), (mode, f"{GRACE_S:g}"), hearing, label=f"ringup-clean-{mode}"
@@ -163,15 +134,7 @@ def _look(reach: Reach, *, kill: bool, limit_s: float) -> tuple[NodeLeftovers, .
     return tuple(_judged(hearing) for hearing in hearings)
 
 
-def _one_per_machine(hosts: Iterable[Host]) -> list[Host]:
-    found: list[Host] = []
-    for host in hosts:
-        if not (host.local and any(other.local for other in found)):
-            found.append(host)
-    return found
-
-
-def _judged(hearing: _Hearing) -> NodeLeftovers:
+def _judged(hearing: Hearing) -> NodeLeftovers:
     name = clean(hearing.node, 255)
     if hearing.error or not hearing.done:
         return NodeLeftovers(name, error=hearing.error or "no answer in time")

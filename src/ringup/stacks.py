@@ -5,54 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ringup.facts import Host, Unreached
 from ringup.launch.program import look_program
 from ringup.looks import MOST_BYTES, NodeLook, RankLook, decode, silent
 from ringup.reach import Reach
+from ringup.reach.hearing import Hearing, one_per_machine
 
 LIMIT_S = 60.0
 """For all nodes: connecting, then at most 20 s of stacks each."""
-
-
-@dataclass
-class _Hearing:
-    """Collects what the program on one node prints."""
-
-    node: str
-    data: bytearray = field(default_factory=bytearray)
-    errors: bytes = b""
-    done: bool = False
-    error: str = ""
-
-    def on_output(self, node: str, data: bytes) -> None:
-        """Part of the answer."""
-        if len(self.data) < MOST_BYTES:
-            self.data += data
-
-    def on_errors(self, node: str, data: bytes) -> None:
-        """Why there may be none."""
-        self.errors = (self.errors + data)[-4096:]
-
-    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
-        """The answer is complete, or never will be."""
-        self.done = True
-        if error is not None:
-            self.error = error.words
-        elif code != 0:
-            lines = self.errors.decode("utf-8", "replace").strip().splitlines()
-            self.error = lines[-1] if lines else f"exit code {code}"
-
-    def look(self, places: Sequence[str]) -> NodeLook:
-        """What it said; see `looks.decode`."""
-        if self.error or not self.done:
-            return silent(self.node, self.error or "no answer in time")
-        try:
-            said = json.loads(bytes(self.data))
-        except (ValueError, RecursionError):
-            return silent(self.node, "its answer cannot be read")
-        return decode(self.node, said if isinstance(said, dict) else {}, places)
 
 
 @dataclass(frozen=True)
@@ -79,8 +40,8 @@ def look(reach: Reach, *, mode: str = "stacks", limit_s: float = LIMIT_S) -> tup
     `mode` "threads" asks for every thread's stack, "flight" for torch's flight recorder, too.
     """
     hearings = []
-    for host in _one_per_machine(reach.hosts):
-        hearing = _Hearing(host.name)
+    for host in one_per_machine(reach.hosts):
+        hearing = Hearing(host.name, MOST_BYTES)
         reach.start(host.name, look_program(), (mode, "", ""), hearing, label="ringup-look").write(b"")
         hearings.append(hearing)
     until = time.monotonic() + limit_s
@@ -88,15 +49,7 @@ def look(reach: Reach, *, mode: str = "stacks", limit_s: float = LIMIT_S) -> tup
         reach.turn(0.1)
     local = [host.name for host in reach.hosts if host.local]
     places = local if len(local) > 1 else []
-    return tuple(hearing.look(places) for hearing in hearings)
-
-
-def _one_per_machine(hosts: Iterable[Host]) -> list[Host]:
-    found: list[Host] = []
-    for host in hosts:
-        if not (host.local and any(other.local for other in found)):
-            found.append(host)
-    return found
+    return tuple(_told(hearing, places) for hearing in hearings)
 
 
 def jobs(nodes: Iterable[NodeLook], run: str = "") -> list[JobLook]:
@@ -116,3 +69,14 @@ def jobs(nodes: Iterable[NodeLook], run: str = "") -> list[JobLook]:
         )
         for ranks in found.values()
     ]
+
+
+def _told(hearing: Hearing, places: Sequence[str]) -> NodeLook:
+    """What one node said; see `looks.decode`."""
+    if hearing.error or not hearing.done:
+        return silent(hearing.node, hearing.error or "no answer in time")
+    try:
+        said = json.loads(bytes(hearing.data))
+    except (ValueError, RecursionError):
+        return silent(hearing.node, "its answer cannot be read")
+    return decode(hearing.node, said if isinstance(said, dict) else {}, places)
