@@ -117,6 +117,11 @@ class TestOfRates:
         assert code == 1
         assert [r["correct"] for r in told["rows"]] == [False]
 
+    def test_a_collective_that_times_out_fails_the_measurement(self, tmp_path: Path) -> None:
+        words = ["bench", "--local", "1", "--nproc", "2", "--backend", "gloo", "--min", "64K", "--max", "64K"]
+        code, told, _ = prove(tmp_path, *words, plant="1:times-out")
+        assert (code, told["rows"], told["verdict"]) == (1, [], "not_judged")
+
 
 def test_the_device_of_a_local_rank_must_be_visible(tmp_path: Path) -> None:
     fake = tmp_path / "torch"

@@ -171,6 +171,12 @@ def measure(world, group, case, budget_s=LONGEST_S):
     return [list(map(float, one)) for one in all_there], count
 
 
+def is_unsupported(error):
+    """Whether every rank is told alike that this torch or backend lacks the operation."""
+    words = str(error).lower()
+    return isinstance(error, NotImplementedError) or "support" in words or "not implemented" in words
+
+
 def sweep(world, op, sizes):
     """All sizes of one operation; rank 0 tells each.  The largest size that was measured, its time."""
     members = list(range(world.size))
@@ -179,7 +185,9 @@ def sweep(world, op, sizes):
         try:
             case = Case(op, size_bytes, world, members, None)
             by_rank, count = measure(world, None, case)
-        except (RuntimeError, NotImplementedError, ValueError) as error:
+        except (RuntimeError, ValueError) as error:
+            if not is_unsupported(error):
+                raise  # a time-out or a lost peer: the run has failed, and says so
             say("unsupported", op=op, size_bytes=size_bytes, error=short(error))
             return last
         seconds = sum(one[0] for one in by_rank) / len(by_rank)

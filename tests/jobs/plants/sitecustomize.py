@@ -26,7 +26,11 @@ def plant(fault):
         tensor.view(-1)[-1] += 1
         return work
 
-    dist.all_reduce = {"wrong-input": wrong_input, "wrong-output": wrong_output}[fault]
+    def times_out(*_args, **_kwargs):
+        raise RuntimeError("Timed out waiting 1000ms for recv operation to complete")
+
+    faults = {"wrong-input": wrong_input, "wrong-output": wrong_output, "times-out": times_out}
+    dist.all_reduce = faults[fault]
 
 
 rank, _, fault = os.environ.get("RINGUP_PLANT", "").partition(":")
