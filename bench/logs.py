@@ -30,7 +30,8 @@ from bench.nccl_logs import parse_size
 PATTERN = "NCCL INFO AllGather"
 
 COUNT = """
-import sys
+import os, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as `ringup logs` does
 from ringup.logs import counting, counts
 engine, processes, sequences = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1"
 parts, _ = counting.run(sys.argv[4:], engine=engine, processes=processes, sequences=sequences)

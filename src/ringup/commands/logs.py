@@ -57,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, diagnose, show; 1 when a cause of severity error was named."""
+    # Read by numpy's BLAS when it is imported, whose threads, never used here, spin on the other cores.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ringup.logs import show
     from ringup.logs.read import read_logs
 

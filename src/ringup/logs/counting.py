@@ -19,11 +19,11 @@ from ringup.logs import counts, tails
 from ringup.logs.counts.grammar import PREFIX, label_of
 from ringup.logs.counts.ledger import Batch
 
-SLICE_BYTES = 64 << 20
+SLICE_BYTES = 32 << 20
 """Smallest slice of a file: less is not worth the way to another process."""
 
-SLICES = 2
-"""Slices a process: one that is kept waiting by others on its core must not keep the rest waiting."""
+SHARES = (4, 2, 1, 1)
+"""Slices a process, the last ones small: one kept waiting on its core must not keep the rest waiting."""
 
 PRIMER_BYTES = 1 << 20
 """Read first of a file that is cut: who writes to it, to tell a host's name from the end of a torn line."""
@@ -112,14 +112,21 @@ def run(
 
 def _tasks(path: str, processes: int, slice_bytes: int, plan: _Task) -> Iterator[_Task]:
     size = Path(path).stat().st_size
-    pieces = max(1, min(SLICES * processes, size // slice_bytes)) if processes > 1 else 1
-    known = tuple(who_writes(b"".join(read_range(path, 0, PRIMER_BYTES)))) if pieces > 1 else ()
+    shares = _shares(size, processes, slice_bytes) if processes > 1 else [1]
+    known = tuple(who_writes(b"".join(read_range(path, 0, PRIMER_BYTES)))) if len(shares) > 1 else ()
 
     def read_at(offset: int, size_bytes: int) -> bytes:
         return b"".join(read_range(path, offset, offset + size_bytes))
 
-    for start, end in counts.cut(size, pieces, read_at):
+    for start, end in counts.cut(size, shares, read_at):
         yield replace(plan, path=path, start=start, end=end, known=known)
+
+
+def _shares(size_bytes: int, processes: int, slice_bytes: int) -> list[int]:
+    shares = [share for share in SHARES for _ in range(processes)]
+    if size_bytes * min(shares) >= slice_bytes * sum(shares):
+        return shares
+    return [1] * max(1, min(processes, size_bytes // slice_bytes))
 
 
 def who_writes(block: bytes) -> Iterator[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ far back.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ringup.logs.counts.find import explain, locate
@@ -106,11 +106,17 @@ def _engine(name: str, ledger: Ledger) -> PlainEngine | VectorEngine:
     return PlainEngine(ledger)
 
 
-def cut(size_bytes: int, parts: int, read_at: Callable[[int, int], bytes]) -> list[tuple[int, int]]:
-    """Borders of slices of a file, each at the beginning of a line; fewer than asked where lines are long."""
+def cut(
+    size_bytes: int, shares: Sequence[int], read_at: Callable[[int, int], bytes]
+) -> list[tuple[int, int]]:
+    """
+    Borders of slices of a file, each at the beginning of a line; fewer than asked where lines are long.
+
+    `shares` are the slices' sizes beside each other: `[1, 1]` cuts in the middle.
+    """
     borders = [0]
-    for i in range(1, parts):
-        at = size_bytes * i // parts
+    for i in range(1, len(shares)):
+        at = size_bytes * sum(shares[:i]) // sum(shares)
         while at < size_bytes:
             piece = read_at(at, 64 << 10)
             newline = piece.find(b"\n")
