@@ -1,10 +1,10 @@
 """
 What watching costs: CPU time of looks against that of the ranks, and step times with and without.
 
-    python bench/watch.py [--nproc 2] [--seconds 20] [--repeat 3]
+    python bench/watch.py [--nproc 1] [--pairs 24]
 
-A silent run computes and all-reduces on two nodes played on this machine; with watching, its window is
-4 s, fifteen times as short as by default, so that looks are frequent enough to be seen.  Turns alternate.
+A silent run computes and all-reduces on two nodes played on this machine.  In every second turn of 5 s it is
+looked at as in a whole window of 60 s: both of a pair of turns meet the same state of a shared machine.
 Needs torch.
 """
 
@@ -28,12 +28,12 @@ from tests.test_hangs import free_port  # noqa: E402  (the checkout is no packag
 
 from ringup.launch.program import look_program  # noqa: E402
 
-WINDOW_S, DEFAULT_S = 4, 60
+TURN_S, DEFAULT_S = 5, 60
 JOB = """\
 import os, sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
-weight, times = torch.randn(256, 256), []
+weight, steps = torch.randn(256, 256), []
 end = torch.tensor([time.monotonic() + float(sys.argv[1])])
 dist.broadcast(end, 0)
 while True:
@@ -42,14 +42,11 @@ while True:
         weight = torch.tanh(weight @ weight)
     over = torch.tensor([float(time.monotonic() > end)])
     dist.all_reduce(over)
-    times.append(time.monotonic() - began)
+    steps.append((began, time.monotonic() - began))
     if over.item():
         break
-times.sort()
-used = time.process_time()
 if dist.get_rank() == 0:
-    print("result", times[len(times) // 2] * 1e3, used, flush=True)
-    open(sys.argv[2], "w").write(f"{times[len(times) // 2] * 1e3} {used}")
+    open(sys.argv[2], "w").writelines(f"{began} {took}\\n" for began, took in steps)
 dist.destroy_process_group()
 """
 
@@ -61,17 +58,56 @@ def command(folder: Path, nproc: int, seconds: float, window_s: float) -> list[s
     return [*words, "--hang-report", f"{window_s:g}", "--", "job.py", str(seconds), str(folder / "result")]
 
 
-def step_ms(nproc: int, seconds: float, window_s: float) -> float:
-    """Median step time of rank 0 over one run."""
+def step_times(nproc: int, pairs: int) -> list[tuple[float, float]]:
+    """
+    Of one silent run, by pair of turns: median step time of rank 0 with looks going on, and without, in ms.
+
+    What a window's watching does on both nodes is done in each second turn: a look at counters and one at
+    stacks on each.  Watching itself is off, so that no other look falls into a turn.
+    """
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         (folder / "job.py").write_text(JOB)
-        done = subprocess.run(
-            command(folder, nproc, seconds, window_s), cwd=folder, capture_output=True, text=True
+        seconds = 2 * TURN_S * pairs
+        run = subprocess.Popen(
+            command(folder, nproc, seconds + 5, 0),
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
-        if done.returncode:
-            sys.exit(done.stderr)
-        return float((folder / "result").read_text().split()[0])
+        until_ranks_run("count")
+        turns = []
+        for turn in range(2 * pairs):
+            began = time.monotonic()
+            if turn % 2:
+                for mode in ("count", "stacks"):
+                    subprocess.run(look(mode), capture_output=True)
+                    subprocess.run(look(mode), capture_output=True)
+            time.sleep(max(0.0, began + TURN_S - time.monotonic()))
+            turns.append((began, time.monotonic()))
+        if run.wait():
+            sys.exit("the run failed")
+        steps = [tuple(map(float, line.split())) for line in (folder / "result").read_text().splitlines()]
+    medians = [
+        statistics.median(took * 1e3 for began, took in steps if first <= began < last)
+        for first, last in turns
+    ]
+    return list(zip(medians[1::2], medians[::2], strict=True))
+
+
+def look(mode: str) -> list[str]:
+    """One look at the ranks of this machine."""
+    return [sys.executable, "-c", look_program(), mode, "", ""]
+
+
+def until_ranks_run(mode: str) -> None:
+    """Wait until a look finds ranks, and torch is imported."""
+    until = time.monotonic() + 60
+    while (
+        b'"rank"' not in subprocess.run(look(mode), capture_output=True).stdout and time.monotonic() < until
+    ):
+        time.sleep(0.2)
+    time.sleep(6)
 
 
 def look_cpu_s(nproc: int, mode: str, repeat: int) -> float:
@@ -85,14 +121,10 @@ def look_cpu_s(nproc: int, mode: str, repeat: int) -> float:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        words = [sys.executable, "-c", look_program(), mode, "", ""]
-        until = time.monotonic() + 60
-        while b'"rank"' not in subprocess.run(words, capture_output=True).stdout and time.monotonic() < until:
-            time.sleep(0.2)
-        time.sleep(6)  # torch is imported by now
+        until_ranks_run(mode)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         for _ in range(repeat):
-            subprocess.run(words, capture_output=True)
+            subprocess.run(look(mode), capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         run.wait()
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -103,9 +135,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--nproc", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--nproc", type=int, default=1)
+    parser.add_argument("--pairs", type=int, default=24)
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; 2 nodes x {args.nproc}")
     count, stacks = (look_cpu_s(args.nproc, mode, 10) for mode in ("count", "stacks"))
@@ -113,13 +144,14 @@ def main() -> int:
     share = (count + stacks) / (DEFAULT_S * args.nproc)
     print(f"a look at counters: {count * 1e3:.0f} ms of CPU, with stacks: {stacks * 1e3:.0f} ms")
     print(f"of the ranks' CPU time, with the default window: {share:.3%} (wanted: under 1 %)")
-    found: dict[float, list[float]] = {0: [], WINDOW_S: []}
-    for _ in range(args.repeat):
-        for window_s, times in found.items():
-            times.append(step_ms(args.nproc, args.seconds, window_s))
-            print(f"window {window_s:g} s: median step {times[-1]:.2f} ms", flush=True)
-    off, on = (statistics.median(times) for times in found.values())
-    print(f"step time with a window of {WINDOW_S} s against none: {on / off - 1:+.1%}")
+    times = step_times(args.nproc, args.pairs)
+    ratios = sorted(on / off for on, off in times)
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"step: {statistics.median(off for _, off in times):.2f} ms; watched {DEFAULT_S / TURN_S:g} times as"
+    )
+    print(f"often as by default / not watched, in turns of {TURN_S} s: {middle:.3f}")
+    print(f"(half of {len(ratios)} pairs within {low:.3f} and {high:.3f})")
     return 0 if share < 0.01 else 1
 
 
