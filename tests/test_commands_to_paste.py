@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+import subprocess
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,3 +58,29 @@ def test_names_from_nodes_do_nothing_in_a_pasted_command(name: str) -> None:
             words = shlex.split(command)
             if words[0] == "ssh":
                 assert "$(id)" not in bare(" ".join(words[2:])), command
+
+
+@pytest.mark.parametrize("name", sorted(FIRES))
+def test_a_pasted_command_can_be_read_by_both_shells(name: str) -> None:
+    for finding in run_checks(FIRES[name]())[0]:
+        for command in finding.fix.commands if finding.fix else ():
+            words = shlex.split(command)
+            over_there = words[0] == "ssh" and not words[1].startswith("-")
+            for text in (command, " ".join(words[2:]) if over_there else "true"):
+                done = subprocess.run(["sh", "-nc", text], capture_output=True, text=True)
+                assert done.returncode == 0, (text, done.stderr)
+
+
+@pytest.mark.parametrize("name", sorted(n for n in FIRES if not n.startswith("ssh-")))
+def test_nodes_played_on_this_machine_need_no_ssh_and_no_copies(name: str) -> None:
+    nowhere = dataclasses.replace(FIRES[name](), is_local=True)
+    for finding in run_checks(nowhere)[0]:
+        for command in finding.fix.commands if finding.fix else ():
+            assert command.partition(" ")[0] not in ("ssh", "rsync"), command
+
+
+def test_a_script_that_no_node_has_may_have_another_name() -> None:
+    cluster = FIRES["script-missing"]()
+    lost = [dataclasses.replace(n, script=cluster.nodes[1].script) for n in cluster.nodes]
+    fixes = {f.fix.text for f in run_checks(dataclasses.replace(cluster, nodes=tuple(lost)))[0] if f.fix}
+    assert fixes == {"no node has it: correct its name, or copy it there"}

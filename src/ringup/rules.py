@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -190,7 +191,8 @@ def run_checks(cluster: Any, rules: Mapping[str, Rule] | None = None) -> tuple[l
             if isinstance(answer, Skipped):
                 skipped.append(replace(answer, rule=name))
             else:
-                findings.append(complete(answer, rule.problem))
+                finding = complete(answer, rule.problem)
+                findings.append(typed_here(finding) if cluster.is_local else finding)
     findings.sort(key=lambda f: SEVERITIES.index(f.severity or "error"))
     return findings, skipped
 
@@ -206,3 +208,18 @@ def complete(finding: Finding, problem: Problem) -> Finding:
         severity=SEVERITIES[max(ceiling, wanted)],
         fix=finding.fix or Fix(problem.fix),
     )
+
+
+def typed_here(finding: Finding) -> Finding:
+    """
+    A finding about nodes that are played on this machine: its commands need no ssh.
+
+    >>> typed_here(Finding("n", "", "", fix=Fix("", commands=("ssh n 'id; ls'", "ping n")))).fix.commands
+    ('id; ls', 'ping n')
+    """
+    if finding.fix is None:
+        return finding
+    words = [(shlex.split(c), c) for c in finding.fix.commands]
+    # ssh joins what it is given with blanks, and the shell on the node reads that.
+    commands = (" ".join(w[2:]) if w[:1] == ["ssh"] else c for w, c in words)
+    return replace(finding, fix=replace(finding.fix, commands=tuple(dict.fromkeys(commands))))

@@ -140,7 +140,7 @@ def torch_without_cuda(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         build = node.interpreter.torch
         if node.gpu_count and build and not node.interpreter.cuda and "rocm" not in build:
-            python = twice_quoted(node.interpreter.path)
+            asked = f"{shlex.quote(node.interpreter.path)} -c 'import torch; print(torch.version.cuda)'"
             yield Finding(
                 node.name,
                 found=f"torch {printable(build, 60)} uses no GPU, and there are {node.gpu_count}",
@@ -149,9 +149,7 @@ def torch_without_cuda(cluster: Cluster) -> Iterator[Finding]:
                 severity="error" if cluster.job.backend == "nccl" else "note",
                 fix=Fix(
                     "install a build for CUDA, or name the environment that has one (--python, --setup)",
-                    commands=(
-                        f"ssh {shlex.quote(node.name)} {python} -c 'import torch; print(torch.version.cuda)'",
-                    ),
+                    commands=(f"ssh {shlex.quote(node.name)} {shlex.quote(asked)}",),
                 ),
             )
 
@@ -288,6 +286,12 @@ def launcher_not_on_path(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
+def copying(cluster: Cluster, node: Node, path: str) -> tuple[str, ...]:
+    """What copies a path to a node; nothing where all nodes are this machine."""
+    quoted = shlex.quote(path)
+    return () if cluster.is_local else (f"rsync -a {quoted} {shlex.quote(node.name)}:{quoted}",)
+
+
 @check("directory-missing", reads=("chdir",))
 def directory_missing(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -299,7 +303,6 @@ def directory_missing(cluster: Cluster) -> Iterator[Finding]:
     """
     for node in cluster.nodes:
         if node.chdir.path and not node.chdir.exists:
-            path = shlex.quote(node.chdir.path)
             yield Finding(
                 node.name,
                 found=f"no directory {printable(node.chdir.path, 200)}",
@@ -307,7 +310,7 @@ def directory_missing(cluster: Cluster) -> Iterator[Finding]:
                 node=node.name,
                 fix=Fix(
                     "copy it, or name one that every node has: --chdir",
-                    commands=(f"rsync -a {path}/ {shlex.quote(node.name)}:{path}/",),
+                    commands=copying(cluster, node, node.chdir.path + "/"),
                 ),
             )
 
@@ -326,14 +329,15 @@ def script_missing(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         no_directory = "chdir" not in node.unknown and node.chdir.path and not node.chdir.exists
         if node.script.path and not node.script.exists and not no_directory:
-            path = shlex.quote(node.script.path)
+            lost = not any(n.script.exists for n in cluster.nodes)
             yield Finding(
                 node.name,
                 found=f"no file {printable(node.script.path, 200)}",
                 wanted="the script on every node",
                 node=node.name,
                 fix=Fix(
-                    "copy it to that node", commands=(f"rsync -a {path} {shlex.quote(node.name)}:{path}",)
+                    "no node has it: correct its name, or copy it there" if lost else "copy it to that node",
+                    commands=copying(cluster, node, node.script.path),
                 ),
             )
 
@@ -352,14 +356,11 @@ def script_differs(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         if hashes.get(node.name, wanted) != wanted:
             head = next(iter(hashes))
-            path = shlex.quote(node.script.path)
             yield Finding(
                 node.name,
                 found=f"{printable(node.script.path, 200)} is another file "
                 f"({node.script.size_bytes} bytes, sha256 {node.script.sha256[:12]})",
                 wanted=f"the same as on {head} (sha256 {wanted[:12]})",
                 node=node.name,
-                fix=Fix(
-                    "copy the head's script", commands=(f"rsync -a {path} {shlex.quote(node.name)}:{path}",)
-                ),
+                fix=Fix("copy the head's script", commands=copying(cluster, node, node.script.path)),
             )
