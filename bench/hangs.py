@@ -28,8 +28,8 @@ from tests.lab import Lab  # noqa: E402  (the checkout is no package)
 from tests.test_hangs import free_port, line_of  # noqa: E402
 
 JOBS = ROOT / "tests" / "jobs"
-LINES = {how: line_of(how) for how in ("sleep", "read", "disk", "other_kind", "other_shape")}
-LINES |= {"loader": line_of("__getitem__"), "skip": "stuck.py", "stop": "stopped", "oom": "", "leave": ""}
+LINES = {how: line_of(how) for how in ("sleep", "read", "disk", "other_kind", "other_shape", "stop")}
+LINES |= {"loader": line_of("__getitem__"), "skip": "stuck.py", "oom": "", "leave": ""}
 HEALTHY = ("tokenise", "save", "compile", "loader", "uneven")
 LIMIT_S = 150
 

@@ -122,6 +122,10 @@ def test_a_stopped_rank_is_named_and_said_to_go_on_once_it_does(tmp_path: Path) 
         (missing,) = run.hang()["missing"]
         assert missing["rank"] == 1 and missing["node"] == "127.0.0.2"
         assert "stopped (state T" in missing["where"]
+        if Path(sys.executable).with_name("py-spy").exists():
+            assert line_of("stop") in missing["where"], run.said()
+        else:
+            assert "no py-spy on this node" in run.said()
         (pid,) = (rank["pid"] for rank in run.record()["ranks"] if rank["rank"] == 1)
         subprocess.run(["kill", "-CONT", str(pid)], check=True)
         wait_for(lambda: "the run goes on" in run.said(), "its going on", 60)

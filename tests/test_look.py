@@ -1,4 +1,4 @@
-"""The program that looks at a node's ranks: real processes, a fake py-spy, a server that speaks RAS."""
+"""The program that looks at a node's ranks: real processes, a RAS server."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from tests.guards import wait_for
 
 pytestmark = pytest.mark.slow
 
+BARE = {"PATH": "/usr/bin:/bin"}
+PYTHON = str(getattr(sys, "_base_executable", sys.executable))
+"""The interpreter without what is installed beside this project: it has no py-spy."""
 HERE = """\
 import os, signal, subprocess, sys, time
 def here():
@@ -37,13 +40,28 @@ here()
 class Rank:
     """A process with a rank's environment, under rank_main.py or (`plain`) not."""
 
-    def __init__(self, folder: Path, what: str, *, plain: bool = False, env: dict[str, str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        what: str,
+        *,
+        plain: bool = False,
+        env: dict[str, str] | None = None,
+        python: str = PYTHON,
+    ):
         self.run = "t" + secrets.token_hex(6)
         self.runner = folder / "rank_main.py"
         self.runner.write_text(main_source())
         (folder / "train.py").write_text(HERE.format(what=what))
-        words = [sys.executable, *([] if plain else [str(self.runner)]), "train.py"]
-        own = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "RINGUP_RUN": self.run, **(env or {})}
+        words = [python, *([] if plain else [str(self.runner)]), "train.py"]
+        own = {
+            **BARE,
+            "RANK": "3",
+            "WORLD_SIZE": "4",
+            "LOCAL_RANK": "1",
+            "RINGUP_RUN": self.run,
+            **(env or {}),
+        }
         self.process = subprocess.Popen(
             words, cwd=folder, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True
         )
@@ -68,9 +86,9 @@ class Rank:
     def look(self, mode: str = "stacks", env: dict[str, str] | None = None) -> NodeLook:
         """What the node says of this run."""
         done = subprocess.run(
-            [sys.executable, "-c", look_program(), mode, self.run, ""],
+            [PYTHON, "-c", look_program(), mode, self.run, ""],
             capture_output=True,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, **BARE, **(env or {})},
         )
         assert done.returncode == 0, done.stderr
         return decode("n1", json.loads(done.stdout))
@@ -116,7 +134,8 @@ def test_a_stopped_rank_is_not_signalled_and_named_as_stopped(tmp_path: Path) ->
     with Rank(tmp_path, "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(60)") as rank:
         rank.wait_for_state("T")
         seen = rank.seen()
-        assert not seen.frames and "stopped" in seen.why_not and "stopped" in doing(seen)
+        assert not seen.frames and "stopped" in doing(seen)
+        assert seen.why_not == "it is stopped and answers no signal; no py-spy on this node"
 
 
 def test_a_process_that_did_not_ask_for_signals_gets_none(tmp_path: Path) -> None:
@@ -125,43 +144,10 @@ def test_a_process_that_did_not_ask_for_signals_gets_none(tmp_path: Path) -> Non
         " time.sleep(60)"
     )
     with Rank(tmp_path, what, plain=True) as rank:
-        wait_for(lambda: doing(rank.seen(env={"PATH": "/usr/bin:/bin"})) == "asleep", "its sleep")
-        seen = rank.seen(env={"PATH": "/usr/bin:/bin"})
+        wait_for(lambda: doing(rank.seen()) == "asleep", "its sleep")
+        seen = rank.seen()
         assert not seen.frames and "not started by ringup" in seen.why_not
         assert not (tmp_path / "signalled").exists()
-
-
-PYSPY = """\
-#!/bin/sh
-echo "$@" >> "$(dirname "$0")/asked"
-echo '[{"pid": 1, "thread_name": "Thread-1", "os_thread_id": 5, "frames": []},
- {"pid": 1, "thread_name": "MainThread", "os_thread_id": 1, "frames": [
- {"name": "here", "filename": "/home/u/train.py", "line": 4},
- {"name": "<module>", "filename": "/home/u/train.py", "line": 5}]}]'
-"""
-
-
-def test_py_spy_is_asked_where_the_node_has_it(tmp_path: Path) -> None:
-    tool = tmp_path / "bin" / "py-spy"
-    tool.parent.mkdir()
-    tool.write_text(PYSPY)
-    tool.chmod(0o755)
-    with Rank(tmp_path, "time.sleep(60)", plain=True, env={"PATH": f"{tool.parent}:/usr/bin:/bin"}) as rank:
-        seen = rank.seen()
-        assert seen.how == "py-spy" and place_of(seen.frames).where == "train.py:4"
-        asked = (tool.parent / "asked").read_text().split("\n")[0]
-        assert asked == f"dump --json --nonblocking --pid {rank.process.pid}"
-
-
-@pytest.mark.parametrize("answer", ["exit 3", "echo no json", "echo '[{}]'", "echo '[]'"])
-def test_a_py_spy_that_fails_is_a_reason_and_no_more(answer: str, tmp_path: Path) -> None:
-    tool = tmp_path / "bin" / "py-spy"
-    tool.parent.mkdir()
-    tool.write_text(f"#!/bin/sh\n{answer}\n")
-    tool.chmod(0o755)
-    with Rank(tmp_path, "time.sleep(60)", plain=True, env={"PATH": f"{tool.parent}:/usr/bin:/bin"}) as rank:
-        seen = rank.seen()
-        assert not seen.frames and "py-spy" in seen.why_not
 
 
 def test_a_forked_worker_tells_its_line_too(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ _DDP_WAITS = {
 # What makes Python wait for the GPU; these are C functions, seen only in the line that calls them.
 _DEVICE_CALL = re.compile(r"\.(?:item|cpu|tolist|numpy|synchronize)\(|\.to\(['\"]cpu")
 _DEVICE_FILE = re.compile(r"torch/cuda/(?:__init__|streams)\.py$")
+_TRACKER = re.compile(r"multiprocessing/(?:resource_tracker|forkserver)\.py$")
+"""Python's own processes beside workers."""
 _WORK_WAIT = re.compile(r"\.wait\(\s*\)")
 
 
@@ -141,7 +143,11 @@ def _library_wait(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
 def child_place(children: tuple[Child, ...]) -> tuple[Child, Place] | None:
     """The child whose stack tells most: one in user code, stopped or uninterruptible ones first."""
     known = [(child, place_of(child.frames)) for child in children if child.frames]
-    known = [pair for pair in known if "multiprocessing" not in pair[1].where and pair[1].where]
+    known = [
+        pair
+        for pair in known
+        if pair[1].where and not any(_TRACKER.search(f.file) for f in pair[0].frames[:3])
+    ]
     known.sort(key=lambda pair: pair[0].state not in "DT")
     waiting = [pair for pair in known if not _is_waiting_for_work(pair[0].frames)]
     return next(iter(waiting or known), None)

@@ -197,25 +197,23 @@ def age_s(started):
 
 
 def add_stacks(ranks, found, all_threads):
-    """Ask every rank, and what it has forked, for its stack."""
+    """Ask every rank, then the Python processes below it, for its stack."""
     until = time.monotonic() + STACKS_S
-    # A file server that does not answer would hold us up as it does them.
-    disks_answer = all(one["state"] != "D" for one in found)
     for one in found:
-        late = time.monotonic() > until
         one.update(
             look_stacks.stack(one["pid"], one["started"], all_threads)
-            if not late
+            if time.monotonic() < until
             else {"threads": [], "how": "", "why_not": "the node has too many ranks to ask them all in time"}
         )
-        for child in one["children"]:
-            if look_stacks.stack_file(child["pid"]) and not late:
-                threads = look_stacks.by_signal(child["pid"], ranks.table[child["pid"]][1])
-                child["threads"] = [] if isinstance(threads, str) else [[f, n] for f, n in threads[:1]]
-            if disks_answer:
-                look_stacks.add_source(child["pid"], child.get("threads"))
-        if disks_answer:
-            look_stacks.add_source(one["pid"], one["threads"])
+    for child in [child for one in found for child in one["children"] if is_python(child["pid"])]:
+        if time.monotonic() < until:
+            known = look_stacks.stack(child["pid"], ranks.table[child["pid"]][1])
+            child["threads"] = known["threads"][:1]
+    # A file server that does not answer would hold us up as it does them.
+    if all(one["state"] != "D" for one in found):
+        for one in found:
+            for process in [one] + one["children"]:
+                look_stacks.add_source(process["pid"], process.get("threads"))
 
 
 def main(mode, run="", place=""):

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import guard_tree as tree
@@ -193,11 +194,13 @@ def header(path):
 def pyspy(pid):
     """The path of a py-spy that may look at a process: beside its Python, on its PATH, or on ours."""
     env = tree.environ(pid)
-    places = []
+    # A virtual environment's Python is a link: what it was called tells where its tools are.
+    places = [os.path.dirname(os.fsdecode(tree.read("/proc/%d/cmdline" % pid).split(b"\0")[0]))]
     try:
         places.append(os.path.dirname(os.readlink("/proc/%d/exe" % pid)))
     except OSError:
         pass
+    places.append(os.path.dirname(sys.executable))
     for name in (b"VIRTUAL_ENV", b"CONDA_PREFIX"):
         if env.get(name):
             places.append(os.path.join(os.fsdecode(env[name]), "bin"))
@@ -224,12 +227,17 @@ def by_pyspy(pid):
     except OSError as error:
         return "py-spy: %s" % error.strerror
     if done.returncode:
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        return "py-spy: %s" % (last[0][:200] if last else "exit code %d" % done.returncode)
+        return "py-spy: %s" % (
+            complaint(done.stderr.decode("utf-8", "replace")) or "code %d" % done.returncode
+        )
     try:
         found = []
         for thread in json.loads(done.stdout):
-            frames = [[str(f["filename"]), int(f["line"]), str(f["name"])] for f in thread["frames"]]
+            # Since Python 3.11 it gives qualified names: "Queue.get", where a code object says "get".
+            frames = [
+                [str(f["filename"]), int(f["line"]), str(f["name"]).rpartition(".")[2]]
+                for f in thread["frames"]
+            ]
             frames = [f for f in frames if not f[0].endswith("/" + RUNNER)][:MOST_FRAMES]
             first = thread.get("os_thread_id") == pid or thread.get("thread_name") == "MainThread"
             found.append((not first, frames, str(thread.get("thread_name") or "")))
@@ -237,6 +245,13 @@ def by_pyspy(pid):
         return "py-spy's answer cannot be read"
     found.sort(key=lambda thread: thread[0])
     return [thread[1:] for thread in found if thread[1]] or "py-spy found no Python stack"
+
+
+def complaint(text):
+    """What py-spy says went wrong, with the innermost cause, without its own calls that follow."""
+    lines = [line.strip() for line in text.split("Stack backtrace:")[0].splitlines() if line.strip()]
+    causes = [line.partition(": ")[2] for line in lines if line.split(":")[0].isdigit()]
+    return "; ".join(line[:200].replace("Error: ", "", 1) for line in lines[:1] + causes[-1:])
 
 
 def add_source(pid, threads):
