@@ -623,3 +623,18 @@ def test_workers_are_judged_by_the_processors_of_the_node_they_run_on() -> None:
     assert (finding.severity, finding.node) == ("warning", "n1")
     assert "2 ranks with 8 workers each on 12.5 processors" in finding.found
     assert lint.workers(HEAD + LOADER.format("n")) is None is lint.workers("def f(:")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "if dist.get_rank() == 1:\n    exit(7)\ndist.barrier()",
+            "`dist.get_rank() == 1` in line 4, where some leave",
+        ),
+        ("if local_rank == 0:\n    dist.barrier()", "`local_rank == 0` in line 4"),
+    ],
+)
+def test_which_ranks_stay_away_is_shown_and_not_guessed(code: str, said: str) -> None:
+    found = only(script(code), "collective-on-some-ranks").found
+    assert found == f"not every rank comes to barrier: {said}"

@@ -10,12 +10,13 @@ from typing import Literal
 from ringup.lint.meeting import COLLECTIVES
 from ringup.lint.ranks import Reading
 from ringup.lint.rule import SCRIPT, fault
-from ringup.lint.source import Call, Function
+from ringup.lint.source import Call
 from ringup.lint.values import ARGUMENT, LOCAL, RANK, SPAWNED
 from ringup.rules import Finding
+from ringup.units import printable
 
 Side = Literal["zero", "others", ""]
-"""Which ranks a condition lets through, as far as it speaks of ranks."""
+"""Which ranks a condition lets through, as far as it speaks of ranks: one (mostly 0), or all but that."""
 
 _RANK_NAME = re.compile(r"^(?:\w+_)?(?:rank|gpu_id|process_index)$")
 _MAIN_NAME = re.compile(
@@ -85,11 +86,15 @@ class Sides:
 
     def side_of(self, node: ast.AST) -> Side:
         """Which ranks come to a place within its function, by the ifs around it."""
+        return self.gate(node)[0]
+
+    def gate(self, node: ast.AST) -> tuple[Side, ast.expr | None]:
+        """The same, and the test that divides them."""
         for test, taken in self.script.conditions(node):
             side = self.side(test)
             if side:
-                return side if taken else _SWAPPED[side]
-        return ""
+                return side if taken else _SWAPPED[side], test
+        return "", None
 
     def side(self, test: ast.expr, depth: int = 0) -> Side:
         """Which ranks a test is true for."""
@@ -169,6 +174,11 @@ def _after_leaving(sides: Sides) -> Iterator[tuple[ast.If, Side, list[ast.stmt]]
                         yield statement, _SWAPPED[side], block[at + 1 :]
 
 
+def _shown(test: ast.expr) -> str:
+    """A condition and its line."""
+    return f"`{printable(ast.unparse(test), 60)}` in line {test.lineno}"
+
+
 @fault("collective-on-some-ranks", SCRIPT)
 def collective_on_some_ranks(read: Reading) -> Iterator[Finding]:
     """
@@ -180,26 +190,25 @@ def collective_on_some_ranks(read: Reading) -> Iterator[Finding]:
     Fix: take the call out of the `if`, and leave only what one rank may do alone (printing, saving) in it.
     """
     sides = Sides(read)
-    limited: list[tuple[Call, str, Side, Function | None]] = []
+    limited: list[tuple[Call, str, Side, str]] = []
     for call in read.script.calls:
         what = short(call) if call in sides.direct else sides.reaching.get(sides.own(call), "")
-        side = sides.side_of(call.node) if what else ""
-        if side:
-            limited.append((call, what, side, call.inside))
+        side, test = sides.gate(call.node) if what else ("", None)
+        if test is not None:
+            limited.append((call, what, side, _shown(test)))
     rest = [(n, s, b) for n, s, b in _after_leaving(sides)]
     for call in read.script.calls:
         what = short(call) if call in sides.direct else sides.reaching.get(sides.own(call), "")
         for statement, side, block in rest if what and not sides.side_of(call.node) else ():
             here = call.inside is sides.script.function_of(statement)
             if here and any(call.node in ast.walk(b) for b in block):
-                limited.append((call, what, side, call.inside))
-    for call, what, side, inside in limited:
-        if any(w == what and s == _SWAPPED[side] and i is inside for _, w, s, i in limited):
+                limited.append((call, what, side, f"{_shown(statement.test)}, where some leave"))
+    for call, what, side, divided in limited:
+        if any(w == what and s == _SWAPPED[side] and c.inside is call.inside for c, w, s, _ in limited):
             continue
         through = "" if call in sides.direct else f" (in {sides.own(call)})"
-        who = "rank 0" if side == "zero" else "ranks other than 0"
         yield Finding(
             where=read.where(call.line),
-            found=f"only {who} come{'s' * (side == 'zero')} to {what}{through}",
+            found=f"not every rank comes to {what}{through}: {divided}",
             wanted="every rank makes the call",
         )
