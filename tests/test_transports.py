@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from ringup.facts import Job
 from ringup.launch import Event
 from ringup.launch.output import Output
@@ -54,7 +56,8 @@ def test_what_was_expected_is_not_said() -> None:
     made, said = heard(plan(), {"n0": AS_EXPECTED})
     assert said == []
     told = made.as_json()
-    assert told["seen"] == [{"node": "n0", "network": "IB", "devices": ["mlx5_0:1/IB", "mlx5_1:1/IB"]}]
+    wanted = {"node": "n0", "network": "IB", "devices": ["mlx5_0:1/IB", "mlx5_1:1/IB"], "said": []}
+    assert told["seen"] == [wanted]
     assert told["channels"] == {"NET/IB/GDRDMA": 1}
 
 
@@ -63,11 +66,74 @@ def test_the_newest_wording_is_understood() -> None:
     assert [e.node for e in heard(plan(), {"n1": line})[1]] == ["n1"]
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"n1:7:9 [0] NCCL INFO NET/IB : No device found.", "NET/IB : No device found"),
+        (
+            b"n1:7:9 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.",
+            "NCCL_IB_DISABLE set by environment to 1",
+        ),
+        (b"n1:7:9 [0] NCCL INFO NCCL_IB_HCA set to mlx5_9", "NCCL_IB_HCA set to mlx5_9"),
+        (b"n1:7:9 [0] NCCL INFO Failed to open libibverbs.so[.1]", "Failed to open libibverbs.so[.1]"),
+        (b"n1:7:9 [0] NCCL INFO Failed to initialize NET plugin IB", "Failed to initialize NET plugin IB"),
+        (
+            b"[2026-05-05 06:16:47] n1:7:9 [0] misc/ibvwrap.cc:94 NCCL WARN Call to ibv_open_device failed",
+            "Call to ibv_open_device failed",
+        ),
+    ],
+)
+def test_the_reason_is_quoted_as_nccl_gave_it(line: bytes, reason: str) -> None:
+    _, said = heard(plan(), {"n1": [line, *FELL_BACK[1:]]})
+    assert f'NCCL says: "{reason}"' in said[0].text
+
+
+def test_without_a_reason_none_is_made_up() -> None:
+    _, said = heard(plan(), {"n1": FELL_BACK[2:]})
+    assert "NCCL says" not in said[0].text and "ringup explain fell-back-to-sockets" in said[0].text
+
+
+def test_what_to_do_is_said_with_the_first_node_only() -> None:
+    _, said = heard(plan(), {"n0": FELL_BACK, "n1": FELL_BACK})
+    assert ["ringup explain" in e.text for e in said] == [True, False]
+
+
+def test_a_card_that_was_expected_and_is_not_used_is_named() -> None:
+    one = b"n0:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>"
+    made, said = heard(plan(), {"n0": [one, AS_EXPECTED[1]]})
+    assert [e.text for e in said] == ["n0: NCCL uses mlx5_0:1, not mlx5_1:1 that was expected too"]
+    assert made.as_json()["differ"] == ["n0"]
+
+
+@pytest.mark.parametrize(
+    "devices", [b"[0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [RO]; OOB", b"[0]mlx5_0:1:0:1/IB [RO]; OOB"]
+)
+def test_names_that_cannot_be_compared_are_not(devices: bytes) -> None:
+    line = b"n0:7:9 [0] NCCL INFO NET/IB : Using " + devices
+    assert heard(plan(), {"n0": [line, AS_EXPECTED[1]]})[1] == []
+
+
+def test_sharp_behind_a_device_is_no_other_device() -> None:
+    line = b"n0:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0"
+    assert heard(plan(), {"n0": [line, b"n0:7:9 [0] NCCL INFO Using network IBext_v8"]})[1] == []
+
+
+def test_a_plugins_own_name_is_no_difference() -> None:
+    lines = [
+        b"n0:7:9 [0] NCCL INFO Using network AWS Libfabric",
+        b"n0:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/5(3)/GDRDMA/Shared",
+    ]
+    made, said = heard(plan("OFI", devices=()), {"n0": lines})
+    assert said == []
+    assert made.as_json()["channels"] == {"NET/AWS Libfabric/GDRDMA/Shared": 1}
+
+
 def test_many_nodes_that_fall_back_do_not_fill_the_terminal() -> None:
     nodes = tuple(node_plan(f"n{i}", i) for i in range(9))
     many = replace(plan(), nodes=nodes, transports=tuple(Transport(n.node, "IB", (), "high") for n in nodes))
     made, said = heard(many, {n.node: FELL_BACK for n in nodes})
     assert (len(said), len(made.as_json()["differ"])) == (3, 9)
+    assert said[-1].text.endswith("what other nodes use is in run.json")
 
 
 def test_lines_that_only_look_like_it_are_not_heard() -> None:
@@ -87,7 +153,7 @@ def test_nccl_is_asked_to_say_it_where_it_could_fall_back() -> None:
     made = listening(plan(), two())
     assert is_listening(made)
     assert {n.env["NCCL_DEBUG"] for n in made.nodes} == {"INFO"}
-    assert {n.env["NCCL_DEBUG_SUBSYS"] for n in made.nodes} == {"INIT,NET"}
+    assert {n.env["NCCL_DEBUG_SUBSYS"] for n in made.nodes} == {"INIT,ENV,NET"}
 
 
 def test_where_only_tcp_is_expected_nothing_is_set() -> None:

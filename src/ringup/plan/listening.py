@@ -27,7 +27,7 @@ def listening(plan: Plan, cluster: Cluster, *, always: bool = False) -> Plan:
         return plan
     added = [EnvVar("NCCL_DEBUG", "INFO", f"tells which network NCCL takes; {APART}")]
     if not any(user_value(cluster.job, node, "NCCL_DEBUG_SUBSYS") for node in cluster.nodes):
-        subsystems = "INIT,BOOTSTRAP,ENV,NET,GRAPH" if always else "INIT,NET"
+        subsystems = "INIT,BOOTSTRAP,ENV,NET,GRAPH" if always else "INIT,ENV,NET"
         added.append(
             EnvVar("NCCL_DEBUG_SUBSYS", subsystems, "only what is said while communicators are made")
         )
