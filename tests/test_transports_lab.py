@@ -1,4 +1,4 @@
-"""`ringup run` where InfiniBand is expected: a fall back to TCP is said while the job runs, with the reason."""
+"""`ringup run` where InfiniBand is expected: a fall back to TCP is said while the job runs."""
 
 from __future__ import annotations
 
