@@ -144,6 +144,7 @@ def test_a_rank_that_calls_another_shape_is_named_by_what_it_called(tmp_path: Pa
         hang = run.hang()
         assert [one["rank"] for one in hang["missing"]] == [3], run.said()
         assert any("all_reduce [3] Float on rank 3" in line for line in hang["lines"]), run.said()
+        assert line_of("other_shape") in hang["missing"][0]["where"], run.said()
 
 
 def test_a_worker_of_the_data_loader_is_named_below_its_rank(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="DUMP",
         help="what torch's flight recorder tells of the ranks' collectives, asked of ranks started by "
-        "ringup (a second of CPU time each), or read from the files named (those NCCL's time-out left)",
+        "ringup, or read from the files named (those NCCL's time-out left)",
     )
     parser.add_argument("--json", action="store_true", help="JSON on stdout, everything else on stderr")
 
