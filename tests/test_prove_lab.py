@@ -14,6 +14,7 @@ import pytest
 
 from tests.guards import wait_for
 from tests.lab import Lab
+from tests.test_pods import PodsInLab
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
 
@@ -101,3 +102,29 @@ def test_the_node_that_never_arrives_is_named(lab: Callable[..., Lab]) -> None:
     told = json.loads(done.stdout)
     assert (done.returncode, told["ok"]) == (1, False)
     assert [(r["rank"], r["node"]) for r in told["ranks"] if r["is_cause"]] == [(1, "node1")]
+
+
+@pytest.mark.parametrize(
+    ("command", "plant", "code", "words"),
+    [
+        ("test", "", 0, "every rank computes what it should"),
+        ("test", "1:wrong-input", 1, "one of ranks 0, 1 makes the results wrong"),
+        ("bench", "", 0, "not judged: "),
+    ],
+)
+def test_pods_without_ssh_prove_themselves(
+    lab: Callable[..., Lab], command: str, plant: str, code: int, words: str
+) -> None:
+    cluster = lab(hosts=2)
+    plants = Path(__file__).parent / "jobs" / "plants"
+    options = ["--nproc", "1", "--env", f"RINGUP_PLANT={plant}", "--env", f"PYTHONPATH={plants}"]
+    options += ["--min", "64K", "--max", "256K"] if command == "bench" else []
+    folder = Path(tempfile.mkdtemp(prefix="ringup-pods-", dir="/var/tmp"))
+    run = PodsInLab(cluster, folder, *options)
+    run.base = ["ringup", command, "--backend", "gloo", "--log-dir", str(folder)]
+    try:
+        (first, said), (other, _) = run.ends(run.start("node0", 0, 2), run.start("node1", 1, 2))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert (first, other) == (code, code), said
+    assert words in said
