@@ -1,7 +1,7 @@
 """
 How soon a hang is reported, and whether the right rank, node and line are named; and false alarms.
 
-    python bench/hangs.py [--lab] [--hosts 2] [--nproc 2] [--window 10] [--healthy-minutes 0] [HOW ...]
+    python bench/hangs.py [--lab] [--hosts 2] [--nproc 2] [--window 10] [--healthy-minutes 0] [HOW ... | none]
 
 Each fault of tests/jobs/stuck.py is planted in the last rank of a real run, on nodes played on this
 machine or (`--lab`, root) on lab hosts.  The time counts from the faulty rank's last line.  Healthy runs of
@@ -25,12 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.lab import Lab  # noqa: E402  (the checkout is no package)
-from tests.test_hangs import free_port, line_of  # noqa: E402
+from tests.test_hangs import SLOW, free_port, line_of  # noqa: E402
 
 JOBS = ROOT / "tests" / "jobs"
 LINES = {how: line_of(how) for how in ("sleep", "read", "disk", "other_kind", "other_shape", "stop")}
 LINES |= {"loader": line_of("__getitem__"), "skip": "stuck.py", "oom": "", "leave": ""}
-HEALTHY = ("tokenise", "save", "compile", "loader", "uneven")
 LIMIT_S = 150
 
 
@@ -113,13 +112,13 @@ def healthy(args: argparse.Namespace, lab: Lab | None) -> None:
     until = time.monotonic() + 60 * args.healthy_minutes
     runs, alarms, began_s = 0, 0, time.monotonic()
     while time.monotonic() < until:
-        how = HEALTHY[runs % len(HEALTHY)]
+        how = SLOW[runs % len(SLOW)]
         run = Run(args, lab, "slow_but_well.py", how, str(4 * args.window))
         code = run.process.wait()
         runs += 1
         alarms += len(run.hangs())
         if run.hangs() or code:
-            print(f"{how}: exit {code}, {run.hangs()}", flush=True)
+            print(f"{how}: exit {code}, {run.folder}, {run.hangs()}", flush=True)
     minutes = (time.monotonic() - began_s) / 60
     print(f"\nhealthy: {runs} runs in {minutes:.0f} minutes, {alarms} false alarms", flush=True)
 
@@ -137,10 +136,11 @@ def main() -> int:
     args = parser.parse_args()
     with contextlib.ExitStack() as stack:
         lab = stack.enter_context(Lab(hosts=args.hosts)) if args.lab else None
-        print(f"{args.hosts} hosts x {args.nproc} ranks, window {args.window:g} s")
-        print("| fault | reported after s | | named |\n| --- | --- | --- | --- |", flush=True)
-        for how in args.how:
-            print(planted(args, lab, how), flush=True)
+        print(f"{args.hosts} hosts x {args.nproc} ranks, window {args.window:g} s", flush=True)
+        if args.how != ["none"]:
+            print("| fault | reported after s | | named |\n| --- | --- | --- | --- |", flush=True)
+            for how in args.how:
+                print(planted(args, lab, how), flush=True)
         if args.healthy_minutes:
             healthy(args, lab)
     return 0

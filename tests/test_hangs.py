@@ -98,6 +98,7 @@ class Run:
         return self.hangs()[0]
 
 
+SLOW = ("tokenise", "save", "checkpoint", "compile", "first_step", "fetch", "loader", "uneven")
 NAMED = {
     "sleep": line_of("sleep"),
     "read": line_of("read"),
@@ -169,7 +170,7 @@ def test_a_rank_that_left_with_code_0_is_named_beside_the_one_it_took_along(tmp_
         assert "with exit code 0 did: rank 3 on 127.0.0.3" in run.said(), run.said()
 
 
-@pytest.mark.parametrize("how", ["tokenise", "save", "compile", "loader", "uneven"])
+@pytest.mark.parametrize("how", SLOW)
 def test_a_run_that_is_only_slow_is_not_called_hung(how: str, tmp_path: Path) -> None:
     with Run(tmp_path, "slow_but_well.py", how, "12", options=["--hang-timeout", "6"]) as run:
         assert run.process.wait(REPORTED_S) == 0, run.said()

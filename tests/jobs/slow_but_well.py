@@ -3,7 +3,10 @@ A training that is silent for long, and well: `slow_but_well.py HOW SECONDS`; en
 
     tokenise    rank 0 computes, the others wait for it in a barrier
     save        rank 0 writes a checkpoint piece by piece, the others wait
+    checkpoint  rank 0 saves 256 MB by torch.save, again and again, the others wait
     compile     every rank waits for a compiler of its own
+    first_step  rank 1 alone waits for its compiler, the others for it in all_reduce
+    fetch       rank 0 reads a slow server's answer, the others wait
     loader      a DataLoader's worker computes its first batch
     uneven      steps with all_reduce in which rank 1 computes longest, nothing printed
 """
@@ -51,7 +54,17 @@ elif how == "save" and rank == 0:
             file.write(os.urandom(1 << 18))
             os.fsync(file.fileno())
             time.sleep(0.05)
-elif how == "compile":
+elif how == "checkpoint" and rank == 0:
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        while time.monotonic() < end:
+            torch.save({f"layer {n}": torch.ones(1 << 20) for n in range(64)}, f"{folder}/model.pt")
+elif how == "fetch" and rank == 0:
+    drips = f"import sys, time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end:"
+    drips += " sys.stdout.buffer.write(bytes(8192)); sys.stdout.flush(); time.sleep(0.2)"
+    with subprocess.Popen([sys.executable, "-c", drips], stdout=subprocess.PIPE) as server:
+        while server.stdout.read(4096):
+            pass
+elif how == "compile" or (how == "first_step" and rank == 1):
     busy = f"import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: sum(range(10000))"
     subprocess.run([sys.executable, "-c", busy], check=True)
 elif how == "loader":
@@ -64,6 +77,6 @@ elif how == "uneven":
         dist.all_reduce(over)
         if over.item():
             break
-dist.barrier()
+dist.all_reduce(torch.ones(8)) if how == "first_step" else dist.barrier()
 print("end", flush=True)
 dist.destroy_process_group()
