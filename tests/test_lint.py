@@ -503,6 +503,11 @@ def test_a_docstring_cut_short_is_a_script_that_cannot_be_read() -> None:
         ("mp.spawn(f, nprocs=2)", ("spawn", "spawn", "")),
         (ARGUMENT.format(spelling='"--local_rank"'), ("local-rank", "launch", "--local_rank")),
         (ARGUMENT.format(spelling='"--local-rank"'), ("local-rank", "launch", "--local-rank")),
+        (
+            "import deepspeed, argparse\np = argparse.ArgumentParser()\nos.environ['LOCAL_RANK']\n"
+            "p.add_argument('--local_rank', required=True)",
+            ("local-rank", "launch", "--local_rank"),
+        ),
         ("import transformers", ("environment", "torchrun", "")),
         (INIT, ("environment", "torchrun", "")),
         ("print('hello')", ("unknown", "torchrun", "")),

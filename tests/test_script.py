@@ -362,3 +362,23 @@ def test_one_process_of_jax_is_given_all_gpus_of_its_node(capsys: pytest.Capture
     assert "#SBATCH --gpus-per-node=4" in text
     assert "export NPROC=1" in text
     assert "export JAX_LOCAL_DEVICE_IDS=0,1,2,3" in text
+
+
+def test_the_file_starts_a_script_as_the_script_asks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawns = "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=4)\n"
+    (tmp_path / "main.py").write_text(spawns, encoding="utf-8")
+    options = ["script", "slurm", "--nodes", "2", "--nproc", "4", "--chdir", str(tmp_path)]
+    assert cli.dispatch([*options, "--", "main.py"]) == 0
+    done = capsys.readouterr()
+    assert "torch.distributed.run" not in done.out and "--with spawn" in done.err
+    assert "main.py:2: always 4 processes" in done.err
+    assert cli.dispatch([*options, "--with", "torchrun", "--", "main.py"]) == 0
+    assert "torch.distributed.run" in capsys.readouterr().out
+
+
+def test_what_to_type_for_a_file_is_no_run() -> None:
+    with pytest.raises(UsageError) as told:
+        cli.dispatch(["script", "slurm", "--nodes", "2"])
+    assert told.value.hint.startswith("ringup script KIND")

@@ -110,7 +110,7 @@ def new_run_id() -> str:
     return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
 
 
-def script_words(args: argparse.Namespace) -> list[str]:
+def script_words(args: argparse.Namespace, usage: str = "ringup run [options] -- train.py ARGS") -> list[str]:
     """
     The script and its arguments.
 
@@ -118,9 +118,9 @@ def script_words(args: argparse.Namespace) -> list[str]:
     """
     words: list[str] = args.script
     if not words:
-        raise UsageError("no training script was given", hint="ringup run [options] -- train.py ARGS")
+        raise UsageError("no training script was given", hint=usage)
     if not words[0].strip() or "\0" in "".join(words) or words[0].startswith("-"):
-        raise UsageError(f"{words[0]!r} is no script", hint="ringup run [options] -- train.py ARGS")
+        raise UsageError(f"{words[0]!r} is no script", hint=usage)
     return words
 
 

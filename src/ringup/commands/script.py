@@ -14,9 +14,10 @@ import json
 import os
 import posixpath
 import re
+import sys
 from pathlib import Path
 
-from ringup.commands import check, common
+from ringup.commands import check, common, lint
 from ringup.errors import LaunchError, UsageError
 from ringup.facts import Cluster
 from ringup.plan import EnvVar, Plan
@@ -43,7 +44,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the file")
     group.add_argument("--output", metavar="F", help="write it there instead of to stdout")
     group.add_argument("--nproc", type=int, default=0, metavar="N", help="ranks per node")
-    group.add_argument("--with", dest="launcher", choices=LAUNCHERS, default="torchrun", help="(torchrun)")
+    group.add_argument(
+        "--with",
+        dest="launcher",
+        choices=LAUNCHERS,
+        default="",
+        help="what starts the ranks (what the script asks for, else torchrun)",
+    )
     group.add_argument("--launcher-args", default="", metavar="'...'", help="options for the launcher itself")
     group.add_argument("--rdzv", choices=("static", "c10d"), default="static", help="(static)")
     group.add_argument("--debug", action="store_true", help="also what shows where a job hangs")
@@ -98,7 +105,9 @@ def run(args: argparse.Namespace) -> int:
     from ringup.commands.run import script_words
     from ringup.report import envelope
 
-    asked = asked_from(args, script_words(args), kind)
+    words = script_words(args, "ringup script KIND [options] -- train.py ARGS")
+    show_lint(args, words[0])
+    asked = asked_from(args, words, kind)
     text = kinds()[kind](asked)
     if args.json:
         print(json.dumps(envelope(kind=kind, text=text)))
@@ -109,6 +118,16 @@ def run(args: argparse.Namespace) -> int:
     write(Path(args.output), text, executable=text.startswith("#!"))
     common.say(f"written: {args.output}", quiet=quiet)
     return 0
+
+
+def show_lint(args: argparse.Namespace, script: str) -> None:
+    """What the script's text tells, where it lies here; sets `args.launcher` if it was not given."""
+    from ringup import report
+
+    style = report.Style(sys.stderr)
+    for finding in lint.before_run(args, script):
+        if finding.severity != "note":
+            common.say("\n".join(report.brief_lines(finding, style)), quiet=args.quiet)
 
 
 def write(path: Path, text: str, *, executable: bool) -> None:

@@ -225,8 +225,10 @@ def local_rank_argument(script: Script) -> Argument | None:
 
 
 def needs_local_rank_argument(script: Script) -> Argument | None:
-    """That option, where the script uses it and reads no LOCAL_RANK instead."""
+    """That option, where the script cannot do without or uses it and reads no LOCAL_RANK instead."""
     argument = local_rank_argument(script)
+    if argument is not None and argument.is_required:
+        return argument
     if argument is None or script.imported & HANDLED:
         return None
     if script.strings & {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}:
@@ -245,16 +247,17 @@ def local_rank_argument_expected(read: Reading) -> Iterator[Finding]:
     The script takes its local rank from a command-line option and not from LOCAL_RANK.
 
     Why: only `torch.distributed.launch` passes it, which is deprecated; under torchrun every rank
-    has the default and all of them use one GPU.
+    has the default and all of them use one GPU, or ends where the option is required.
 
     Fix: `local_rank = int(os.environ["LOCAL_RANK"])`; it is set by torchrun and by
     `torch.distributed.launch` alike.
     """
     argument = needs_local_rank_argument(read.script)
     if argument is not None:
+        role = "must be given" if argument.is_required else "is where the local rank comes from"
         yield Finding(
             where=read.where(argument.line),
-            found=f"{' / '.join(argument.spellings)} is where the local rank comes from",
+            found=f"{' / '.join(argument.spellings)} {role}",
             wanted="LOCAL_RANK from the environment",
             worked_around_by="`ringup run` starts it so that every rank gets this argument",
         )

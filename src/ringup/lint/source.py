@@ -44,6 +44,7 @@ class Argument:
     spellings: tuple[str, ...]
     line: int
     default: ast.expr | None
+    is_required: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,8 @@ class Script:
             words = [a.value for a in call.node.args if isinstance(a, ast.Constant)]
             names = tuple(w for w in words if isinstance(w, str) and (w.startswith("-") or "DEFINE" in last))
             if names:
-                yield Argument(names, call.line, call.argument("default"))
+                required = getattr(call.argument("required"), "value", False) is True
+                yield Argument(names, call.line, call.argument("default"), required)
 
     def named(self, *names: str) -> list[Call]:
         """Calls of any of these dotted names."""
