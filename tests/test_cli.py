@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +87,27 @@ def test_a_bug_of_ours_leaves_with_70(
         cli.main([])
     assert left.value.code == 70
     assert "please report" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_bug(tmp_path: Path, closed: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('fine')\n", encoding="utf-8")
+    words = shlex.join([sys.executable, "-m", "ringup", "lint", str(script)])
+    done = subprocess.run(["sh", "-c", f"{words} {closed}"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_behind_stdout_is_told_in_two_lines(buffered: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ringup", "explain", "clock-skew"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": buffered},
+            timeout=60,
+        )
+    assert done.returncode == 4
+    assert re.fullmatch(rb"ringup: output: No space left on device\nhint: .*\n", done.stderr)

@@ -8,6 +8,8 @@ costs a few milliseconds over bare Python.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -92,36 +94,71 @@ def dispatch(argv: list[str]) -> int:
 
 def main(argv: list[str] | None = None) -> None:
     """The console script.  Errors are shown here and nowhere else."""
+    open_closed_streams()
     try:
         code = dispatch(sys.argv[1:] if argv is None else argv)
     except RingupError as error:
         from ringup.units import printable
 
         what = "\n        ".join(printable(line, 2000) for line in str(error).splitlines() or [""])
-        print(f"ringup: {what}\nhint: {printable(error.hint, 2000)}", file=sys.stderr)
+        tell(f"ringup: {what}\nhint: {printable(error.hint, 2000)}")
         code = error.exit_code
     except KeyboardInterrupt:
-        print("ringup: interrupted", file=sys.stderr)
+        tell("ringup: interrupted")
         code = 130
     except BrokenPipeError:  # the reader (`| head`) left
         code = 141
-    except Exception:
-        import traceback
-
-        traceback.print_exc()
-        print(
-            f"ringup {__version__}: this is a bug of ringup's, please report it with the lines above",
-            file=sys.stderr,
-        )
-        code = 70
-    let_go_of_closed_pipes()
-    sys.exit(code)
+    except Exception as error:
+        code = no_room(error) if isinstance(error, OSError) and error.errno in FULL else our_bug()
+    lost = let_go_of_closed_pipes()
+    sys.exit(no_room(lost) if lost and code == 0 else code)
 
 
-def let_go_of_closed_pipes() -> None:
-    """Python would complain of them once more while it ends, and exit with 120."""
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # `>&-` leaves None
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def no_room(error: OSError) -> int:
+    """Say what could not be written."""
+    where = f"{error.filename!r}" if error.filename else "output"
+    tell(f"ringup: {where}: {error.strerror}\nhint: make room there (`df -h`, `quota`), or write elsewhere")
+    return RingupError.exit_code
+
+
+def our_bug() -> int:
+    """Show the exception at hand and ask for a report."""
+    import traceback
+
+    tell(traceback.format_exc().rstrip())
+    tell(f"ringup {__version__}: this is a bug of ringup's, please report it with the lines above")
+    return 70
+
+
+def tell(text: str) -> None:
+    """Words on stderr, if anybody can be told."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def open_closed_streams() -> None:
+    """`>&-` leaves no stream, and the next file that is opened its number: /dev/null is there instead."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, number <= 2)
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115  (it stays)
+
+
+def let_go_of_closed_pipes() -> OSError | None:
+    """
+    Write what still waits; why it could not be, unless the reader left.
+
+    Python would complain of it once more while it ends, and exit with 120.
+    """
+    lost = None
+    for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:
+        except OSError as error:
+            lost = lost if isinstance(error, BrokenPipeError) else error
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return lost

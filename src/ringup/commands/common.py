@@ -193,7 +193,7 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
 
 
 def say(text: str, *, quiet: bool = False) -> None:
-    """A line for people, on stderr; a reader that has left is no reason to end a run."""
+    """A line for people, on stderr; a reader that has left or a full disk is no reason to end a run."""
     if not quiet:
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
