@@ -111,3 +111,25 @@ def test_a_full_disk_behind_stdout_is_told_in_two_lines(buffered: str) -> None:
         )
     assert done.returncode == 4
     assert re.fullmatch(rb"ringup: output: No space left on device\nhint: .*\n", done.stderr)
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_a_locale_without_a_character_shows_its_number(tmp_path: Path) -> None:
+    script = tmp_path / "tr\u00e4in.py"
+    script.write_text("print('fine')\n", encoding="utf-8")
+    words = [sys.executable, "-m", "ringup"]
+    asked = [*words, "lint", str(script)]
+    done = subprocess.run(asked, capture_output=True, env={**os.environ, **ASCII}, timeout=60)
+    assert done.returncode == 0 and b"in.py: `ringup run" in done.stdout, done.stderr
+    asked = [*words, "script", "slurm", "--nodes", "2", "--nproc", "2", "--", "tr\u00e4in.py"]
+    done = subprocess.run(asked, capture_output=True, env={**os.environ, **ASCII}, timeout=60)
+    assert done.returncode == 0 and rb"$'tr\xc3\xa4in.py'" in done.stdout, done.stderr
+
+
+def test_a_python_without_docstrings_is_told_in_two_lines() -> None:
+    done = subprocess.run(
+        [sys.executable, "-OO", "-m", "ringup", "explain"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 4 and "-OO" in done.stderr and len(done.stderr.splitlines()) == 2

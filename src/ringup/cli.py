@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 
@@ -94,8 +95,13 @@ def dispatch(argv: list[str]) -> int:
 
 def main(argv: list[str] | None = None) -> None:
     """The console script.  Errors are shown here and nowhere else."""
-    open_closed_streams()
+    prepare_streams()
     try:
+        if sys.flags.optimize > 1:
+            raise RingupError(
+                "Python's -OO takes the docstrings away, and the rules' texts are docstrings",
+                hint="-O at most, or `env -u PYTHONOPTIMIZE ringup ...`; for the job: --env PYTHONOPTIMIZE=2",
+            )
         code = dispatch(sys.argv[1:] if argv is None else argv)
     except RingupError as error:
         from ringup.units import printable
@@ -139,13 +145,20 @@ def tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def open_closed_streams() -> None:
-    """`>&-` leaves no stream, and the next file that is opened its number: /dev/null is there instead."""
+def prepare_streams() -> None:
+    """
+    Streams that take whatever is said.
+
+    `>&-` leaves none, and its number to the next file that is opened: /dev/null is there instead.
+    A locale without a character (`LC_ALL=C`) shows its number.
+    """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             number = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, number <= 2)
             setattr(sys, name, open(number, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115  (it stays)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def let_go_of_closed_pipes() -> OSError | None:
