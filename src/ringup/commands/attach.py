@@ -2,6 +2,7 @@
 Back to a run started with --detach: its output, its state, its end.
 
 Ctrl-C ends the run.  Closing the terminal only leaves it.  Without a name, the newest run.
+Hangs are looked for while it is attached, as `ringup run` does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 
 from ringup.commands import common
-from ringup.commands.run import follow_events, is_consequence, write_to
+from ringup.commands.run import add_watch_arguments, follow_events, is_consequence, watch_of, write_to
 from ringup.errors import LaunchError
 
 
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-dir", metavar="D", help="one file per rank and run.json (default: the run's own)"
     )
+    add_watch_arguments(parser)
     parser.add_argument("--json", action="store_true", help="run.json on stdout, everything else on stderr")
     parser.add_argument("--quiet", action="store_true", help="no progress, only output and result")
 
@@ -56,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
             log_dir=log_dir,
             on_event=follow_events(found.plan.world_size, args.quiet),
             is_consequence=is_consequence,
+            watcher=watch_of(args, door),
         )
     if args.json:
         print((log_dir / "run.json").read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ringup.commands import check, common, lint, pods, submit
 from ringup.errors import UsageError
@@ -23,6 +23,9 @@ from ringup.plan import Plan
 from ringup.plan.command import LAUNCHERS
 from ringup.reach import Reach
 from ringup.rules import Finding
+
+if TYPE_CHECKING:
+    from ringup.watch import Watch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,20 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--lease", type=seconds, default=20.0, metavar="S", help="how long a node goes on unheard (20)"
     )
-    group.add_argument(
-        "--hang-report",
-        type=window,
-        default=60.0,
-        metavar="S",
-        help="say who holds the run up after so long without progress (60; 0: never)",
-    )
-    group.add_argument(
-        "--hang-timeout",
-        type=window,
-        default=0.0,
-        metavar="S",
-        help="end a run that hangs for so long, with 124",
-    )
+    add_watch_arguments(group)
     group.add_argument(
         "--detach", action="store_true", help="leave the run to the head node; see `ringup attach`"
     )
@@ -81,12 +71,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_watch_arguments(parser: argparse._ActionsContainer) -> None:
+    """Options of whoever watches a run."""
+    parser.add_argument(
+        "--hang-report",
+        type=window,
+        default=60.0,
+        metavar="S",
+        help="say who holds the run up after so long without progress (60; 0: never)",
+    )
+    parser.add_argument(
+        "--hang-timeout",
+        type=window,
+        default=0.0,
+        metavar="S",
+        help="end a run that hangs for so long, with 124",
+    )
+
+
 def positive(text: str) -> int:
     """A count of at least one."""
-    number = int(text)
-    if number < 1:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a count of at least 1")
-    return number
+    return int(text)
 
 
 def seconds(text: str) -> float:
@@ -266,15 +273,23 @@ def follow_events(world_size: int, quiet: bool) -> Callable[[Event], None]:
     return on_event
 
 
-def start(plan: Plan, door: Reach, findings: list[Finding], log_dir: Path, args: argparse.Namespace) -> int:
-    """Launch, follow, and say how it ended."""
-    from ringup import report
-    from ringup.launch import ssh
+def watch_of(args: argparse.Namespace, door: Reach) -> Watch | None:
+    """Who watches the run; nobody where that is not wanted."""
     from ringup.watch import Watch
 
     window_s = args.hang_report or args.hang_timeout
     local = [host.name for host in door.hosts if host.local]
-    watch = Watch(window_s, args.hang_timeout, local if len(local) > 1 else ()) if window_s else None
+    return Watch(window_s, args.hang_timeout, local if len(local) > 1 else ()) if window_s else None
+
+
+def start(plan: Plan, door: Reach, findings: list[Finding], log_dir: Path, args: argparse.Namespace) -> int:
+    """Launch, follow, and say how it ended."""
+    from ringup import report
+    from ringup.launch import ssh
+
+    if args.detach and args.hang_timeout:
+        words = f"--hang-timeout: a detached run is watched by `ringup attach {plan.run_id}` alone"
+        common.say(f"ringup: {words}, which has that option, too")
     style = report.Style(sys.stderr)
     common.say(style("dim", f"ringup: run {plan.run_id}, logs in {log_dir}"), quiet=args.quiet)
     result = ssh.run(
@@ -288,7 +303,7 @@ def start(plan: Plan, door: Reach, findings: list[Finding], log_dir: Path, args:
         on_event=follow_events(plan.world_size, args.quiet),
         findings=findings,
         is_consequence=is_consequence,
-        watcher=watch,
+        watcher=watch_of(args, door),
     )
     if args.json:
         print((log_dir / "run.json").read_text(encoding="utf-8"))

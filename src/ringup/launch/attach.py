@@ -10,7 +10,7 @@ from typing import Any
 
 from ringup.errors import NodeUnreachable
 from ringup.facts import Unreached
-from ringup.launch import Event, RunResult
+from ringup.launch import Event, RunResult, Watcher
 from ringup.launch.blame import End
 from ringup.launch.detach import Detached
 from ringup.launch.interrupts import Interrupts
@@ -18,12 +18,26 @@ from ringup.launch.last_look import last_look
 from ringup.launch.node import LONGEST_MESSAGE_BYTES, NodeRun, integer, number, text
 from ringup.launch.output import Output
 from ringup.launch.program import payload
-from ringup.launch.ssh import BEAT_S, GRACE_S, no_consequence, quiet
+from ringup.launch.ssh import BEAT_S, GRACE_S, no_consequence, quiet, watched
 from ringup.launch.story import Story, short
 from ringup.reach import Channel, Reach
 from ringup.units import printable
 
 ACKNOWLEDGE_EVERY_BYTES = 64 << 10
+
+
+class Relayed:
+    """What is written to one node's guard, by way of the head's."""
+
+    def __init__(self, head: Channel, node: int) -> None:
+        self._head, self._node = head, node
+
+    def write(self, data: bytes) -> None:
+        """One message."""
+        self._head.write(b'{"node":%d,' % self._node + data[1:])
+
+    def close_stdin(self) -> None:
+        """The head's connection stays."""
 
 
 class Follower:
@@ -42,6 +56,12 @@ class Follower:
         self.reason = ""
         self._received = self._acknowledged = 0
         self._rest = b""
+
+    def join(self, channel: Channel) -> None:
+        """`channel` leads to the head's guard, and through it to the others'."""
+        self.channel = channel
+        for node in self.nodes:
+            node.channel = Relayed(channel, node.plan.rank)
 
     def tell(self, **message: Any) -> None:
         """Send a message to the head's guard."""
@@ -96,7 +116,8 @@ class Follower:
         elif kind == "gone":
             self.state = "gone"
         elif 0 <= index < len(self.nodes):
-            self.nodes[index].hear(message)
+            told = message.get("told") if kind == "look" else message
+            self.nodes[index].hear(told if isinstance(told, dict) else {})
 
     def _close(self) -> None:
         """All that there is has been read."""
@@ -123,13 +144,15 @@ def follow(
     grace_s: float = GRACE_S,
     on_event: Callable[[Event], None] = quiet,
     is_consequence: Callable[[str], bool] = no_consequence,
+    watcher: Watcher | None = None,
 ) -> RunResult:
     """
     Replay a detached run's output and follow it to its end.
 
-    Ctrl-C ends the run; SIGTERM and SIGHUP only leave it (outcome "running").  The ranks' files and
-    run.json are written anew in `log_dir` (default: where the run was started).  Raises
-    NodeUnreachable when the head node cannot be reached or knows nothing of the run.
+    `watcher` looks at the run meanwhile.  Ctrl-C ends the run; SIGTERM and SIGHUP only leave it
+    (outcome "running").  The ranks' files and run.json are written anew in `log_dir` (default: where
+    the run was started).  Raises NodeUnreachable when the head node cannot be reached or knows
+    nothing of the run.
     """
     log_dir = log_dir or Path(detached.log_dir)
     with Interrupts() as interrupts:
@@ -147,8 +170,9 @@ def follow(
             follower,
             label=f"ringup-attach:{detached.run}",
         )
-        follower.channel = channel
-        left = _loop(follower, reach, output, interrupts, story, grace_s)
+        follower.join(channel)
+        story.hangs = watcher.reports if watcher else []
+        left = _loop(follower, reach, output, interrupts, story, grace_s, watcher)
         _check(follower, detached)
         story.set_clock(follower.began_s, follower.wall or detached.started, follower.finished_s)
         if left:
@@ -163,16 +187,23 @@ def follow(
             limit_s=grace_s + 14,
             lease_s=detached.lease_s,
         )
-        # Whoever attached, a Ctrl-C ended it: the journal remembers.
+        # Whoever attached and ended it: the journal remembers.
+        story.hung = follower.reason.startswith("hung")
         interrupted = 130 if follower.reason.startswith("interrupted") else 0
         return story.result(follower.nodes, output, cleanup, interrupted=interrupted)
 
 
 def _loop(
-    follower: Follower, reach: Reach, output: Output, interrupts: Interrupts, story: Story, grace_s: float
+    follower: Follower,
+    reach: Reach,
+    output: Output,
+    interrupts: Interrupts,
+    story: Story,
+    grace_s: float,
+    watcher: Watcher | None,
 ) -> bool:
     """Until the journal ends; True when the user leaves before."""
-    handled, next_beat_s = 0, 0.0
+    handled, next_beat_s, ending = 0, 0.0, False
     while follower.state in ("connecting", "following"):
         reach.turn(0.1)
         now = time.monotonic()
@@ -181,12 +212,18 @@ def _loop(
             follower.beat()
             output.on_time(now)
         if interrupts.count > handled:
-            handled = interrupts.count
+            handled, ending = interrupts.count, True
             if interrupts.first and interrupts.first.name != "SIGINT":
                 return True
             follower.on_event(Event("ending", "ending every node: interrupted by SIGINT"))
             reason = "interrupted by SIGINT"
             follower.tell(type="end", reason=reason, grace_s=grace_s if handled == 1 else 0.0)
+        if watcher and not ending:
+            reason, watcher = watched(watcher, follower.nodes, follower.on_event)
+            if reason:
+                ending = True
+                follower.on_event(Event("ending", f"ending every node: {reason}"))
+                follower.tell(type="end", reason=reason, grace_s=grace_s)
         interrupts.refused_stop = False
         story.note_progress(follower.nodes, output)
     return False

@@ -177,6 +177,17 @@ class Ssh:
         return {node.name for node in self.nodes if node.state != "closed" or node.lost}
 
 
+def watched(
+    watcher: Watcher, nodes: list[NodeRun], tell: Callable[[Event], object]
+) -> tuple[str, Watcher | None]:
+    """The reason to end the run as hung, or ""; and who goes on watching."""
+    try:
+        return watcher.on_time(time.monotonic(), nodes, tell), watcher
+    except Exception as error:  # a bug in looking is no reason to end what runs
+        tell(Event("note", f"hangs are no longer looked for: {error!r} (please report this)"))
+        return "", None
+
+
 def _interpreter(node: NodePlan) -> str:
     """The job's own Python where the words name one by its path; it is new enough for the guard."""
     word = node.words[0]
@@ -250,12 +261,7 @@ def run(
                 interrupts.refused_stop = False
                 tell(Event("note", "not stopped: without beats from here the nodes would end the run"))
             if watcher and not backend.stop_reason:
-                reason = ""
-                try:
-                    reason = watcher.on_time(time.monotonic(), backend.nodes, tell)
-                except Exception as error:  # a bug in looking is no reason to end what runs
-                    tell(Event("note", f"hangs are no longer looked for: {error!r} (please report this)"))
-                    watcher = None
+                reason, watcher = watched(watcher, backend.nodes, tell)
                 if reason:
                     story.hung = True
                     backend.stop(reason, grace_s=grace_s)

@@ -114,7 +114,7 @@ class Guard:
 
     def _host(self, message):
         """Be the one the other guards answer to, once the launcher is gone."""
-        self.head = Head(self.order, self.loop, self.job, self.spool, message)
+        self.head = Head(self.order, self.loop, self.job, self.look, self.spool, message)
         self.stdio.send({"type": "hosting", "port": self.head.port, "problem": self.head.problem})
 
     def _join(self, message):

@@ -5,7 +5,7 @@ Before the job starts the other guards connect to it, prove themselves by a toke
 lease with it as they had with the launcher.  Then they let go of the launcher; when all have, so
 does the head, and the job starts.  The head writes a journal, ends every node at the first failure,
 and lets `ringup attach` in through a socket in the run's directory: the journal is replayed and
-followed, and `end` ends the run.
+followed, `look` asks one node what its ranks do, and `end` ends the run.
 """
 
 import os
@@ -90,8 +90,8 @@ class Head:
     ended = gone = False
     read_fd = -1
 
-    def __init__(self, order, loop, job, spool, message):
-        self.order, self.loop, self.job, self.spool = order, loop, job, spool
+    def __init__(self, order, loop, job, look, spool, message):
+        self.order, self.loop, self.job, self.look, self.spool = order, loop, job, look, spool
         self.own = order["node"]
         self.token = str(message["token"])
         self.awaited = {int(n) for n in message["nodes"]} - {self.own}
@@ -259,6 +259,10 @@ class Head:
             if not self.leaving:
                 self.then()
             return
+        if kind == "look":
+            for client in self.clients:
+                client.send({"type": kind, "node": node, "told": message})
+            return
         self._write(dict(message, node=node))
         failed = kind in ("problem", "guard-lost")
         if kind == "exit":
@@ -313,6 +317,9 @@ class Head:
                 self.end(str(message.get("reason", ""))[:200], max(0.0, grace_s))
             elif message.get("type") == "beat":
                 client.send({"type": "beat", "echo": message.get("sent"), "clock": time.monotonic()})
+            elif message.get("type") == "look" and not self.ending:
+                for peer in [peer for node, peer in self.peers.items() if node == message.get("node")]:
+                    (peer.link.send if peer.link else self.look.start)(message)
 
     # -- as a link -----------------------------------------------------------------------------
 

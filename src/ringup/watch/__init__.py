@@ -10,6 +10,7 @@ no rank has used anything for as long though something is printed (a monitor's l
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,7 +49,8 @@ class Watch:
         self._base: list[NodeLook] = []
         """The look that the next one is compared with."""
         self._base_s = self._looked_s = self._judged_s = self._began_s
-        self._number, self._mode = 0, ""
+        # More than one may look at a detached run, and hears what the others asked for, too.
+        self._number, self._mode = secrets.randbelow(1 << 40), ""
         self._despite_output = False
         """Whether what is printed counts for nothing, as no rank has used anything meanwhile."""
         self._said: dict[str, float] = {}
