@@ -51,6 +51,10 @@ def entry(number: int, op: str = "nccl:all_reduce", sizes: Any = None, **more: A
     }
 
 
+def waits(number: int, **more: Any) -> dict[str, Any]:
+    return entry(number, **{"state": "started", **more})
+
+
 def dump(*entries: dict[str, Any], **more: Any) -> Flight:
     return read(pickle.dumps({"version": "2.10", "entries": list(entries), **more}, protocol=2))
 
@@ -74,7 +78,7 @@ def test_a_retired_gloo_entry_is_done_and_a_retired_nccl_entry_is_not() -> None:
 
 
 def test_the_rank_that_is_behind_is_named_with_its_last_call() -> None:
-    flights = {0: dump(entry(1), entry(2)), 1: dump(entry(1)), 2: dump(entry(1), entry(2))}
+    flights = {0: dump(entry(1), waits(2)), 1: dump(entry(1)), 2: dump(entry(1), waits(2))}
     (one,) = compare(flights)
     assert one.ranks == (1,) and one.where == "train.py:81"
     assert one.text == (
@@ -111,7 +115,7 @@ def test_a_ring_buffer_that_lost_its_beginning_is_compared_where_both_have_entri
 
 def test_groups_are_judged_apart_and_a_member_without_entries_is_behind() -> None:
     config = {"7": {"name": "7", "desc": "tp", "ranks": "[0, 1]"}}
-    in_group = entry(1, process_group=("7", "tp"))
+    in_group = waits(1, process_group=("7", "tp"))
     flights = {0: dump(in_group, pg_config=config), 1: dump(pg_config=config), 2: dump()}
     (one,) = compare(flights)
     assert one.group == "7:tp" and one.ranks == (1,)

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ringup import flight
+
 BLOCK_BYTES = 4 << 20
 LONGEST_LINE_BYTES = 1 << 20
 """More of one line than this is dropped: a program that prints no newline must not fill memory."""
@@ -49,6 +51,8 @@ _NOT_LOGS = (
     ".ckpt",
     ".db",
 )
+_MAY_BE_DUMPS = (".json", ".bin", ".pt")
+_HEAD_BYTES = 4096
 
 
 class Block(NamedTuple):
@@ -69,8 +73,8 @@ def find(paths: Iterable[str]) -> tuple[list[str], list[Unreadable]]:
     """
     The log files behind paths: files as given, directories walked in name order.
 
-    Files inside a directory are left out by suffix where they cannot be logs; a file
-    named itself is always taken.  `-` stands for standard input.
+    Files inside a directory are left out by suffix where they cannot be logs (or a flight
+    recorder's dump); a file named itself is always taken.  `-` stands for standard input.
     """
     found: list[str] = []
     refused: list[Unreadable] = []
@@ -95,8 +99,10 @@ def _walk(directory: str) -> Iterator[str]:
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(f for f in folders if not f.startswith((".", "__")))
         for name in sorted(names, key=_natural):
-            path = str(Path(folder) / name)
-            if not name.startswith(".") and not name.lower().endswith(_NOT_LOGS) and Path(path).is_file():
+            path, kind = str(Path(folder) / name), name.lower()
+            if name.startswith(".") or not Path(path).is_file():
+                continue
+            if not kind.endswith(_NOT_LOGS) or (kind.endswith(_MAY_BE_DUMPS) and is_dump(path)):
                 yield path
 
 
@@ -225,6 +231,26 @@ def is_plain(path: str) -> bool:
             return stream.read(2) != b"\x1f\x8b"
     except OSError:
         return False
+
+
+def is_dump(path: str) -> bool:
+    """Whether a file begins as a dump of torch's flight recorder does, gzip or not."""
+    if path == "-" or not Path(path).is_file():
+        return False
+    try:
+        with opened(path) as stream:
+            return flight.may_be(stream.read(_HEAD_BYTES))
+    except OSError:
+        return False
+
+
+def whole(path: str, most_bytes: int) -> tuple[bytes, float]:
+    """A small file's bytes, cut off after `most_bytes`, and when it was written (s since 1970).
+
+    Raises OSError.
+    """
+    with opened(path) as stream:
+        return stream.read(most_bytes), Path(path).stat().st_mtime
 
 
 def ends(path: str, head_bytes: int, tail_bytes: int) -> tuple[bytes, bytes, int]:

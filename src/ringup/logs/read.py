@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringup.errors import LogsError, UsageError
-from ringup.logs import counting, counts, files
+from ringup.logs import counting, counts, dumps, files
 from ringup.logs.blame import ranked
 from ringup.logs.causes import Cause, find
 from ringup.logs.lines import clean, excerpt
@@ -90,6 +90,7 @@ def _diagnosed(
     scans: dict[str, Scan],
     unreadable: list[files.Unreadable],
     facts: str | None = None,
+    recorded: dumps.Recorded | None = None,
 ) -> Diagnosis:
     names = [p for p in dict.fromkeys(order) if p in parts]
     run = counts.join({p: parts[p] for p in names})
@@ -102,8 +103,22 @@ def _diagnosed(
 
         lined_up.append(joined([(0, offered(facts))], len(infos)))
         infos.append(FileInfo(facts, is_log=False))
-    story = Story(infos, lined_up, run, mismatches)
+    infos += _dump_infos(recorded)
+    story = Story(infos, lined_up, run, mismatches, recorded)
     return Diagnosis(ranked(find(story)), story, run, unreadable)
+
+
+def _dump_infos(recorded: dumps.Recorded | None) -> list[FileInfo]:
+    found = recorded.dumps.values() if recorded else ()
+    return [
+        FileInfo(
+            dump.path,
+            last_line=f"flight recorder dump of rank {dump.rank}, {len(dump.flight.entries)} entries",
+            rank=dump.rank,
+            is_log=False,
+        )
+        for dump in found
+    ]
 
 
 def iteration_pattern(text: str | None) -> re.Pattern[bytes] | None:
@@ -136,7 +151,11 @@ def read_logs(
     pattern = iteration_pattern(by_iteration)
     plain: list[str] = []
     streams: list[str] = []
-    for path in dict.fromkeys(found):
+    paths_of_dumps = [path for path in dict.fromkeys(found) if files.is_dump(path)]
+    recorded, torn, no_dumps = dumps.read(paths_of_dumps)
+    refused += torn
+    skipped = set(paths_of_dumps) - set(no_dumps)
+    for path in dict.fromkeys(p for p in found if p not in skipped):
         reason = files.refusal(path)
         if reason:
             refused.append(files.Unreadable(path, reason))
@@ -155,8 +174,8 @@ def read_logs(
             parts[path], scans[path] = _scan_stream(path, pattern, engine)
         except OSError as exc:
             refused.append(files.Unreadable(path, exc.strerror or str(exc)))
-    _refuse_nothing(parts, refused)
-    return _diagnosed(found, parts, scans, refused, facts)
+    _refuse_nothing(parts, refused, bool(recorded.dumps))
+    return _diagnosed(found, parts, scans, refused, facts, recorded)
 
 
 def _processes(total_bytes: int) -> int:
@@ -171,11 +190,11 @@ def _size_bytes(path: str) -> int:
         return 0
 
 
-def _refuse_nothing(parts: dict[str, counts.Part], refused: list[files.Unreadable]) -> None:
+def _refuse_nothing(parts: dict[str, counts.Part], refused: list[files.Unreadable], has_dumps: bool) -> None:
     """Raise LogsError when there is not a single line to read."""
     empty = [files.Unreadable(p, "empty") for p, part in parts.items() if not part.lines]
     refused += empty
-    if len(empty) < len(parts):
+    if len(empty) < len(parts) or has_dumps:
         return
     reasons = [f"{u.path}: {u.reason}" for u in refused]
     raise LogsError(
@@ -190,7 +209,7 @@ def first_look(paths: Sequence[str]) -> tails.Verdict | None:
     """
     from ringup.logs import tails
 
-    found = [p for p in files.find(paths)[0] if files.is_plain(p)]
+    found = [p for p in files.find(paths)[0] if files.is_plain(p) and not files.is_dump(p)]
     if len(found) < 2 or sum(map(_size_bytes, found)) < WORTH_A_FIRST_LOOK_BYTES:
         return None
     ends: dict[str, tails.Ends] = {}

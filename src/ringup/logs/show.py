@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringup import __version__
+from ringup.flight import show_ranks
+from ringup.logs.causes.recorded import not_seen
 from ringup.logs.lines import Event
 from ringup.logs.read import Diagnosis
 from ringup.logs.rule import Cause
@@ -108,8 +110,42 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "by_rank": {rank: dict(kinds) for rank, kinds in diagnosis.run.by_rank.items()},
         "by_iteration": list(diagnosis.by_iteration()),
         "behind": diagnosis.behind,
+        "flight_recorder": _recorder_json(diagnosis),
         "unreadable": [{"path": u.path, "reason": u.reason} for u in diagnosis.unreadable],
     }
+
+
+def _recorder_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Torch's dumps: whose were compared, whose were not seen, which were left out and why."""
+    recorded = diagnosis.story.recorded
+    dumps = recorded.dumps.values() if recorded else ()
+    return {
+        "dumps": [
+            {"path": d.path, "rank": d.rank, "version": d.flight.version, "entries": len(d.flight.entries)}
+            for d in dumps
+        ],
+        "not_seen": not_seen(diagnosis.story),
+        "left_out": [{"path": u.path, "reason": u.reason} for u in recorded.left_out] if recorded else [],
+    }
+
+
+def _recorder_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    recorded = diagnosis.story.recorded
+    if recorded is None or not (recorded.dumps or recorded.left_out):
+        return
+    line = (
+        f"flight recorder: dumps of {show_ranks(list(recorded.dumps))}"
+        if recorded.dumps
+        else "flight recorder:"
+    )
+    missing = not_seen(diagnosis.story)
+    if missing:
+        line += f"; not seen: {show_ranks(missing)}"
+    if recorded.left_out:
+        path, reason = recorded.left_out[0]
+        more = f" and {len(recorded.left_out) - 1} more" if len(recorded.left_out) > 1 else ""
+        line += f"; left out: {printable(path)}{more} ({reason})"
+    yield from textwrap.wrap(line, 100, subsequent_indent="  ")
 
 
 def as_text(
@@ -142,6 +178,7 @@ def as_text(
     if table:
         lines += ["", *table]
     lines += list(_counts(diagnosis, verbose))
+    lines += list(_recorder_lines(diagnosis))
     if iterations or verbose:
         lines += list(_iterations(diagnosis))
     if verbose:
@@ -156,11 +193,14 @@ def as_text(
 
 def _seen(diagnosis: Diagnosis) -> str:
     logs = [i for i in diagnosis.story.files if i.is_log]
-    return f" in {sum(i.lines for i in logs)} lines of {len(logs)} file{'s' * (len(logs) != 1)}"
+    dumps = len(diagnosis.story.recorded.dumps) if diagnosis.story.recorded else 0
+    also = f" and {dumps} flight recorder dump{'s' * (dumps != 1)}" if dumps else ""
+    return f" in {sum(i.lines for i in logs)} lines of {len(logs)} file{'s' * (len(logs) != 1)}{also}"
 
 
 def _place(event: Event, story: Story) -> str:
-    return f"{printable(story.files[event.file].path)}:{event.line}"
+    between = " entry " if event.tag == "flight" else ":"
+    return f"{printable(story.files[event.file].path)}{between}{event.line}"
 
 
 def cause_lines(cause: Cause, story: Story, style: Style, evidence: int = 3) -> Iterator[str]:

@@ -17,6 +17,7 @@ from ringup.logs.scan import Communicator, Scan
 
 if TYPE_CHECKING:
     from ringup.logs.counts import Mismatch, Run
+    from ringup.logs.dumps import Recorded
 
 _IB_ENTRY = re.compile(r"\[(\d+)\](?:=?\{)?([\w.+-]+):(\d+)[:\d]*/((?:\w+)(?:/\w+)?)")
 _FUSED = re.compile(r"\[(\d+)\]=\{([^}]*)\}")
@@ -44,7 +45,7 @@ class FileInfo:
     rank: int | None = None
     init_complete: bool | None = None
     is_log: bool = True
-    """False for a file of facts given beside the logs."""
+    """False for a file of facts given beside the logs, and for a flight recorder's dump."""
 
 
 @dataclass
@@ -119,10 +120,12 @@ class Story:
         scans: Sequence[Scan],
         run: Run | None = None,
         mismatches: Sequence[Mismatch] = (),
+        recorded: Recorded | None = None,
     ) -> None:
         self.files = list(files)
         self.run = run
         self.mismatches = list(mismatches)
+        self.recorded = recorded
         self.communicators: list[Communicator] = [c for s in scans for c in s.communicators]
         self.repeats: dict[str, int] = {}
         for scan in scans:

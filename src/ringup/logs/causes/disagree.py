@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ringup import problems
 from ringup.logs.causes.counted import counted_behind, counted_mismatches
+from ringup.logs.causes.recorded import agreeing, recorded_behind, recorded_mismatches, recorded_standing
 from ringup.logs.causes.signs import busy
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
@@ -141,6 +142,10 @@ def _before(words: list[Event], waits: list[Event]) -> bool:
 
 @cause(problems.RANK_FELL_BEHIND)
 def rank_fell_behind(story: Story) -> Iterator[Cause]:
+    yield from agreeing(recorded_behind(story), _said_behind(story))
+
+
+def _said_behind(story: Story) -> Iterator[Cause]:
     if counted := counted_behind(story):
         yield from counted
         return
@@ -251,6 +256,10 @@ def uneven_batches(story: Story) -> Iterator[Cause]:
 
 @cause(problems.COLLECTIVE_MISMATCH)
 def collective_mismatch(story: Story) -> Iterator[Cause]:
+    yield from agreeing(recorded_mismatches(story), _said_mismatch(story))
+
+
+def _said_mismatch(story: Story) -> Iterator[Cause]:
     if counted := counted_mismatches(story):
         yield from counted
         return
@@ -302,6 +311,10 @@ def collective_stalled(story: Story) -> Iterator[Cause]:
 
     In logs: one SeqNum on all ranks, `watchdog got stuck for 480 seconds`.
     """
+    yield from agreeing(recorded_standing(story), _said_stalled(story))
+
+
+def _said_stalled(story: Story) -> Iterator[Cause]:
     stuck = story.all("watchdog-stuck")
     spoke = waiting(story)
     if stuck:

@@ -1,0 +1,237 @@
+"""
+One dump of PyTorch's flight recorder, read as plain data.
+
+Fields as `torch/csrc/distributed/c10d/FlightRecorderDetail.hpp` writes them (before torch 2.6 `TraceUtils.h`
+and `NCCLUtils.hpp`): dump versions 1.1 to 2.10, torch 2.2 to 2.13, of NCCL and (since torch 2.9) Gloo process
+groups.  1.x counts collectives and transfers in one `seq_id` and knows groups by number alone; 2.0 has
+`process_group`, `collective_seq_id`, `p2p_seq_id`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ringup.flight import pickled
+from ringup.units import printable
+
+LONGEST_DUMP_BYTES = 64 << 20
+"""Two thousand entries with their frames, torch's default, are about 2 MB."""
+MOST_ENTRIES = 20_000
+
+# Whose input has the same size on every rank; the others may be uneven by design.
+_EVEN = (
+    "all_reduce",
+    "allreduce",
+    "broadcast",
+    "reduce",
+    "barrier",
+    "all_gather_base",
+    "reduce_scatter_base",
+)
+
+
+_OWN_WORDS = (b"pg_config", b"pg_status", b"collective_seq_id", b"nccl_comm_state")
+
+
+class FlightError(ValueError):
+    """Bytes that are no dump; the words say why."""
+
+
+class Entry(NamedTuple):
+    """One collective or transfer that a rank has begun."""
+
+    group: str
+    """The process group's own name and description: "0:default_pg"."""
+    number: int
+    """Among the group's collectives (or transfers), from 1."""
+    is_p2p: bool
+    op: str
+    """Without its backend: "all_reduce"."""
+    sizes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    is_done: bool
+    """Completed.  Of Gloo: ended, in an error or not; its entries tell no more (torch 2.13)."""
+    where: str
+    """"train.py:88" of the call, "" where the dump has no stacks."""
+    record: int = 0
+    """`record_id`: how many entries this rank had begun before."""
+    place: int = 0
+    """Among the dump's entries, from 1."""
+    state: str = ""
+    is_gloo: bool = False
+    is_timed_out: bool = False
+    """Given up by the watchdog of NCCL's process group."""
+    begun_ns: int = 0
+    """Since 1970, by the rank's own clock; 0 where the dump does not tell."""
+    timeout_ms: int = 0
+
+    @property
+    def call(self) -> str:
+        """ "all_reduce [8] Float"."""
+        sizes = ", ".join(str(list(size)) for size in self.sizes[:4])
+        return " ".join(word for word in (self.op, sizes, ", ".join(sorted(set(self.dtypes))[:4])) if word)
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """What must be the same on every rank; of a tensor the number of its elements, not its shape."""
+        op = self.op.lstrip("_")
+        return (op, tuple(map(math.prod, self.sizes)), self.dtypes) if op in _EVEN else (op, self.dtypes)
+
+
+@dataclass(frozen=True)
+class Flight:
+    """One rank's dump."""
+
+    version: str
+    entries: tuple[Entry, ...]
+    """In the order they were begun; the oldest may be lost."""
+    members: Mapping[str, tuple[int, ...]]
+    """Group -> global ranks, where the dump tells."""
+    problem: str = ""
+    is_whole: bool = False
+    """Nothing that this rank has begun is lost: what has no entry has not been begun."""
+
+
+def read(data: bytes, most: int = MOST_ENTRIES) -> Flight:
+    """A dump, pickled (`_dump_nccl_trace`, `_dump_fr_trace`, the files of a time-out) or JSON.
+
+    Of its entries the last `most` are kept.  Raises FlightError.
+    """
+    if len(data) > LONGEST_DUMP_BYTES:
+        raise FlightError("larger than any dump")
+    try:
+        plain = _json(data) if data[:64].lstrip()[:1] == b"{" else pickled.load(data)
+    except Exception as error:  # not UTF-8, too deep, a number too long
+        raise FlightError(f"no flight recorder dump: {printable(str(error), 200)}") from error
+    if not isinstance(plain, dict) or not isinstance(plain.get("entries", []), list | tuple):
+        raise FlightError("no flight recorder dump: not a dictionary with entries")
+    if "version" not in plain:
+        raise FlightError("no flight recorder dump: it has no version")
+    return from_data(plain, most)
+
+
+def may_be(head: bytes) -> bool:
+    """Whether a file that begins so is worth reading as a dump."""
+    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
+        return any(word in head for word in (*_OWN_WORDS, b"entries"))
+    return head.lstrip()[:1] == b"{" and any(b'"%b"' % word in head for word in _OWN_WORDS)
+
+
+def _json(data: bytes) -> Any:
+    if data.count(b"[") + data.count(b"{") > pickled.MOST_PARTS:
+        raise FlightError("it has more parts than any dump")
+    return json.loads(data)
+
+
+def from_data(plain: Mapping[Any, Any], most: int = MOST_ENTRIES) -> Flight:
+    """A dump already made plain; entries that are none are left out."""
+    given = plain.get("entries")
+    entries = list(given) if isinstance(given, list | tuple) else []
+    known: dict[Any, Any] = {}
+    first = max(0, len(entries) - max(1, min(most, MOST_ENTRIES)))
+    found = [_entry(e, n + 1, known) for n, e in enumerate(entries[first:], first) if isinstance(e, dict)]
+    kept = tuple(e for e in found if e)
+    return Flight(
+        _word(plain.get("version"), 20),
+        kept,
+        _members(plain.get("pg_config")),
+        _word(plain.get("problem"), 300),
+        len(kept) == len(entries) and _from_the_start(kept),
+    )
+
+
+def _from_the_start(entries: tuple[Entry, ...]) -> bool:
+    """Whether the records are all there from the first on, and the first of every group is its first."""
+    if any(entry.record != n for n, entry in enumerate(entries)):
+        return False
+    firsts: dict[tuple[str, bool], int] = {}
+    for entry in entries:
+        firsts.setdefault((entry.group, entry.is_p2p), entry.number)
+    return all(number == 1 for number in firsts.values())
+
+
+def _word(value: object, limit: int) -> str:
+    """Text, or a number as text: what is made of anything else could be endless."""
+    if isinstance(value, str):
+        return printable(value, limit)
+    return str(value) if isinstance(value, int | float) and abs(value) < 1 << 62 else ""
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else 0
+
+
+def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(
+        tuple(_integer(n) for n in size[:16]) for size in value[:64] if isinstance(size, list | tuple)
+    )
+
+
+def _entry(e: dict[Any, Any], place: int, known: dict[Any, Any]) -> Entry | None:
+    name = e.get("process_group")
+    if isinstance(name, list | tuple) and name:
+        group = ":".join(_word(word, 60) for word in name[:2])
+    else:  # before 2.0 of the dump's format
+        group = str(_integer(e.get("pg_id")))
+    library, _, op = _word(e.get("profiling_name"), 80).rpartition(":")
+    is_p2p = e.get("is_p2p") is True or op.startswith(("send ", "recv "))
+    number = _integer(e.get("p2p_seq_id" if is_p2p else "collective_seq_id", e.get("seq_id")))
+    if number <= 0:
+        return None
+    dtypes = e.get("input_dtypes")
+    is_gloo = library == "gloo"
+    state = _word(e.get("state"), 20)
+    is_retired = e.get("retired") is True
+
+    def once(value: Any) -> Any:
+        """Thousands of entries share a few values."""
+        return known.setdefault(value, value)
+
+    return Entry(
+        once(group),
+        number,
+        is_p2p,
+        once(op),
+        once(_sizes(e.get("input_sizes"))),
+        once(tuple(_word(d, 30) for d in dtypes[:64]) if isinstance(dtypes, list | tuple) else ()),
+        state == "completed" or (is_gloo and is_retired),
+        once(_where(e.get("frames"))),
+        _integer(e.get("record_id", -1)),
+        place,
+        once(state),
+        is_gloo,
+        is_retired and not is_gloo and state != "completed",
+        _integer(e.get("time_created_ns")),
+        _integer(e.get("timeout_ms")),
+    )
+
+
+def _where(frames: object) -> str:
+    """The innermost frame outside torch."""
+    for frame in frames[:200] if isinstance(frames, list | tuple) else ():
+        if isinstance(frame, dict):
+            file = frame.get("filename")
+            if isinstance(file, str) and file and "/torch/" not in file and "-packages/" not in file:
+                return f"{printable(file[-4096:].rpartition('/')[2], 100)}:{_integer(frame.get('line'))}"
+    return ""
+
+
+def _members(config: object) -> dict[str, tuple[int, ...]]:
+    found = {}
+    for name, group in list(config.items())[:10_000] if isinstance(config, dict) else ():
+        if not isinstance(group, dict) or not isinstance(group.get("ranks"), str):
+            continue
+        try:
+            ranks = json.loads(group["ranks"][: 1 << 20])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(ranks, list) and ranks:
+            key = f"{_word(name, 60)}:{_word(group.get('desc'), 60)}"
+            found[key] = tuple(sorted(_integer(rank) for rank in ranks))
+    return found
