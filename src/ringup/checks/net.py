@@ -110,7 +110,7 @@ def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding | Skippe
 
 
 @check("pairs-not-tested", reads=(), uses=("interpreter",))
-def pairs_not_tested(cluster: Cluster) -> Iterator[Finding]:
+def pairs_not_tested(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     Whether the nodes reach each other could not be tested on a node.
 
@@ -121,7 +121,11 @@ def pairs_not_tested(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         reason = cluster.pairs_unknown.get(node.name, "")
         no_python = "interpreter" not in node.unknown and not node.interpreter.path
-        if reason and node.unreached is None and not no_python and len(cluster.nodes) > 1:
+        if not reason or len(cluster.nodes) < 2:
+            continue
+        if "interfaces" in node.unknown or node.name in cluster.pairs_starved:
+            yield Skipped("", node.name, f"pairs: {printable(reason, 400)}")
+        elif not no_python:
             yield Finding(
                 node.name,
                 found=printable(reason, 400),

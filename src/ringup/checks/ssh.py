@@ -8,8 +8,8 @@ from statistics import median_low
 
 from ringup.checks import paths
 from ringup.checks.loss import lossy_networks
-from ringup.facts import Cluster, Node, ReachFailure
-from ringup.rules import Finding, Fix, check
+from ringup.facts import Cluster, Node, ReachFailure, starved
+from ringup.rules import Finding, Fix, Skipped, check
 from ringup.units import printable
 
 SLOW_ANSWER_S = 5.0
@@ -269,7 +269,7 @@ def srun_failed(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("no-answer", reads=())
-def no_answer(cluster: Cluster) -> Iterator[Finding]:
+def no_answer(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     The node was reached but did not answer what it was asked within the deadline.
 
@@ -278,6 +278,9 @@ def no_answer(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: log in by hand and see what hangs; `--timeout` allows more time.
     """
+    for node in cluster.nodes:
+        if node.unreached is not None and node.unreached.kind == "no-cpu-time":
+            yield Skipped("", node.name, node.unreached.words)
     yield from failed(
         cluster,
         "no-answer",
@@ -288,7 +291,12 @@ def no_answer(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-@check("answer-slow", reads=("answer_s",), uses=("interfaces", "gpu_driver", *paths.USES), severity="warning")
+@check(
+    "answer-slow",
+    reads=("answer_s",),
+    uses=("interfaces", "gpu_driver", "cpu_waits", "load", "cpu_count", *paths.USES),
+    severity="warning",
+)
 def answer_slow(cluster: Cluster) -> Iterator[Finding]:
     """
     A node takes much longer to answer than the others.
@@ -308,9 +316,12 @@ def answer_slow(cluster: Cluster) -> Iterator[Finding]:
         others = [n.answer_s for n in cluster.nodes if n.name != node.name]
         usual = median_low(others) if others else 0.0
         if node.answer_s > max(SLOW_ANSWER_S, 3 * usual):
+            waited_s = starved.longest(node.cpu_waits)
+            is_busy = starved.excuses(waited_s, node.answer_s)
+            because = f"; {starved.words(node.name, waited_s, node.load, node.cpu_count)}" if is_busy else ""
             yield Finding(
                 node.name,
-                found=f"answered after {node.answer_s:.1f} s",
+                found=f"answered after {node.answer_s:.1f} s{because}",
                 wanted=f"about {usual:.1f} s, as the others" if others else f"under {SLOW_ANSWER_S:g} s",
                 node=node.name,
                 fix=Fix(

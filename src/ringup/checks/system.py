@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from statistics import median_low
 
 from ringup import problems
 from ringup.checks.interfaces import same_machine
 from ringup.checks.verbs import is_without_nccl
-from ringup.facts import Cluster, Node, Space
+from ringup.facts import Clock, Cluster, Node, Space
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, check
 from ringup.units import printable, show_bytes, show_seconds, twice_quoted
@@ -282,16 +281,18 @@ def clock_skew(cluster: Cluster) -> Iterator[Finding]:
     """
     if cluster.is_local or not cluster.nodes:
         return
-    middle = median_low([n.clock.offset_s for n in cluster.nodes])
+    usual = sorted((n.clock for n in cluster.nodes), key=lambda c: c.offset_s)[(len(cluster.nodes) - 1) // 2]
+    middle = usual if len(cluster.nodes) > 2 else Clock(0.0, 0.0)
     for node in cluster.nodes:
         # The launcher's own clock may be the one that is wrong: then every node is off alike.
-        apart = node.clock.offset_s - middle if len(cluster.nodes) > 2 else node.clock.offset_s
-        sure = abs(apart) - node.clock.error_s
+        apart = node.clock.offset_s - middle.offset_s
+        error_s = node.clock.error_s + middle.error_s
+        sure = abs(apart) - error_s
         if sure > CLOCK_NOTE_S:
             yield Finding(
                 node.name,
                 found=f"{show_seconds(abs(apart))} {'ahead' if apart > 0 else 'behind'}"
-                f" (to within {show_seconds(node.clock.error_s)})",
+                f" (to within {show_seconds(error_s)})",
                 wanted=f"within {show_seconds(CLOCK_WARNING_S)}",
                 node=node.name,
                 severity="warning" if sure > CLOCK_WARNING_S else "note",

@@ -95,8 +95,13 @@ ReachFailure = Literal[
     "ssh-failed",
     "srun-failed",
     "no-answer",
+    "no-cpu-time",
 ]
-"""How a node was not reached; each is also the name of a rule."""
+"""
+How a node was not reached; each is also the name of a rule, but the last.
+
+That one says nothing of the node: this machine was too busy to hear it (see `starved`).
+"""
 
 
 @dataclass(frozen=True)
@@ -223,6 +228,10 @@ class Node:
     """Totals of errors when the node was first asked."""
     rises: tuple[Risen, ...] = ()
     """What rose until the pair tests had ended."""
+    cpu_waits: Mapping[str, float] = field(default_factory=dict)
+    """What was done there -> seconds its process was ready to run and had no processor; see `starved`."""
+    load: float = 0.0
+    """Load average of the last minute when it was asked."""
     setup_error: str = ""
     """What `--setup` said when it failed, with its exit status; "" when it went well or none was asked."""
     shell_noise: str = ""
@@ -329,6 +338,8 @@ class Cluster:
     """How the pairs were chosen when not all were tried; "" means every pair."""
     pairs_unknown: Mapping[str, str] = field(default_factory=dict)
     """Node name -> why the pair tests say nothing about it."""
+    pairs_starved: tuple[str, ...] = ()
+    """Those of `pairs_unknown` for want of a processor, which is no fault of theirs."""
     is_local: bool = False
     """`--local N` or one machine: host identity is not judged."""
     first: str = ""

@@ -48,6 +48,8 @@ def written(value):
 
 
 END = "end"
+WAITED = '"?waited":%r'
+"""Seconds a part had no processor: what it missed meanwhile proves nothing."""
 
 
 def words_of(error):
@@ -55,6 +57,30 @@ def words_of(error):
     if isinstance(error, OSError):
         return str(error)
     return "%s: %s" % (type(error).__name__, error)
+
+
+def waited_s(pid):
+    """
+    Seconds the thread of a process that waited longest was ready to run and had no processor.
+
+    The second figure of schedstat (Documentation/scheduler/sched-stats.rst); 0 where it is not counted.
+    """
+    longest, folder = 0, "/proc/%s/task" % pid
+    try:
+        for thread in os.listdir(folder):
+            with open("%s/%s/schedstat" % (folder, thread), "rb") as file:
+                longest = max(longest, int(file.read(200).split()[1]))
+    except (OSError, ValueError, IndexError):
+        pass
+    return round(longest / 1e9, 3)
+
+
+def load():
+    """Load average of the last minute; None where the kernel does not tell."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
 
 
 def tell(fd, line):
@@ -98,6 +124,7 @@ class Child:
                 tell(write_end, line)
         except BaseException as error:
             tell(write_end, '"?":' + written(words_of(error)))
+        tell(write_end, WAITED % waited_s("self"))
         tell(write_end, END)
         os._exit(0)
 
@@ -116,6 +143,7 @@ class Child:
             reason = "answer longer than %d bytes" % LONGEST_ANSWER_BYTES
         else:
             reason = reason or "the probe died without an answer"
+            lines.append(WAITED % waited_s(self.pid))
         return "{%s}" % ",".join(lines), reason
 
     def end(self):
@@ -205,7 +233,8 @@ def main(parts):
     """
     Print one frame of JSON.
 
-    {"begin", "end", "runner", "failed": {part: reason}, "parts": {part: {field: value, "?field": reason}}}
+    {"begin", "end", "runner", "load", "failed": {part: reason}, "parts": {part: {field: value,
+    "?field": reason, "?waited": seconds}}}
     """
     token, runner = os.environ.pop("RU_TOKEN"), sys.argv[2]
     # Our own launcher wrote it with repr(); json would cost its import.
@@ -219,7 +248,7 @@ def main(parts):
     results = run({n: s for n, s in wanted.items() if n not in absent}, request, root, limits)
     answered = ["%s:%s" % (written(n), text) for n, (text, _) in results.items()]
     failed = {n: reason for n, (_, reason) in results.items() if reason}
-    head = {"begin": begin, "runner": new_python(runner), "failed": failed, "absent": absent}
+    head = {"begin": begin, "runner": new_python(runner), "failed": failed, "absent": absent, "load": load()}
     body = '%s,"parts":{%s},"end":' % (written(head)[:-1], ",".join(answered))
     out = sys.stdout
     # The length goes ahead alone, in a packet of its own: if it arrives and the rest

@@ -206,7 +206,15 @@ class Node:
             self.results = []
         if finished and not self.done:
             self.done = True
-            self.say(op="done", counters=[] if self.alone else self.counted())
+            self.say(op="done", counters=[] if self.alone else self.counted(), waited=self.waited_s())
+
+    def waited_s(self):
+        """Seconds this process was ready to run and had no processor; 0 where that is not counted."""
+        try:
+            with open("/proc/self/schedstat", "rb") as file:
+                return int(file.read(200).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
 
     def counted(self):
         """The error counters, to be compared with those of before; none where the kernel does not tell."""

@@ -18,6 +18,7 @@ from ringup.bundle import SECRETS
 from ringup.facts import Cluster, Host, Job, Node, Unreached, risen, unreached_node
 from ringup.probes import pairs
 from ringup.probes.answer import Asked, node_from
+from ringup.probes.doubts import withdrawn
 from ringup.probes.script import PARTS, SETUP_LIMIT_S, facts_script
 from ringup.reach import Answer, Reach
 
@@ -231,11 +232,12 @@ def collect(
         on_progress=show,
     )
     return Cluster(
-        nodes=tuple(with_rises(with_names(node, proof), proof) for node in nodes),
+        nodes=tuple(with_rises(withdrawn(with_names(node, proof)), proof) for node in nodes),
         links=proof.links,
         job=job,
         schedule=proof.schedule,
         pairs_unknown=dict(proof.unknown),
+        pairs_starved=proof.starved,
         is_local=all(host.local for host in hosts),
     )
 
@@ -262,4 +264,10 @@ def with_names(node: Node, proof: pairs.Proof) -> Node:
     if looked_up and "reverse_lookup_s" in unknown:
         reverse_s = max(looked_up)
         del unknown["reverse_lookup_s"]
-    return dataclasses.replace(node, peer_names=names, reverse_lookup_s=reverse_s, unknown=unknown)
+    return dataclasses.replace(
+        node,
+        peer_names=names,
+        reverse_lookup_s=reverse_s,
+        cpu_waits={**node.cpu_waits, "pairs": proof.cpu_waits.get(node.name, 0.0)},
+        unknown=unknown,
+    )

@@ -40,6 +40,7 @@ from ringup.parse.nccl_answer import parse_nccl_answer
 from ringup.probes import devices, plain
 from ringup.probes.script import FIELDS
 from ringup.probes.shapes import TYPES
+from ringup.probes.voice import seconds
 from ringup.reach import Answer
 from ringup.units import printable
 
@@ -47,6 +48,8 @@ LONGEST_TEXT = 4096
 MOST_ITEMS = 100_000
 DEEPEST = 12
 MOST_GPUS = 4096
+LOST_AFTER_S = 4.0
+"""An answer that was announced and of which nothing came for so long is lost; before that it is late."""
 
 AFTER_SETUP = ("interpreter", "torchrun_on_path", "limits", "environment", "gpu_count", "nccl_answer")
 """Fields that mean nothing when --setup failed."""
@@ -210,6 +213,7 @@ def _fields_of(
         unknown.update(dict.fromkeys(FIELDS[part], f"garbage: {printable(str(error), 200)}"))
         return
     why_missing = str(facts.get("?", why_missing))
+    values.setdefault("cpu_waits", {})[part] = seconds(facts.get("?waited"))
     if part == "gpu":
         found, missing = devices.gpu_fields(facts, why_missing)
         values.update(found)
@@ -298,7 +302,9 @@ def why_no_answer(answer: Answer, frames: Frames) -> Unreached | None:
     if frames.ended and (frames.facts or frames.plain):
         return None
     if answer.error is not None:
-        if frames.announced_bytes is not None and not frames.ended:
+        is_late = answer.error.kind == "no-answer" and answer.silent_s < LOST_AFTER_S
+        is_sure = not is_late and answer.error.kind != "no-cpu-time"
+        if frames.announced_bytes is not None and not frames.ended and is_sure:
             words = f"its answer of {frames.announced_bytes:,} bytes was announced and never arrived"
             return Unreached("ssh-long-answer-lost", words)
         return answer.error
@@ -349,6 +355,7 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
     if setup_error:
         unknown.update(dict.fromkeys(AFTER_SETUP, f"--setup failed: {setup_error}"))
         values = {k: v for k, v in values.items() if k not in AFTER_SETUP}
+    values["load"] = seconds(head.get("load"))
     clock = clock_between(asked.began_s, head.get("begin"), head.get("end"), heard_s)
     if clock is None:
         unknown["clock"] = "the node told no usable time"

@@ -16,13 +16,13 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from ringup.facts import Counters, Job, Link, Node, Resolution, Unreached
+from ringup.facts import Counters, Job, Link, Node, Resolution, Unreached, starved
+from ringup.probes import doubts, schedule
 from ringup.probes import links as links_of
-from ringup.probes import schedule
 from ringup.probes.answer import counters
 from ringup.probes.schedule import Target
 from ringup.probes.voice import Voice, integers, listened
-from ringup.reach import Reach
+from ringup.reach import Reach, cpu
 
 ROUND_S = 8.5
 """Longest a faulty round lasts once all listen: 3.6 s of patience, 3 s for the large message, and room."""
@@ -52,6 +52,10 @@ class Proof:
     reverse: Mapping[str, tuple[links_of.Reverse, ...]] = field(default_factory=dict)
     counters: Mapping[str, tuple[Counters, ...]] = field(default_factory=dict)
     """Of nodes that told them when all was tried."""
+    cpu_waits: Mapping[str, float] = field(default_factory=dict)
+    """Node -> seconds its program had no processor."""
+    starved: tuple[str, ...] = ()
+    """Nodes of `unknown` about which nothing is said for that reason."""
 
 
 class Round:
@@ -70,6 +74,8 @@ class Round:
         self.run = secrets.token_hex(16)
         self.dice = random.Random(secrets.randbits(64))
         self.rendezvous: list[int] = []
+        self.starved: list[str] = []
+        self.waited_s = cpu.waited_s()
 
     def on_output(self, node: str, data: bytes) -> None:
         """Of `reach.Listener`."""
@@ -150,6 +156,15 @@ class Round:
             [[w.bound, w.value, w.always] for w in target.ways],
         ]
 
+    def give_up(self, voice: Voice, what: str, limit_s: float) -> None:
+        """A node that missed a limit; where it or this machine had no processor, that is the reason."""
+        own_s, there_s = cpu.waited_s() - self.waited_s, starved.longest(voice.node.cpu_waits)
+        reason = f"did not {what} the pair test within {limit_s:.0f} s"
+        if not voice.failure and starved.excuses(max(own_s, there_s), limit_s):
+            reason = cpu.words(own_s) if own_s >= there_s else doubts.why(voice.node, there_s)
+            self.starved.append(voice.node.name)
+        voice.fail(reason)
+
     def end(self) -> None:
         """Send everyone home."""
         for voice in self.voices.values():
@@ -190,7 +205,7 @@ def prove(
     talk.wait(lambda v: v.listening, started + start_s, starting)
     for voice in talk.voices.values():
         if not voice.listening:
-            voice.fail(f"did not begin the pair test within {start_s:.0f} s")
+            talk.give_up(voice, "begin", start_s)
     talk.try_all()
     wanted = sum(len(v.targets) for v in talk.voices.values())
 
@@ -203,7 +218,7 @@ def prove(
     )
     for voice in talk.voices.values():
         if not voice.done:
-            voice.fail(f"did not end the pair test within {time.monotonic() - started:.0f} s")
+            talk.give_up(voice, "end", time.monotonic() - started)
     talk.end()
     return proof(talk)
 
@@ -238,6 +253,9 @@ def proof(talk: Round) -> Proof:
                 links.append(link)
     unknown = dict(talk.unknown)
     unknown.update({n: v.failure for n, v in talk.voices.items() if v.failure})
+    waits = {n: v.waited_s for n, v in talk.voices.items()}
+    ends = [n for n in doubts.starved_ends(links, waits, schedule.PATIENCE_S) if n not in unknown]
+    unknown.update({n: doubts.why(talk.voices[n].node, waits[n]) for n in ends})
     return Proof(
         links=tuple(sorted(links, key=links_of.order_of([n.name for n in talk.nodes]))),
         schedule=schedule.describe(sum(v.listening for v in talk.voices.values())),
@@ -253,4 +271,6 @@ def proof(talk: Round) -> Proof:
             if v.reverse is not None
         },
         counters={n: read for n, v in talk.voices.items() if (read := counters(v.counted))},
+        cpu_waits=waits,
+        starved=(*talk.starved, *ends),
     )

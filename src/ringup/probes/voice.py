@@ -35,6 +35,8 @@ class Voice:
         self.reverse: list[list[Any]] | None = None
         self.counted: Any = None
         """Its counters when all was tried, as it told them."""
+        self.waited_s = 0.0
+        """How long its program had no processor."""
         self.done = False
         self.looked_up = False
         self._rest = b""
@@ -95,6 +97,17 @@ class Voice:
         elif kind == "done":
             self.done = True
             self.counted = message.get("counters")
+            self.waited_s = seconds(message.get("waited"))
+
+
+def seconds(value: Any) -> float:
+    """
+    A time that a node told; 0.0 for what is none.
+
+    >>> seconds(1), seconds(-1), seconds("x")
+    (1.0, 0.0, 0.0)
+    """
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
 
 
 def lists(value: Any, length: int) -> list[list[Any]]:

@@ -10,6 +10,7 @@ fails: a failure is an `Answer` with its `error`, or an `on_exit`.
     ssh           OpenSSH's client: its command line, how far it got, what its words mean
     client        the process with its pipes
     session       one node's connection and the requests on it
+    cpu           how long processes here waited for a processor
     witness       a second connection to a node whose answer does not come
     connections   all of them under one loop
     proof         two pods prove to each other that they share a token
@@ -19,6 +20,7 @@ fails: a failure is an `Answer` with its `error`, or an `on_exit`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -41,6 +43,8 @@ class Answer:
     """The script's exit status; None when there was no complete answer."""
     error: Unreached | None = None
     took_s: float = 0.0
+    silent_s: float = math.inf
+    """How long nothing had come when it was given up."""
     truncated: bool = False
 
 

@@ -10,6 +10,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
+from ringup.reach import cpu
+
 CHUNK_BYTES = 65536
 LAST_CHUNKS = 64
 """Chunks read from pipes that stay open when their process is gone; a pipe holds 1 MiB at most."""
@@ -40,6 +42,7 @@ class Client:
         self._unsent = bytearray()
         self._closes_stdin = False
         self._is_spared = False
+        self._waited_s = 0.0
         # A session of its own keeps the terminal's Ctrl-C for us to handle; when we die, the
         # end of file on stdin ends it.
         self._process = subprocess.Popen(
@@ -64,6 +67,13 @@ class Client:
     def unsent_bytes(self) -> int:
         """Bytes given to `send` that the pipe has not taken."""
         return len(self._unsent)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds the process was ready to run and had no processor; stays known when it has ended."""
+        if self._process.returncode is None:
+            self._waited_s = max(self._waited_s, cpu.waited_s(self._process.pid))
+        return self._waited_s
 
     def send(self, data: bytes) -> None:
         """Write to stdin what the pipe takes, the rest when it takes more."""
@@ -114,11 +124,13 @@ class Client:
         on_data(data)
         if not data and not any(reader in self._watched for reader in self._readers):
             # Both streams have ended: so has the process, or it will in a moment.
+            self._waited_s = self.waited_s
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._on_end(self._process.wait(timeout=0.05))
 
     def look(self) -> None:
         """Notice a process that ended while something it started still holds its pipes."""
+        self._waited_s = self.waited_s  # the kernel forgets it with the process
         code = self._process.poll()
         if code is None:
             return

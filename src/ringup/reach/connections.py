@@ -24,7 +24,7 @@ from ringup.reach import Answer, Listener, boot, srun, ssh, wire
 from ringup.reach.pods import Pods
 from ringup.reach.session import Request, Session, Way
 from ringup.reach.wire import Line
-from ringup.reach.witness import OVERDUE_S, Witness
+from ringup.reach.witness import OVERDUE_S, Witness, patience_s
 from ringup.units import show_bytes, show_seconds
 
 TICK_S = 0.1
@@ -245,7 +245,8 @@ class Connections:
         for session in sessions:
             if len(self._witnesses) >= WITNESSES_AT_ONCE:
                 return
-            if session.is_overdue(now, OVERDUE_S) and self._cleared.get(session) != session.heard:
+            overdue = session.is_overdue(now, patience_s(session, OVERDUE_S))
+            if overdue and self._cleared.get(session) != session.heard:
                 self._witnesses.setdefault(session, Witness(session, self._session(session.host)))
 
     def close(self) -> None:
@@ -341,16 +342,19 @@ class _Question:
             self._end[0],
             self._end[1],
             self._ended_at - self._asked,
+            self._ended_at - self._session.heard,
             self._truncated,
         )
 
     def _overdue(self) -> Unreached:
-        if self._session.state == "connecting" and not self._session.is_local:
-            return self._session.errors.stuck(self._deadline_s)
+        limit_s = self._deadline_s
+        if self._session.state == "connecting":
+            return self._session.judged(self._session.stuck(limit_s), limit_s)
         if self._session.is_running_program:
             return Unreached("no-answer", "not asked: a program runs on this node's connection")
         came = f"{show_bytes(len(self._stdout))} came" if self._stdout else "nothing came"
-        return Unreached("no-answer", f"no complete answer within {show_seconds(self._deadline_s)}; {came}")
+        failure = Unreached("no-answer", f"no complete answer within {show_seconds(limit_s)}; {came}")
+        return self._session.judged(failure, limit_s)
 
 
 def allow_open_files(count: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from ringup.facts import Host, Unreached
-from ringup.reach import boot, ssh
+from ringup.reach import boot, cpu, ssh
 from ringup.reach.client import Client
 from ringup.reach.wire import Line, Wire
 from ringup.units import printable, show_bytes
@@ -124,6 +124,9 @@ class Session:
         """Monotonic time of the last byte (or step of ssh's) from the node."""
         self.sent = 0.0
         """Monotonic time at which the current request was sent."""
+        self.ready_after_s = 0.0
+        """What connecting, logging in and starting the shell took."""
+        self._waited_s = 0.0
         self.client: Client | Wire | None = None
         self.current: Request | None = None
         self.queue: deque[Request] = deque()
@@ -161,6 +164,7 @@ class Session:
     def begin(self) -> None:
         """Start the process; a failure to do so is the node's failure."""
         self.began = self.heard = time.monotonic()
+        self._waited_s = cpu.waited_s()
         self.state = "connecting"
         ears = (self._selector, self._read_stdout, self._read_stderr, self._ended)
         if self._way.is_wire:
@@ -265,6 +269,7 @@ class Session:
             self._readies += 1
             if self._readies == 2:
                 self.state = "ready"
+                self.ready_after_s = time.monotonic() - self.began
                 self._next()
         elif len(words) == 2 and words[0] == "begin" and self.current:
             self.current.has_begun = True
@@ -292,8 +297,9 @@ class Session:
         if self.state == "connecting":
             logged_in = self.is_local or self.errors.phase is ssh.Phase.LOGGED_IN
             allowed = answer_timeout_s if logged_in else connect_timeout_s + crowd * KEY_EXCHANGE_S
-            if now - self.heard > allowed or now - self.began > 2 * connect_timeout_s + answer_timeout_s:
-                self.fail(self.errors.stuck(allowed) if not self.is_local else self._silent_shell(allowed))
+            is_late = cpu.is_over(now - self.heard, allowed, self.starved_s)
+            if is_late or now - self.began > 2 * connect_timeout_s + answer_timeout_s:
+                self.fail(self.judged(self.stuck(allowed), allowed))
         if self.state == "dead":
             self._end_requests()
 
@@ -302,8 +308,18 @@ class Session:
         if self.client is not None and self.state in ("connecting", "ready"):
             self.client.look()
 
-    def _silent_shell(self, allowed: float) -> Unreached:
-        return Unreached("no-answer", f"the shell here did not answer within {allowed:.0f} s")
+    def stuck(self, silent_s: float) -> Unreached:
+        """What a connection that says nothing is stuck in."""
+        words = f"the shell here did not answer within {silent_s:.0f} s"
+        return Unreached("no-answer", words) if self.is_local else self.errors.stuck(silent_s)
+
+    def starved_s(self) -> float:
+        """Seconds this process, or the one that reaches the node, had no processor since it was begun."""
+        return max(cpu.waited_s() - self._waited_s, self.client.waited_s if self.client else 0.0)
+
+    def judged(self, failure: Unreached, limit_s: float) -> Unreached:
+        """A failure to answer within a limit, as `cpu.judged`."""
+        return cpu.judged(failure, self.starved_s(), limit_s)
 
     def _ended(self, code: int) -> None:
         """The process is gone."""
@@ -321,6 +337,8 @@ class Session:
                 self._way = replace(self._way, argv=shared, shared_argv=())
                 self._try_again(0.0)
                 return
+            if failure.kind != "no-answer":  # that one is a shell which ended
+                failure = self.judged(failure, time.monotonic() - self.began)
         else:
             failure = self.errors.lost(code, _signal_name)
         self.fail(failure)

@@ -118,6 +118,9 @@ class Wire:
         ):
             self._on_end(0)
 
+    waited_s = 0.0
+    """Nothing of it runs here."""
+
     def look(self) -> None:
         """Nothing to notice beyond what the selector tells."""
 
