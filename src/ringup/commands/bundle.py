@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `ringup bundle`."""
     common.add_node_arguments(parser)
     common.add_job_arguments(parser)
-    common.add_collection_arguments(parser)
+    common.add_collection_arguments(parser, strict=False)
     group = parser.add_argument_group("the archive")
     group.add_argument("-o", "--output", metavar="F", help="its name (default: ringup-DATE.tar.gz here)")
     group.add_argument("--no-nodes", action="store_true", help="only logs; no node is looked at")
@@ -64,6 +64,7 @@ def of_nodes(args: argparse.Namespace) -> dict[str, str]:
     else:
         with common.door(args) as door:
             cluster = check.collect(door, common.job_from(args), args, check.Progress(False))
+        check.save(cluster, args)
     findings, skipped, plan = check.judge(cluster)
     told = (cluster, findings, skipped, plan)
     style = report.Style(io.StringIO())
@@ -137,7 +138,8 @@ def pack(parts: dict[str, str], target: Path) -> None:
                 archive.addfile(entry, io.BytesIO(data))
         beside.replace(target)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise BundleError(
             f"{target} cannot be written: {error.strerror}", hint="name another place with --output"
         ) from error

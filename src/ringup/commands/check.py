@@ -84,6 +84,20 @@ def save(cluster: Cluster, args: argparse.Namespace) -> None:
         bundle.save(cluster, Path(args.save))
 
 
+def write_page(
+    cluster: Cluster, findings: list[Finding], skipped: list[Skipped], plan: Plan | None, args: Any
+) -> None:
+    """`--html F`."""
+    if args.html:
+        from ringup import page
+        from ringup.plan.expected import expected
+
+        common.write(
+            Path(args.html), page.check_page(cluster, findings, skipped, plan, expected(cluster, plan))
+        )
+        common.say(f"page written: {args.html}", quiet=args.quiet)
+
+
 def show(
     cluster: Cluster, findings: list[Finding], skipped: list[Skipped], plan: Plan | None, args: Any
 ) -> None:
@@ -93,12 +107,7 @@ def show(
     from ringup.plan.kept import kept
 
     predictions, set_already = expected(cluster, plan), kept(cluster)
-    if args.html:
-        from ringup import page
-
-        whole = page.check_page(cluster, findings, skipped, plan, predictions)
-        Path(args.html).write_text(whole, encoding="utf-8")
-        common.say(f"page written: {args.html}", quiet=args.quiet)
+    write_page(cluster, findings, skipped, plan, args)
     if args.json:
         print(json.dumps(report.check_json(cluster, findings, skipped, plan, predictions, set_already)))
     else:

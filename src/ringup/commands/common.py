@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringup import hosts as hosts_module
-from ringup.errors import NodesError, UsageError
+from ringup.errors import LaunchError, NodesError, UsageError
 from ringup.facts import Host, Job
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--link-gbit", type=float, metavar="N", help="a link's rate where it cannot be read")
 
 
-def add_collection_arguments(parser: argparse.ArgumentParser) -> None:
-    """Saving, loading and bounding what is collected."""
+def add_collection_arguments(parser: argparse.ArgumentParser, *, strict: bool = True) -> None:
+    """Saving, loading and bounding what is collected; `strict` where an exit code judges it."""
     group = parser.add_argument_group("collecting")
     group.add_argument("--save", metavar="F", help="write everything collected to F")
     group.add_argument(
@@ -59,7 +59,8 @@ def add_collection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--timeout", type=float, default=60.0, metavar="S", help="bound of the whole check (60)"
     )
-    group.add_argument("--strict", action="store_true", help="exit 3 when something could not be checked")
+    if strict:
+        group.add_argument("--strict", action="store_true", help="exit 3 when something could not be checked")
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -190,6 +191,20 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
         link_gbit_s=args.link_gbit,
         time_left_s=time_left_s(os.environ.get("SLURM_JOB_END_TIME", ""), time.time()),
     )
+
+
+def write(path: Path, text: str, *, executable: bool = False) -> None:
+    """
+    A file that was asked for.
+
+    Raises LaunchError when it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        if executable:
+            path.chmod(path.stat().st_mode | 0o111)
+    except OSError as error:
+        raise LaunchError(f"{path}: {error.strerror}", hint="name a file that can be written") from error
 
 
 def say(text: str, *, quiet: bool = False) -> None:

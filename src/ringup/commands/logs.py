@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ringup.commands import common
 from ringup.errors import UsageError
 from ringup.units import printable
 
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         from ringup.commands.logs_page import page
 
-        Path(args.html).write_text(page(diagnosis), encoding="utf-8")
+        common.write(Path(args.html), page(diagnosis))
     if args.json:
         json.dump(show.as_json(diagnosis), sys.stdout)
         sys.stdout.write("\n")

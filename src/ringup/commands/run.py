@@ -159,7 +159,7 @@ def show_before(cluster: Cluster, findings: list[Finding], plan: Plan, args: arg
         common.say(line, quiet=args.quiet)
 
 
-def stopped(log_dir: Path, plan: Plan | None, run_id: str, findings: list[Finding]) -> None:
+def stopped(log_dir: Path, code: int, run_id: str, findings: list[Finding]) -> None:
     """run.json of a run that the check stopped."""
     from ringup.launch import record
     from ringup.report import envelope, finding_json
@@ -167,7 +167,7 @@ def stopped(log_dir: Path, plan: Plan | None, run_id: str, findings: list[Findin
     content = envelope(
         run_id=run_id,
         outcome="check-stopped",
-        exit_code=1,
+        exit_code=code,
         started=time.time(),
         plan=None,
         findings=[finding_json(f) for f in findings],
@@ -219,19 +219,21 @@ def decide_and_start(
     from ringup.launch.render import render
 
     findings, skipped, plan = check.judge(cluster, run_id)
-    errors = [f for f in findings if f.severity == "error"]
-    if plan is None or (errors and not args.anyway):
+    check.write_page(cluster, findings, skipped, plan, args)
+    code = check.exit_code(findings, skipped, args.strict)
+    if plan is None or (code and not args.anyway):
         style = report.Style(sys.stderr)
         common.say(report.check_text(cluster, findings, skipped, plan, style))
+        despite = "what was not checked (--strict)" if code == 3 else "errors"
         common.say(
             style("error", "nothing was started")
-            + ("" if plan is None else "; --anyway starts despite errors")
+            + ("" if plan is None else f"; --anyway starts despite {despite}")
         )
         if not args.dry_run:
-            stopped(log_dir, plan, run_id, findings)
+            stopped(log_dir, code or 1, run_id, findings)
         if args.json:
             print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
-        return 1
+        return code or 1
     from ringup.plan.expected import with_transports
     from ringup.plan.listening import listening
 

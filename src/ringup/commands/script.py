@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_batch_arguments(parser)
     common.add_node_arguments(parser)
     common.add_job_arguments(parser)
-    common.add_collection_arguments(parser)
+    common.add_collection_arguments(parser, strict=False)
     parser.add_argument("--json", action="store_true", help="the file's text as JSON on stdout")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         print(text, end="")
     if not args.output:
         return 0
-    write(Path(args.output), text, executable=text.startswith("#!"))
+    common.write(Path(args.output), text, executable=text.startswith("#!"))
     common.say(f"written: {args.output}", quiet=quiet)
     return 0
 
@@ -128,20 +128,6 @@ def show_lint(args: argparse.Namespace, script: str) -> None:
     for finding in lint.before_run(args, script):
         if finding.severity != "note":
             common.say("\n".join(report.brief_lines(finding, style)), quiet=args.quiet)
-
-
-def write(path: Path, text: str, *, executable: bool) -> None:
-    """
-    The file, executable where it is a script.
-
-    Raises LaunchError when it cannot be written.
-    """
-    try:
-        path.write_text(text, encoding="utf-8", errors="surrogateescape")
-        if executable:
-            path.chmod(path.stat().st_mode | 0o111)
-    except OSError as error:
-        raise LaunchError(f"{path}: {error.strerror}", hint="name a file that can be written") from error
 
 
 def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:

@@ -100,7 +100,7 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
             (log_dir / name).unlink(missing_ok=True)
     except OSError as error:
         raise LaunchError(f"{log_dir}: {error.strerror}", hint="name another with --log-dir") from error
-    script.write(file, text, executable=True)
+    common.write(file, text, executable=True)
     secrets = {k: v for k, v in common.environment_from(args.env).items() if is_secret(k)}
     env = {**srun.environment(os.environ), **secrets}
     started = time.time()

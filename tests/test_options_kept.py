@@ -1,0 +1,71 @@
+"""An option that a command takes does something there, and a file that cannot be written is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringup import bundle
+from ringup.cli import dispatch
+from ringup.errors import RingupError
+from tests import clusters as c
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> str:
+    """Two healthy nodes, of which one did not tell its clock."""
+    nodes = c.healthy().nodes
+    shy = replace(nodes[1], unknown={"clock": "no answer"})
+    bundle.save(replace(c.healthy(), nodes=(nodes[0], shy)), tmp_path / "facts.json")
+    return str(tmp_path / "facts.json")
+
+
+def test_a_strict_run_starts_nothing_while_something_was_not_checked(
+    facts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["run", "--from", facts, "--dry-run", "--nproc", "1", "--strict"]
+    assert dispatch([*asked, "--", "train.py"]) == 3
+    assert "--anyway starts despite what was not checked" in capsys.readouterr().err
+    assert dispatch([*asked, "--anyway", "--", "train.py"]) == 0
+
+
+def test_a_run_writes_the_page_of_its_check(facts: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    asked = ["run", "--from", facts, "--dry-run", "--nproc", "1", "--html", str(page), "--", "train.py"]
+    assert dispatch(asked) == 0
+    assert "<!doctype html>" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["check", "--from", "FACTS", "--html", "NOWHERE/page.html"],
+        ["logs", "LOG", "--html", "NOWHERE/page.html"],
+        ["bundle", "--from", "FACTS", "-o", "NOWHERE/all.tar.gz"],
+        ["script", "slurm", "--nodes", "2", "--nproc", "1", "--output", "NOWHERE/job.sh", "--", "train.py"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_file_that_cannot_be_written_is_told(asked: list[str], facts: str, tmp_path: Path) -> None:
+    log = tmp_path / "rank.log"
+    log.write_text("step 1\n", encoding="utf-8")
+    places = {"FACTS": facts, "LOG": str(log), "NOWHERE": f"{log}"}
+    with pytest.raises(RingupError) as told:
+        dispatch([_placed(word, places) for word in asked])
+    assert told.value.exit_code == 4 and "Not a directory" in str(told.value)
+
+
+def _placed(word: str, places: dict[str, str]) -> str:
+    first, slash, rest = word.partition("/")
+    return places.get(first, first) + slash + rest
+
+
+@pytest.mark.slow
+def test_a_bundle_saves_what_was_collected(tmp_path: Path) -> None:
+    saved = tmp_path / "facts.json"
+    asked = ["bundle", "--local", "1", "--save", str(saved), "-o", str(tmp_path / "all.tar.gz")]
+    assert dispatch(asked) == 0
+    assert json.loads(saved.read_text(encoding="utf-8"))
