@@ -156,6 +156,17 @@ def test_a_worker_of_the_data_loader_is_named_below_its_rank(tmp_path: Path) -> 
         assert any(line_of("__getitem__") in line for line in hang["lines"]), hang
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_of_ranks_that_the_script_starts_itself_the_process_is_named(method: str, tmp_path: Path) -> None:
+    if method == "spawn" and not Path(sys.executable).with_name("py-spy").exists():
+        pytest.skip("no py-spy beside this Python: only forked processes tell their stack themselves")
+    with Run(tmp_path, "spawned_stuck.py", method, options=["--with", "spawn"]) as run:
+        hang = run.hang()
+        (missing,) = hang["missing"]
+        assert (missing["rank"], missing["node"]) == (None, "127.0.0.3"), run.said()
+        assert "time.sleep(3600)" in missing["where"] and hang["collective"] == "all_reduce", run.said()
+
+
 def test_a_hung_run_is_ended_with_124_when_that_is_asked_for(tmp_path: Path) -> None:
     with Run(tmp_path, "stuck.py", "sleep", "0", options=["--hang-timeout", "8"]) as run:
         assert run.process.wait(REPORTED_S) == 124, run.said()

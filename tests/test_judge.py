@@ -191,6 +191,60 @@ def test_ranks_without_stacks_are_not_judged() -> None:
     assert any("no py-spy on this node" in line for line in verdict.lines)
 
 
+JOIN = (Frame("/v/site-packages/torch/multiprocessing/spawn.py", 130, "join"), own(22))
+
+
+def spawned(pid: int, parent: int, frames: tuple[Frame, ...], **more: Any) -> Child:
+    base = Child(pid, "python -c spawn_main()", "S", "", "", 0.0, frames, "", 0, 0, parent, 7, True)
+    return dataclasses.replace(base, **more)
+
+
+def parents(*last: Frame, **more: Any) -> list[RankLook]:
+    """Two that have started two ranks each; the last of them stands in `last`."""
+    frames = [waits(), waits(), waits(), last]
+    children = [spawned(500 + n, 100 + n // 2, frames[n], **(more if n == 3 else {})) for n in range(4)]
+    tracker = spawned(600, 100, (own(1),), command="python -c from multiprocessing.resource_tracker")
+    return [rank(0, JOIN, children=(*children[:2], tracker)), rank(1, JOIN, children=tuple(children[2:]))]
+
+
+def spawned_verdict(second: list[RankLook]) -> Verdict:
+    still = [dataclasses.replace(c, cpu_s=0.0, io_bytes=0) for r in second for c in r.children]
+    first = [
+        dataclasses.replace(r, frames=(), children=tuple(c for c in still if c.parent == r.pid))
+        for r in second
+    ]
+    return judge(nodes(first, 0.0), nodes(second, 10.0), expected=4)
+
+
+def test_of_ranks_that_a_script_starts_the_missing_one_is_named_by_its_process() -> None:
+    verdict = spawned_verdict(parents(*SLEEPS))
+    assert verdict.headline == "process 503 (node0) is missing from all_reduce"
+    assert [m.rank for m in verdict.missing] == [-1] and "train.py:12" in verdict.missing[0].where
+
+
+@pytest.mark.parametrize("used", [{"cpu_s": 5.0}, {"io_bytes": 1 << 20}])
+def test_a_rank_that_a_script_starts_and_that_works_is_busy(used: dict[str, Any]) -> None:
+    verdict = spawned_verdict(parents(*SLEEPS, **used))
+    assert verdict.kind == "busy" and verdict.headline.startswith("process 503 (node0) is busy")
+
+
+def test_processes_of_a_rank_that_has_others_work_for_it_are_no_ranks() -> None:
+    first, _ = parents(*SLEEPS)
+    verdict = judged(first, *(rank(n, waits()) for n in range(1, 4)))
+    assert [m.rank for m in verdict.missing] == [0]
+
+
+def test_without_their_stacks_processes_a_script_starts_are_not_judged() -> None:
+    second = [
+        dataclasses.replace(
+            r, children=tuple(dataclasses.replace(c, frames=(), why_not="no py-spy") for c in r.children)
+        )
+        for r in parents(*SLEEPS)
+    ]
+    verdict = spawned_verdict(second)
+    assert not verdict.is_stalled and any("no py-spy" in line for line in verdict.lines)
+
+
 def test_all_asleep_outside_collectives_is_not_called_a_hang() -> None:
     assert judged(*(rank(n, SLEEPS) for n in range(4))).kind == "idle"
 

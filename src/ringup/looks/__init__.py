@@ -4,6 +4,7 @@ What ranks are doing, as their nodes have said it: pure, from one line of JSON t
     (here)   the data, and its decoding: a node may say anything
     places   where a stack stands: in which collective, or at which line of the user's
     moves    what has changed between two looks
+    spawned  ranks that a script has started itself
     fold     many ranks in few lines
 """
 
@@ -49,6 +50,12 @@ class Child:
     syscall: str
     cpu_s: float
     frames: tuple[Frame, ...] = ()
+    why_not: str = ""
+    io_bytes: int = 0
+    switches: int = 0
+    parent: int = 0
+    started: int = 0
+    is_python: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class RankLook:
     """One rank at one moment; counters are totals since it began, CPU and bytes with its descendants'."""
 
     rank: int
+    """Below 0 for a process that its script has started as a rank (`spawned`)."""
     node: str
     local_rank: int
     world_size: int
@@ -135,6 +143,12 @@ class _Child(msgspec.Struct):
     syscall: str
     cpu_s: float
     threads: list[list[Any]] = []
+    why_not: str = ""
+    io_bytes: int = 0
+    switches: int = 0
+    parent: int = 0
+    started: int = 0
+    is_python: bool = False
 
 
 class _Rank(msgspec.Struct):
@@ -235,6 +249,12 @@ def _rank(node: str, one: _Rank) -> RankLook:
             printable(child.syscall, LONGEST_NAME),
             child.cpu_s,
             _frames(child.threads[0]) if child.threads else (),
+            printable(child.why_not, 400),
+            child.io_bytes,
+            child.switches,
+            child.parent,
+            child.started,
+            child.is_python,
         )
         for child in one.children[:MOST_CHILDREN]
     )

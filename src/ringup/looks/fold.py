@@ -51,10 +51,18 @@ def group(ranks: Iterable[RankLook]) -> list[Group]:
     return sorted(groups, key=lambda g: (-len(g.ranks), g.ranks[0].rank))
 
 
+def name(rank: RankLook) -> str:
+    """ "rank 3", or "process 4711" of one whose number only its script knows."""
+    return f"rank {rank.rank}" if rank.rank >= 0 else f"process {rank.pid}"
+
+
 def who(ranks: Sequence[RankLook]) -> str:
     """ "rank 3 (node1)" or "3 ranks (0-2)"."""
     if len(ranks) == 1:
-        return f"rank {ranks[0].rank} ({ranks[0].node})"
+        return f"{name(ranks[0])} ({ranks[0].node})"
+    if any(rank.rank < 0 for rank in ranks):
+        places = ", ".join(dict.fromkeys(rank.node for rank in ranks[:8]))
+        return f"{len(ranks)} processes ({places})"
     return f"{len(ranks)} ranks ({numbers(r.rank for r in ranks)})"
 
 

@@ -148,7 +148,7 @@ def child_place(children: tuple[Child, ...]) -> tuple[Child, Place] | None:
         for pair in known
         if pair[1].where and not any(_TRACKER.search(f.file) for f in pair[0].frames[:3])
     ]
-    known.sort(key=lambda pair: pair[0].state not in "DT")
+    known.sort(key=lambda pair: (pair[0].state not in "DT", pair[1].waits))
     waiting = [pair for pair in known if not _is_waiting_for_work(pair[0].frames)]
     return next(iter(waiting or known), None)
 

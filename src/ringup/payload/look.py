@@ -177,11 +177,13 @@ def entry(ranks, pid, key):
     children = []
     for child in sorted(pids):
         if child != pid and len(children) < MOST_CHILDREN:
-            child_cpu_s = used([child])[0]
+            child_cpu_s, child_io, child_switches = used([child])
             child_state, child_channel, child_call = waits(child)
             children.append({
                 "pid": child, "command": tree.command(child), "state": child_state, "wchan": child_channel,
-                "syscall": child_call, "cpu_s": child_cpu_s,
+                "syscall": child_call, "cpu_s": child_cpu_s, "io_bytes": child_io,
+                "switches": child_switches, "parent": ranks.table[child][0],
+                "started": ranks.table[child][1], "is_python": is_python(child),
             })  # fmt: skip
     return {
         "rank": rank, "local_rank": local_rank, "world_size": size, "run": run, "node": node,
@@ -205,10 +207,10 @@ def add_stacks(ranks, found, all_threads):
             if time.monotonic() < until
             else {"threads": [], "how": "", "why_not": "the node has too many ranks to ask them all in time"}
         )
-    for child in [child for one in found for child in one["children"] if is_python(child["pid"])]:
+    for child in [child for one in found for child in one["children"] if child["is_python"]]:
         if time.monotonic() < until:
-            known = look_stacks.stack(child["pid"], ranks.table[child["pid"]][1])
-            child["threads"] = known["threads"][:1]
+            known = look_stacks.stack(child["pid"], child["started"])
+            child.update(threads=known["threads"][:1], why_not=known["why_not"])
     # A file server that does not answer would hold us up as it does them.
     if all(one["state"] != "D" for one in found):
         for one in found:

@@ -155,8 +155,12 @@ class Watch:
         return ""
 
     def _verdict(self, nodes: Sequence[NodeRun], looks: list[NodeLook]) -> Verdict:
+        # Where a script starts its ranks itself, we know of one process a node, whose number is the node's.
         ended = [
-            Ended(rank.rank, node.name) for node in nodes for rank in node.ranks.values() if rank.code == 0
+            Ended(rank.rank, node.name)
+            for node in nodes
+            for rank in node.ranks.values()
+            if rank.code == 0 and len(node.ranks) >= node.plan.nproc
         ]
         return judge(self._base, looks, ended=ended, expected=sum(node.plan.nproc for node in nodes))
 
@@ -167,7 +171,10 @@ class Watch:
                     "at_s": round(now_s - self._began_s, 1),
                     "quiet_s": round(quiet_s, 1),
                     "verdict": verdict.kind,
-                    "missing": [{"rank": m.rank, "node": m.node, "where": m.where} for m in verdict.missing],
+                    "missing": [
+                        {"rank": m.rank if m.rank >= 0 else None, "node": m.node, "where": m.where}
+                        for m in verdict.missing
+                    ],
                     "collective": verdict.collective,
                     "lines": list(verdict.lines),
                 }

@@ -17,6 +17,7 @@ from ringup.flight import compare
 from ringup.looks import NodeLook, RankLook, fold
 from ringup.looks.moves import Move, busiest_child, flowing, identity, moves, troubles
 from ringup.looks.places import Place, doing, place_of
+from ringup.looks.spawned import spread
 from ringup.units import printable, show_bytes
 
 Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unknown"]
@@ -36,6 +37,7 @@ class Missing:
     """A rank the others wait for."""
 
     rank: int
+    """Below 0 when only its script knows it."""
     node: str
     where: str
     """"data.py:14 in fetch: ...", or what the kernel says."""
@@ -90,6 +92,7 @@ def judge(
     first: Sequence[NodeLook], second: Sequence[NodeLook], *, ended: Iterable[Ended] = (), expected: int = 0
 ) -> Verdict:
     """`first` some seconds before `second`, which has stacks; `ended` are ranks gone with code 0."""
+    first, second = spread(first, second)
     known = moves(first, second)
     ranks = [_Seen(r, place_of(r.frames), known.get(identity(r))) for node in second for r in node.ranks]
     ranks.sort(key=lambda seen: (seen.look.rank, seen.look.node))
@@ -135,7 +138,7 @@ def _missing(
     folded: tuple[str, ...],
     lines: tuple[str, ...],
 ) -> Verdict:
-    names = [f"rank {seen.look.rank} ({seen.look.node})" for seen in missing]
+    names = [f"{fold.name(seen.look)} ({seen.look.node})" for seen in missing]
     names += [f"rank {one.rank} ({one.node}), which has ended with code 0," for one in gone]
     who = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED))
     what = _collective(waiting)
@@ -157,7 +160,7 @@ def _busy(
 
 def _busy_line(first: Sequence[NodeLook], seen: _Seen) -> str:
     """ "rank 0 (node0): tokenize.py:33 in main; 98 % of a core, 12 MiB read or written"."""
-    line = f"rank {seen.look.rank} ({seen.look.node}): {fold.where(seen.place, doing(seen.look))}"
+    line = f"{fold.name(seen.look)} ({seen.look.node}): {fold.where(seen.place, doing(seen.look))}"
     move = seen.move
     if move is None or move.seconds <= 0:
         return f"{line}; it has just begun"
