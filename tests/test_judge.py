@@ -191,6 +191,29 @@ def test_ranks_without_stacks_are_not_judged() -> None:
     assert any("no py-spy on this node" in line for line in verdict.lines)
 
 
+def flushing(rate: float, **more: Any) -> Verdict:
+    """Rank 3's node writes so many bytes a second; it has used nothing."""
+    options = {"syscall": "fsync of /data/model.pt", "state": "D", **more}
+    second = [*(rank(n, waits()) for n in range(3)), rank(3, (own(40, "save", "os.fsync(f)"),), **options)]
+    before = nodes(second, 0.0)
+    return judge(before, nodes(second, 10.0, state=NodeState(written_bytes=int(rate * 10))), expected=4)
+
+
+def test_a_rank_that_waits_until_its_checkpoint_is_on_disk_is_busy_while_the_disk_is_written_to() -> None:
+    verdict = flushing(8 << 20)
+    assert verdict.kind == "busy" and "its node writes 8 MiB/s" in verdict.lines[0], verdict
+
+
+@pytest.mark.parametrize("more", [{"syscall": "read of /data/x"}, {"state": "T"}, {"syscall": ""}])
+def test_a_disk_that_is_written_to_excuses_nobody_who_does_not_wait_for_it(more: dict[str, Any]) -> None:
+    assert flushing(8 << 20, **more).is_stalled
+
+
+def test_a_rank_that_waits_for_a_disk_that_takes_nothing_is_missing() -> None:
+    verdict = flushing(100)
+    assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3]
+
+
 JOIN = (Frame("/v/site-packages/torch/multiprocessing/spawn.py", 130, "join"), own(22))
 
 

@@ -108,6 +108,8 @@ class NodeState:
     """Path, free bytes, size."""
     interfaces: Mapping[str, int] = field(default_factory=dict)
     """Bytes received and sent."""
+    written_bytes: int = 0
+    """From memory to disks and file servers, whoever had written them (`nr_written` of /proc/vmstat)."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ class _Node(msgspec.Struct):
     cgroup_oom_kills: int
     disks: list[tuple[str, int, int]]
     interfaces: dict[str, int]
+    written_bytes: int = 0
 
 
 class _Said(msgspec.Struct):
@@ -214,6 +217,7 @@ def decode(node: str, said: Mapping[str, Any], places: Sequence[str] = ()) -> No
         whole.node.cgroup_oom_kills,
         tuple((printable(path, LONGEST_NAME), free, size) for path, free, size in whole.node.disks[:16]),
         {printable(name, 64): size for name, size in list(whole.node.interfaces.items())[:256]},
+        whole.node.written_bytes,
     )
     return NodeLook(node, whole.at, printable(whole.mode, 10), ranks, state, whole.ras)
 

@@ -76,6 +76,20 @@ def flowing(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple
     return sorted(found, key=lambda one: -one[2])
 
 
+def written(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[str, float]:
+    """Node -> bytes a second to its disks and file servers, where that is more than a log's lines."""
+    before = {node.node: node for node in first if not node.problem}
+    found = {}
+    for node in second:
+        old = before.get(node.node)
+        seconds = node.at_s - old.at_s if old else 0.0
+        if old and seconds > 0:
+            rate = (node.state.written_bytes - old.state.written_bytes) / seconds
+            if rate > FLOWING_BYTES_PER_S:
+                found[node.node] = rate
+    return found
+
+
 def busiest_child(old: RankLook, new: RankLook) -> str:
     """The command of the descendant that has used most CPU since, "" when none did."""
     before = {child.pid: child.cpu_s for child in old.children}

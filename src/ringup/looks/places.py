@@ -40,6 +40,7 @@ _DEVICE_CALL = re.compile(r"\.(?:item|cpu|tolist|numpy|synchronize)\(|\.to\(['\"
 _DEVICE_FILE = re.compile(r"torch/cuda/(?:__init__|streams)\.py$")
 _TRACKER = re.compile(r"multiprocessing/(?:resource_tracker|forkserver)\.py$")
 """Python's own processes beside workers."""
+_SYNC = ("fsync", "fdatasync", "sync", "msync")
 _WORK_WAIT = re.compile(r"\.wait\(\s*\)")
 
 
@@ -180,6 +181,11 @@ def doing(look: RankLook) -> str:
     return _call(look.syscall, look.wchan)
 
 
+def waits_for_disk(one: RankLook | Child) -> bool:
+    """Whether it waits until what it wrote is on disk: that was counted before, so no counter moves."""
+    return one.syscall.startswith(_SYNC) or one.wchan in ("balance_dirty_pages", "folio_wait_writeback")
+
+
 def _call(syscall: str, wchan: str) -> str:
     """
     A system call in words.
@@ -191,7 +197,7 @@ def _call(syscall: str, wchan: str) -> str:
         return "asleep"
     if wchan in ("wait_for_partner", "fifo_open"):
         return "opening a FIFO that nobody has open at its other end"
-    if syscall.startswith(("read", "write", "openat", "wait4", "flock", "fsync", "recv", "pread")):
+    if syscall.startswith(("read", "write", "openat", "wait4", "flock", "recv", "pread", *_SYNC)):
         return f"in {syscall}"
     if wchan.startswith(("pipe_", "fuse_", "request_wait", "nfs", "rpc_", "folio_wait", "io_schedule")):
         return f"in the kernel's {wchan}"

@@ -28,18 +28,20 @@ STACKS_S = 20.0
 """For all ranks of a node together; those who come after it are shown without."""
 SYSCALLS = {
     "x86_64": {
-        0: "read", 1: "write", 7: "poll", 17: "pread64", 23: "select", 35: "nanosleep", 45: "recvfrom",
-        47: "recvmsg", 58: "vfork", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 202: "futex",
-        230: "clock_nanosleep", 232: "epoll_wait", 257: "openat", 262: "newfstatat", 271: "ppoll",
-        281: "epoll_pwait",
+        0: "read", 1: "write", 7: "poll", 17: "pread64", 23: "select", 26: "msync", 35: "nanosleep",
+        45: "recvfrom", 47: "recvmsg", 58: "vfork", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync",
+        75: "fdatasync", 162: "sync", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait",
+        257: "openat", 262: "newfstatat", 271: "ppoll", 277: "sync_file_range", 281: "epoll_pwait",
+        306: "syncfs",
     },
     "aarch64": {
         22: "epoll_pwait", 25: "fcntl", 32: "flock", 56: "openat", 63: "read", 64: "write", 67: "pread64",
-        72: "pselect6", 73: "ppoll", 79: "newfstatat", 82: "fsync", 98: "futex", 101: "nanosleep",
-        115: "clock_nanosleep", 207: "recvfrom", 212: "recvmsg", 260: "wait4",
+        72: "pselect6", 73: "ppoll", 79: "newfstatat", 81: "sync", 82: "fsync", 83: "fdatasync",
+        84: "sync_file_range", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 207: "recvfrom",
+        212: "recvmsg", 227: "msync", 260: "wait4", 267: "syncfs",
     },
 }  # fmt: skip
-BY_DESCRIPTOR = ("read", "write", "pread64", "recvfrom", "recvmsg", "fsync", "flock")
+BY_DESCRIPTOR = ("read", "write", "pread64", "recvfrom", "recvmsg", "fsync", "fdatasync", "syncfs", "flock")
 
 
 def first(env, names):

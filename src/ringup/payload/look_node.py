@@ -76,11 +76,12 @@ def cgroup_kills(ranks):
 def node(ranks):
     """The node's own state, as counters since it came up."""
     memory = numbers("/proc/meminfo", ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree"))
-    events = numbers("/proc/vmstat", ("pswpin", "pswpout", "oom_kill"))
+    events = numbers("/proc/vmstat", ("pswpin", "pswpout", "oom_kill", "nr_written"))
     return {
         "memory_bytes": memory.get("MemTotal", 0) * 1024,
         "memory_available_bytes": memory.get("MemAvailable", 0) * 1024,
         "swapped_pages": events.get("pswpin", 0) + events.get("pswpout", 0),
+        "written_bytes": events.get("nr_written", 0) * os.sysconf("SC_PAGE_SIZE"),
         "oom_kills": events.get("oom_kill", 0),
         "cgroup_oom_kills": cgroup_kills(ranks),
         "disks": disks(ranks),

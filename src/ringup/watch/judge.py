@@ -15,8 +15,8 @@ from typing import Literal
 
 from ringup.flight import compare
 from ringup.looks import NodeLook, RankLook, fold
-from ringup.looks.moves import Move, busiest_child, flowing, identity, moves, troubles
-from ringup.looks.places import Place, doing, place_of
+from ringup.looks.moves import Move, busiest_child, flowing, identity, moves, troubles, written
+from ringup.looks.places import Place, doing, place_of, waits_for_disk
 from ringup.looks.spawned import spread
 from ringup.units import printable, show_bytes
 
@@ -68,10 +68,17 @@ class _Seen:
     look: RankLook
     place: Place
     move: Move | None
+    disk_bytes_per_s: float = 0.0
+    """Of its node, while it waits for that."""
 
     @property
     def is_idle(self) -> bool:
         return self.look.state in "Tt" or (self.move is not None and self.move.is_idle)
+
+    @property
+    def works(self) -> bool:
+        """Whether it, or the disk it waits for, gets on."""
+        return not self.is_idle or (self.disk_bytes_per_s > 0 and self.look.state not in "Tt")
 
     @property
     def waits(self) -> bool:
@@ -94,7 +101,12 @@ def judge(
     """`first` some seconds before `second`, which has stacks; `ended` are ranks gone with code 0."""
     first, second = spread(first, second)
     known = moves(first, second)
-    ranks = [_Seen(r, place_of(r.frames), known.get(identity(r))) for node in second for r in node.ranks]
+    disks = written(first, second)
+    ranks = [
+        _Seen(r, place_of(r.frames), known.get(identity(r)), _disk(r, disks.get(node.node, 0.0)))
+        for node in second
+        for r in node.ranks
+    ]
     ranks.sort(key=lambda seen: (seen.look.rank, seen.look.node))
     lines = (*_flight_lines(second), *fold.ras_lines(second), *_node_lines(first, second))
     if not ranks:
@@ -102,7 +114,7 @@ def judge(
     waiting = [seen for seen in ranks if seen.waits]
     gone = [one for one in ended if one.rank not in {seen.look.rank for seen in ranks}]
     missing = [seen for seen in ranks if not seen.waits and not seen.is_open]
-    busy = [seen for seen in missing if not seen.is_idle]
+    busy = [seen for seen in missing if seen.works]
     folded = tuple(fold.lines(seen.look for seen in ranks))
     if not waiting:
         return _nobody_waits(first, ranks, busy, folded, lines)
@@ -118,6 +130,10 @@ def judge(
         count = f"{len(ranks)} of {expected} ranks have started"
         return Verdict("meeting", f"{count}, and wait for the others", (*folded, *lines))
     return _all_wait(first, second, ranks, waiting, folded, lines)
+
+
+def _disk(look: RankLook, rate: float) -> float:
+    return rate if waits_for_disk(look) or any(map(waits_for_disk, look.children)) else 0.0
 
 
 def _named(seen: Sequence[_Seen]) -> tuple[Missing, ...]:
@@ -166,6 +182,8 @@ def _busy_line(first: Sequence[NodeLook], seen: _Seen) -> str:
         return f"{line}; it has just begun"
     share = move.cpu_s / move.seconds
     line += f"; {share:.0%} of a core, {show_bytes(move.io_bytes)} read or written in {move.seconds:.0f} s"
+    if seen.disk_bytes_per_s:
+        line += f"; its node writes {show_bytes(seen.disk_bytes_per_s)}/s to disks and file servers"
     old = [rank for node in first for rank in node.ranks if identity(rank) == identity(seen.look)]
     child = busiest_child(old[0], seen.look) if old else ""
     return f"{line}, most by {printable(child, 80)}" if child else line
