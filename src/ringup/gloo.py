@@ -78,16 +78,6 @@ def owner(node: Node, address: str) -> Interface | None:
     return None
 
 
-def connects(own: str, peer: str) -> bool:
-    """
-    Whether the side with address `own` opens the connection: the one with the larger bytes does.
-
-    >>> connects("192.168.7.2", "127.0.1.1"), connects("10.0.0.2", "127.0.1.1")
-    (True, False)
-    """
-    return ipaddress.ip_address(own).packed > ipaddress.ip_address(peer).packed
-
-
 def differs(node: Node, env: Mapping[str, str], address: str) -> str:
     """Why Gloo, left alone, would not announce `address` on this node; "" when it would."""
     found = announced(node, env)

@@ -15,8 +15,6 @@ from ringup.units import printable, show_seconds
 
 RETIRED_FULL = 60
 """Pages; Azure/azurehpc-health-checks takes a node out near this many."""
-OF_THE_JOB = {13, 31, 43, 45}
-"""Xids a faulty program causes too."""
 HARMLESS = {63, 92, 94}
 """A row remapped, many single bit errors, an error contained to its process: the GPU goes on."""
 FAULTS = (

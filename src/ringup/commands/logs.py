@@ -21,8 +21,6 @@ from ringup.units import printable
 if TYPE_CHECKING:
     from ringup.logs.show import Style
 
-HELP = "name the root cause from NCCL, torch and launcher output"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `ringup logs`."""

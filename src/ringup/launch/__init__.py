@@ -8,7 +8,7 @@ A running job from a `Plan`.
     show, output  the ranks' lines, on the terminal and in files
     record        run.json
     last_look     what is left on the nodes afterwards
-    ssh           the backend over any `Reach`
+    ssh           starts, follows and ends it over any `Reach`
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from ringup.plan import Plan
 from ringup.rules import Finding
 
 Outcome = Literal["running", "ok", "rank-failed", "check-stopped", "hung", "interrupted", "launcher-error"]
@@ -107,19 +106,3 @@ class Watcher(Protocol):
 
     def on_time(self, now_s: float, nodes: Sequence[Any], tell: Callable[[Event], object]) -> str:
         """Called at every turn with the `NodeRun`s; the reason to end the run as hung, or ""."""
-
-
-class Backend(Protocol):
-    """Starts and stops a job.  `stop` may be called twice."""
-
-    def render(self, plan: Plan) -> Rendered:
-        """Exactly what `start` submits.  Pure, so `--dry-run` cannot lie."""
-
-    def start(self, plan: Plan, rendered: Rendered) -> None:
-        """Submit it."""
-
-    def poll(self, timeout_s: float) -> bool:
-        """Wait for news and take it in; False once the job is over everywhere."""
-
-    def stop(self, reason: str, *, grace_s: float) -> None:
-        """End it everywhere: SIGTERM, SIGKILL after `grace_s`; a later call can only make it sooner."""

@@ -48,7 +48,7 @@ def no_consequence(_text: str) -> bool:
 
 
 class Ssh:
-    """The backend; see `launch.Backend`."""
+    """Starts a plan over `reach`, takes its news in, ends it; `stop` may be called twice."""
 
     def __init__(
         self,

@@ -166,11 +166,6 @@ class Story:
             for e in self.by_line.get((event.file, line), ())
         }
 
-    def grep(self, pattern: str, *tags: str) -> list[Event]:
-        """Events of these tags (of all, without one) whose text fits a pattern."""
-        regex = re.compile(pattern, re.IGNORECASE)
-        return [e for e in (self.all(*tags) if tags else self.events) if regex.search(e.text)]
-
     @property
     def node_names(self) -> list[str]:
         """Hosts that spoke, in order of appearance."""
