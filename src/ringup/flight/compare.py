@@ -106,7 +106,7 @@ def standing(flights: Mapping[int, Flight]) -> list[tuple[Group, int, dict[int, 
         last = {rank: max(entries) for rank, entries in group.calls.items()}
         calls = {rank: group.calls[rank][number] for rank, number in last.items()}
         alike = len(set(last.values())) == 1 and len({call.signature for call in calls.values()}) == 1
-        if alike and not any(call.is_done for call in calls.values()):
+        if alike and len(calls) > 1 and not any(call.is_done for call in calls.values()):
             found.append((group, next(iter(last.values())), calls))
     return found
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from ringup import flight
 from ringup.logs import files
 from ringup.logs.files import Unreadable
+from ringup.logs.story import FileInfo
 
 MOST_ENTRIES = 400_000
 """Kept of all dumps together, about 200 bytes each; of many dumps the last entries of each."""
@@ -52,6 +53,18 @@ class Recorded:
     def flights(self) -> dict[int, flight.Flight]:
         """Rank -> what its recorder had."""
         return {rank: dump.flight for rank, dump in self.dumps.items()}
+
+    def infos(self) -> list[FileInfo]:
+        """The dumps as files of a story, for evidence to point at."""
+        return [
+            FileInfo(
+                dump.path,
+                last_line=f"flight recorder dump of rank {dump.rank}, {len(dump.flight.entries)} entries",
+                rank=dump.rank,
+                is_log=False,
+            )
+            for dump in self.dumps.values()
+        ]
 
     @property
     def last_ns(self) -> int:

@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from ringup.logs import files
+from ringup.logs import dumps, files
 from ringup.logs.blame import ranked
 from ringup.logs.causes import Cause, find
 from ringup.logs.lines import Gate
@@ -61,21 +62,39 @@ class Watch:
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = [p for p in paths if p != "-"]
         self._files: dict[str, Growing] = {}
+        self._dumps: dict[str, tuple[int, int]] = {}
         self._gate = Gate()
 
     def step(self) -> bool:
         """Look once at everything, new files included; whether anything was added."""
         found, _ = files.find(self.paths)
+        news = False
         for path in found:
-            if path not in self._files and files.is_plain(path):
+            if path in self._files or not (stamp := _stamp(path)):
+                continue
+            if path in self._dumps or files.is_dump(path):
+                news = news or self._dumps.get(path) != stamp
+                self._dumps[path] = stamp
+            elif files.is_plain(path):
                 self._files[path] = Growing(path, Scanner(0, self._gate))
-        return sum(f.step() for f in self._files.values()) > 0
+        return sum(f.step() for f in self._files.values()) > 0 or news
 
     def story(self) -> Story:
         """The story so far."""
         growing = list(self._files.values())
         scans = [joined([(0, f.scanner.result())], n) for n, f in enumerate(growing)]
-        return Story([FileInfo(f.path, f.line - 1) for f in growing], scans)
+        recorded = dumps.read(list(self._dumps))[0]
+        infos = [FileInfo(f.path, f.line - 1) for f in growing]
+        return Story([*infos, *recorded.infos()], scans, recorded=recorded)
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    """What changes when a file is written; None while it is empty: then nobody knows what it will be."""
+    try:
+        state = Path(path).stat()
+    except OSError:
+        return None
+    return (state.st_mtime_ns, state.st_size) if state.st_size else None
 
 
 def changes(

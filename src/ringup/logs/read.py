@@ -103,22 +103,9 @@ def _diagnosed(
 
         lined_up.append(joined([(0, offered(facts))], len(infos)))
         infos.append(FileInfo(facts, is_log=False))
-    infos += _dump_infos(recorded)
+    infos += recorded.infos() if recorded else []
     story = Story(infos, lined_up, run, mismatches, recorded)
     return Diagnosis(ranked(find(story)), story, run, unreadable)
-
-
-def _dump_infos(recorded: dumps.Recorded | None) -> list[FileInfo]:
-    found = recorded.dumps.values() if recorded else ()
-    return [
-        FileInfo(
-            dump.path,
-            last_line=f"flight recorder dump of rank {dump.rank}, {len(dump.flight.entries)} entries",
-            rank=dump.rank,
-            is_log=False,
-        )
-        for dump in found
-    ]
 
 
 def iteration_pattern(text: str | None) -> re.Pattern[bytes] | None:
