@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,17 @@ def test_what_thinks_is_pure(path: Path) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             impure = (node.value.id, node.attr) == ("os", "environ") or node.value.id == "time"
             assert not impure, f"{path}:{node.lineno} reads the clock or the environment"
+
+
+def test_the_page_about_the_layers_shows_them_as_they_are() -> None:
+    page = (SOURCE.parent.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    shown: dict[str, int] = {}
+    for number, names in re.findall(r"^\| (\d) \| ([^|:]+)", page, re.MULTILINE):
+        shown |= dict.fromkeys(re.findall(r"`(\w+)`", names), int(number))
+    expected = {name: layer for name, layer in LAYERS.items() if name != "__main__"}
+    assert shown | {"cli": 9} == expected
+    parts = {part(path) for path in MODULES} - {"__init__"}
+    assert parts == set(LAYERS), "a part without a layer, or a layer without a part"
 
 
 def test_payload_uses_the_standard_library_alone() -> None:
