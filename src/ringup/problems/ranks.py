@@ -15,7 +15,7 @@ RANK_FELL_BEHIND = shared(
     Fix: the stack of the missing rank (`ringup stacks`); then the code path only it took.
 
     In logs: `Ranks 2 failed to pass monitoredBarrier`, one sequence number on all that speak and a
-    rank silent.
+    rank silent; a dump of torch's flight recorder that ends before the others'.
     """,
 )
 COLLECTIVE_MISMATCH = shared(
@@ -29,7 +29,7 @@ COLLECTIVE_MISMATCH = shared(
     Fix: same operation, order and shape on all ranks; `TORCH_DISTRIBUTED_DEBUG=DETAIL` names both sides.
 
     In logs: `Detected mismatch between collectives on ranks`, other SeqNum, OpType or NumelIn in
-    one group.
+    one group; another call under one `collective_seq_id` of torch's flight recorder dumps.
     """,
 )
 COLLECTIVES_DIFFER = shared(
