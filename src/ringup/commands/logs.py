@@ -2,8 +2,8 @@
 Name the root cause from NCCL, torch and launcher output, and count collectives.
 
 Give it files and directories, plain or .gz, in any mix; `-` is standard input.  Dumps of torch's flight
-recorder among them (nccl_trace_rank_N and the like, pickled or JSON) are joined: which rank is behind in which
-collective, or calls another kind, size or type.
+recorder among them (nccl_trace_rank_N and the like, pickled or JSON) are joined: which rank is behind in
+which collective, or calls another kind, size or type.
 """
 
 from __future__ import annotations
