@@ -89,6 +89,38 @@ class TestOfRanks:
         assert code == 1
         assert "sees no CUDA device here" in told["ranks"][0]["error"]
 
+    @pytest.mark.parametrize(
+        ("fault", "words"),
+        [("dies", "killed by SIGSEGV"), ("stops", "fell silent: the others waited for it")],
+    )
+    @pytest.mark.parametrize("command", ["test", "bench"])
+    def test_a_rank_lost_in_the_middle_is_named_and_no_other(
+        self, tmp_path: Path, command: str, fault: str, words: str
+    ) -> None:
+        more = ["--limit", "6"] + (["--min", "64K", "--max", "256K"] if command == "bench" else [])
+        code, told, err = prove(tmp_path, command, *test_words(*more)[1:], plant=f"2:{fault}")
+        assert code != 0, err
+        ranks = told["failed"] if command == "bench" else told["ranks"]
+        (cause,) = [r for r in ranks if r["is_cause"]]
+        assert (cause["rank"], cause["node"]) == (2, "127.0.0.3")
+        assert words in cause["error"]
+        assert all(r["error"].startswith("not tested: ") for r in ranks if r["rank"] != 2)
+        if fault == "stops":
+            assert "rank 2 (127.0.0.3) is missing from all_reduce" in err
+
+    def test_a_rank_with_bad_memory_is_named_without_a_search(self, tmp_path: Path) -> None:
+        code, told, _ = prove(tmp_path, *test_words(nodes=1, nproc=3), plant="1:bad-memory")
+        assert (code, told["suspects"]) == (1, [1])
+        assert told["ranks"][1]["error"].startswith("64 MiB of its memory, written and read back: element ")
+
+    def test_a_wrong_result_that_does_not_come_again_is_nobodys_fault(self, tmp_path: Path) -> None:
+        code, told, _ = prove(tmp_path, *test_words(nodes=1, nproc=3), plant="1:wrong-once")
+        assert (code, told["suspects"]) == (1, [])
+        assert told["notes"] == [
+            "no smaller group of ranks gave a wrong result: whose fault it is cannot be told"
+        ]
+        assert not any(r["is_cause"] for r in told["ranks"])
+
 
 class TestOfRates:
     pytestmark = trains

@@ -19,7 +19,8 @@ from ringup.errors import UsageError
 from ringup.units import parse_size_bytes
 
 if TYPE_CHECKING:
-    from ringup.prove import Row
+    from ringup.prove import Benched, Row, Tested
+    from ringup.report import Style
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -60,9 +61,7 @@ def arguments(args: argparse.Namespace, backend: str) -> tuple[str, ...]:
     from ringup.prove import job
 
     ops = job.OPS if args.op == "all" else (args.op,)
-    last = args.max or (GIB if backend == "nccl" else 64 * MIB)
-    if last < args.min:
-        raise UsageError("--max is less than --min", hint="for example --min 1K --max 64M")
+    last = args.max or max(args.min, GIB if backend == "nccl" else 64 * MIB)
     sizes = ",".join(map(str, job.sizes(args.min, last)))
     return (",".join(ops), sizes, "0" if args.no_pairs else "1")
 
@@ -70,12 +69,14 @@ def arguments(args: argparse.Namespace, backend: str) -> tuple[str, ...]:
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
     """Check, start, measure, judge; 1 for a wrong result or a slow link."""
+    if args.max and args.max < args.min:
+        raise UsageError("--max is less than --min", hint="for example --min 1K --max 64M")
     if args.plot:
         plot_library(args.plot)
     started = proving.start("bench", args, arguments, on_line=Table(args.json, args.quiet))
     if isinstance(started, int):
         return started
-    from ringup.prove import benched, job, link, show
+    from ringup.prove import benched, job, link, show, tested
     from ringup.report import Style, envelope
 
     ops = job.OPS if args.op == "all" else (args.op,)
@@ -85,18 +86,33 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.plot:
         draw(args.plot, outcome.rows, outcome.expected_busbw_gbyte_s)
+    ended = tested.tested(started.plan, started.told, started.result)
     if args.json:
-        print(json.dumps(envelope(**show.bench_json(outcome))))
+        print(json.dumps(envelope(**show.bench_json(outcome, ended))))
     else:
         style = Style(sys.stdout)
-        print("\n".join(["", *show.bench_lines(outcome)]))
-        colour = {"ok": "ok", "slow": "warning", "not_judged": "dim"}[outcome.verdict]
-        if not outcome.correct:
-            print(style("error", "a result was wrong: `ringup test` finds the rank"))
-        print(style(colour, f"{outcome.verdict.replace('_', ' ')}: {outcome.because}"))
+        lines = last_lines(started.result.outcome, outcome, ended, style)
+        print("\n".join(["", *show.bench_lines(outcome), *lines]))
     if started.result.outcome != "ok":
         return started.result.exit_code or 1
     return 0 if outcome.correct and outcome.verdict != "slow" else 1
+
+
+def last_lines(how: str, outcome: Benched, ended: Tested, style: Style) -> list[str]:
+    """The verdict; who stood in the way where the measurement did not come to its end."""
+    from ringup.prove import show
+
+    lines = []
+    if how == "interrupted":
+        lines.append(style("warning", "interrupted: not measured to the end"))
+    elif how != "ok":
+        lines += [*show.test_lines(ended), style("error", f"not measured to the end: {show.culprits(ended)}")]
+    if not outcome.correct:
+        lines.append(style("error", "a result was wrong: `ringup test` finds the rank"))
+    if outcome.rows or not lines:
+        colour = {"ok": "ok", "slow": "warning", "not_judged": "dim"}[outcome.verdict]
+        lines.append(style(colour, f"{outcome.verdict.replace('_', ' ')}: {outcome.because}"))
+    return lines
 
 
 class Table:

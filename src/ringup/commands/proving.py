@@ -8,14 +8,23 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ringup.commands import check, common
 from ringup.commands import run as run_command
+from ringup.errors import UsageError
 from ringup.facts import Cluster
 from ringup.launch import RunResult
 from ringup.plan import Plan
+from ringup.reach import Reach
+
+if TYPE_CHECKING:
+    from ringup.watch import Watch
 
 Line = Mapping[str, object]
+REPORT_S = 30.0
+ROLL_CALL_S = 60.0
+"""How long our program may take beyond its limits to find out who is missing; with a margin."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,11 @@ def start(
 
     run_id = run_command.new_run_id()
     log_dir = run_command.log_directory(args, run_id)
+    if args.from_file:
+        raise UsageError(
+            f"--from reaches no node, and `ringup {mode}` must",
+            hint="leave --from out; `ringup check` takes it",
+        )
     with common.door(args) as door:
         cluster = check.collect(door, common.job_from(args), args, check.Progress(args.quiet))
         check.save(cluster, args)
@@ -108,11 +122,22 @@ def start(
             on_event=run_command.follow_events(plan.world_size, args.quiet),
             findings=findings,
             is_consequence=run_command.is_consequence,
+            watcher=watcher(args.limit, door),
         )
     for finding in result.findings:
         for line in report.brief_lines(finding, report.Style(sys.stderr)):
             common.say(line)
     return Started(cluster, plan, backend, result, lines.by_rank(log_dir, plan), log_dir)
+
+
+def watcher(limit_s: float, door: Reach) -> Watch:
+    """Says who holds the others up before their own time is over; ends what does not end by itself."""
+    from ringup.watch import Watch
+
+    local = [host.name for host in door.hosts if host.local]
+    return Watch(
+        min(REPORT_S, max(2.0, limit_s / 2)), 2 * limit_s + ROLL_CALL_S, local if len(local) > 1 else ()
+    )
 
 
 class Listener:

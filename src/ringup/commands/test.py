@@ -34,8 +34,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         style = Style(sys.stdout)
         print("\n".join(show.test_lines(outcome)))
-        words = "every rank computes what it should" if outcome.ok else "not every rank is fine"
-        print(style("ok" if outcome.ok else "error", words))
+        print(style("ok" if outcome.ok else "error", show.test_verdict(outcome)))
     if started.result.outcome == "interrupted":
         return started.result.exit_code
     return 0 if outcome.ok else 1

@@ -35,6 +35,7 @@ def all_reduce(world, members, group, count):
     base = positions(count, world.device) + 1
     value = base * (world.rank + 1)
     dist.all_reduce(value, group=group)
+    world.wait()
     return first_difference(value, base * sum(rank + 1 for rank in members))
 
 
@@ -46,6 +47,7 @@ def all_reduce_float(world, members, group, count):
         return None
     value = base * (world.rank + 1)
     dist.all_reduce(value, group=group)
+    world.wait()
     return first_difference(value, base * total)
 
 
@@ -55,6 +57,7 @@ def broadcast(world, members, group, count):
     base = positions(count, world.device)
     value = base + (root + 1) * 1000 if world.rank == root else torch.zeros_like(base)
     dist.broadcast(value, root, group=group)
+    world.wait()
     return first_difference(value, base + (root + 1) * 1000)
 
 
@@ -63,6 +66,7 @@ def all_gather(world, members, group, count):
     base = positions(count, world.device)
     parts = [torch.zeros_like(base) for _ in members]
     dist.all_gather(parts, base + (world.rank + 1) * 1000, group=group)
+    world.wait()
     for rank, part in zip(members, parts):
         wrong = first_difference(part, base + (rank + 1) * 1000)
         if wrong:
@@ -81,7 +85,7 @@ CHECKS = {
 
 def memory(world):
     """A pattern written to the device's memory and read back; None where it is as written."""
-    written = (positions(MEMORY_BYTES, "cpu")).to(torch.uint8)
+    written = torch.arange(PATTERN, dtype=torch.uint8).repeat(MEMORY_BYTES // PATTERN)
     there = written.to(world.device)
     back = (there ^ 255).to("cpu")
     return first_difference(back, written ^ 255)
@@ -99,7 +103,6 @@ def wrong_results(world, members, group, counts=COUNTS):
         for count in counts:
             try:
                 wrong = check(world, members, group, count)
-                world.wait()
             except Exception as error:
                 return found + [{"op": name, "count": count, "error": short(error)}]
             # On with the rest even so: the others may have seen nothing wrong, and go on.
@@ -111,8 +114,8 @@ def wrong_results(world, members, group, counts=COUNTS):
 class Rounds:
     """Tests of several groups at once; every rank calls `test` with the same groups."""
 
-    def __init__(self, world):
-        self.world, self.number = world, 0
+    def __init__(self, world, counts):
+        self.world, self.counts, self.number = world, counts, 0
 
     def test(self, groups):
         """Which of the groups (lists of ranks, disjoint) get right results, in their order."""
@@ -122,7 +125,7 @@ class Rounds:
         fine = True
         for members, group in zip(groups, made):
             if world.rank in members:
-                fine = not wrong_results(world, members, group, COUNTS[:2])
+                fine = not wrong_results(world, members, group, self.counts)
         told = world.agree("round%d" % self.number, fine)
         return [all(told[rank] for rank in members) for members in groups]
 
@@ -150,13 +153,14 @@ class Rounds:
         return [rank for part in bad for rank in self.narrow(part, good)]
 
 
-def isolate(world):
+def isolate(world, counts):
     """
     The ranks that give wrong results: each node by itself first, then nodes in pairs, a node by halves.
 
-    More than one suspect may be left; two ranks alone cannot be told apart.
+    More than one suspect may be left; two ranks alone cannot be told apart.  None where no smaller group
+    gives a wrong result.
     """
-    rounds = Rounds(world)
+    rounds = Rounds(world, counts)
     nodes = [ranks for _, ranks in sorted(world.nodes.items(), key=lambda item: item[1])]
     several = [ranks for ranks in nodes if len(ranks) > 1]
     results = rounds.test(several) if several else []
@@ -165,7 +169,7 @@ def isolate(world):
     if bad:
         return [rank for ranks in bad for rank in rounds.narrow(ranks, good)]
     if len(nodes) < 2:
-        return [rank for ranks in nodes for rank in ranks]
+        return [] if several else nodes[0]
     return between(rounds, nodes)
 
 
@@ -193,10 +197,20 @@ def test(world):
     counts = COUNTS + ((LARGE_COUNT,) if world.device.type == "cuda" else ())
     found += wrong_results(world, members, None, counts)
     say("result", ok=not found, wrong=found[:8])
-    told = world.agree("results", not found)
-    if all(told):
+    if any(kind_of(one) == "broken" for one in found):
+        world.roll_call()
+    told = world.agree("results", [[kind_of(one), one["count"]] for one in found])
+    all_told = [one for ones in told for one in ones]
+    if not all_told:
         return True
-    broken = any("error" in one for one in found)
-    if not any(world.agree("broken", broken)):
-        say("suspects", ranks=isolate(world))
+    if any(kind == "broken" for kind, _ in all_told):
+        return False  # the group is of no more use, and nothing else can be asked
+    suspects = [rank for rank, ones in enumerate(told) if any(kind == "memory" for kind, _ in ones)]
+    counts = sorted({count for kind, count in all_told if kind == "wrong"})
+    say("suspects", ranks=suspects or isolate(world, counts[:2]))
     return False
+
+
+def kind_of(wrong):
+    """Whether the memory, a result, or the group itself is at fault."""
+    return "broken" if "error" in wrong else "memory" if wrong["op"] == "memory" else "wrong"

@@ -16,6 +16,7 @@ from prove_world import Refused, World, say, short
 
 def main(mode, backend, arrive_s, limit_s, *rest):
     """Do what was asked; the exit code."""
+    world = None
     try:
         world = World(backend, float(arrive_s), float(limit_s))
         world.arrive()
@@ -32,6 +33,8 @@ def main(mode, backend, arrive_s, limit_s, *rest):
         return 1
     except Exception as error:
         say("error", error=short(error))
+        if world is not None:
+            world.roll_call()
         raise
     say("done", ok=fine)
     return 0 if fine else 1

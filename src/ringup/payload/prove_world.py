@@ -16,6 +16,9 @@ import torch
 import torch.distributed as dist
 
 MARK = "@ringup "
+BEHIND_S = 15.0
+"""How much later than another a rank may see that the operation they shared has failed."""
+WATCHDOG_LATER_S = 60.0
 LONGEST_ERROR = 600
 
 
@@ -75,10 +78,12 @@ def device_of(backend, local_rank):
     if backend != "nccl":
         return torch.device("cpu"), {"name": "cpu", "memory_bytes": 0, "gpu_numa": None}
     if not torch.cuda.is_available():
-        raise Refused("torch %s sees no CUDA device here" % torch.__version__)
+        raise Refused("torch %s sees no CUDA device here%s" % (torch.__version__, why_no_cuda()))
     visible = torch.cuda.device_count()
     if local_rank >= visible:
-        raise Refused("no CUDA device %d for local rank %d: %d visible" % (local_rank, local_rank, visible))
+        mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+        words = "no CUDA device %d for local rank %d: %d visible" % (local_rank, local_rank, visible)
+        raise Refused(words + (" (CUDA_VISIBLE_DEVICES=%s)" % mask[:200] if mask is not None else ""))
     torch.cuda.set_device(local_rank)
     about = torch.cuda.get_device_properties(local_rank)
     numa = None
@@ -91,6 +96,15 @@ def device_of(backend, local_rank):
             pass
     known = {"name": about.name, "memory_bytes": about.total_memory, "gpu_numa": numa}
     return torch.device("cuda", local_rank), known
+
+
+def why_no_cuda():
+    """What torch says when it is to use CUDA all the same; "" where it says nothing."""
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        return ": " + short(error)
+    return ""
 
 
 class World:
@@ -121,29 +135,61 @@ class World:
             os.environ.get("GROUP_RANK") or os.environ.get("RINGUP_NODE") or str(self.rank // self.local_size)
         )
         self.store.set("arrived/%d" % self.rank, node)
-        ends = time.monotonic() + self.arrive_s
-        missing = list(range(self.size))
-        while missing:
-            missing = [rank for rank in missing if not self.store.check(["arrived/%d" % rank])]
-            if missing and time.monotonic() > ends:
-                say("missing", ranks=missing[:64], count=len(missing), waited_s=self.arrive_s)
-                raise Refused("%d of %d ranks did not arrive" % (len(missing), self.size))
-            if missing:
-                time.sleep(0.05)
+        missing = self.awaited("arrived", self.arrive_s, 0.05)
+        if missing:
+            say("missing", ranks=missing[:64], count=len(missing), waited_s=self.arrive_s)
+            raise Refused("%d of %d ranks did not arrive" % (len(missing), self.size))
         for rank in range(self.size):
             name = self.store.get("arrived/%d" % rank).decode()
             self.nodes.setdefault(name, []).append(rank)
         say("arrived")
 
+    def awaited(self, stage, limit_s, apart_s):
+        """
+        The ranks that have not come to a stage within so many seconds; [] as soon as all have.
+
+        Asks for one rank at a time: the store of a thousand ranks would be asked a million times else.
+        A roll call by another is answered meanwhile.
+        """
+        ends, answered = time.monotonic() + limit_s, False
+        for rank in range(self.size):
+            while not self.store.check(["%s/%d" % (stage, rank)]):
+                if time.monotonic() > ends:
+                    return [r for r in range(rank, self.size) if not self.store.check(["%s/%d" % (stage, r)])]
+                if not answered and self.store.check(["roll"]):
+                    self.store.set("failed/%d" % self.rank, "")
+                    answered = True
+                time.sleep(apart_s)
+        return []
+
     def join(self):
-        """The process group, its operations bounded by the limit."""
+        """
+        The process group, its operations bounded by the limit; with NCCL by `wait`, its watchdog comes later.
+        """
+        limit_s = self.limit_s + (WATCHDOG_LATER_S if self.backend == "nccl" else 0.0)
         dist.init_process_group(
             self.backend,
             store=dist.PrefixStore("prove", self.store),
             rank=self.rank,
             world_size=self.size,
-            timeout=datetime.timedelta(seconds=self.limit_s),
+            timeout=datetime.timedelta(seconds=limit_s),
         )
+
+    def roll_call(self):
+        """
+        An operation failed here: tell which ranks do not even answer, where the store can be asked.
+
+        Raises Refused when there are any.
+        """
+        try:
+            self.store.set("roll", "")
+            self.store.set("failed/%d" % self.rank, "")
+            missing = self.awaited("failed", BEHIND_S, 0.05)
+        except Exception:  # the store has gone with rank 0
+            return
+        if missing:
+            say("missing", ranks=missing[:64], count=len(missing), waited_s=BEHIND_S, stage="failed")
+            raise Refused("%d ranks do not answer" % len(missing))
 
     def agree(self, stage, value):
         """
@@ -152,21 +198,29 @@ class World:
         Raises Refused with the ranks that said nothing within the limit.
         """
         self.store.set("%s/%d" % (stage, self.rank), json.dumps(value))
-        ends = time.monotonic() + self.limit_s
-        missing = list(range(self.size))
-        while missing:
-            missing = [rank for rank in missing if not self.store.check(["%s/%d" % (stage, rank)])]
-            if missing and time.monotonic() > ends:
-                say("missing", ranks=missing[:64], count=len(missing), waited_s=self.limit_s, stage=stage)
-                raise Refused("%d ranks said nothing at %s" % (len(missing), stage))
-            if missing:
-                time.sleep(0.005)
+        waited_s = self.limit_s + 2 * BEHIND_S
+        missing = self.awaited(stage, waited_s, 0.005)
+        if missing:
+            say("missing", ranks=missing[:64], count=len(missing), waited_s=waited_s, stage=stage)
+            raise Refused("%d ranks said nothing at %s" % (len(missing), stage))
         return [json.loads(self.store.get("%s/%d" % (stage, rank))) for rank in range(self.size)]
 
     def wait(self):
-        """Until the device has done what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        """
+        Until the device has done what it was given.
+
+        Raises RuntimeError after the limit: `torch.cuda.synchronize` would wait for a peer without end,
+        until torch's watchdog ends this process without a word of ours.
+        """
+        if self.device.type != "cuda":
+            return
+        done = torch.cuda.Event()
+        done.record()
+        ends = time.monotonic() + self.limit_s
+        while not done.query():
+            if time.monotonic() > ends:
+                raise RuntimeError("Timed out: the device was not done after %g s" % self.limit_s)
+            time.sleep(0.0001)
 
     def leave(self):
         """The end, together: nobody takes the store away while others still ask it."""

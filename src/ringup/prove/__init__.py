@@ -38,6 +38,8 @@ class Tested:
     ranks: tuple[RankState, ...]
     suspects: tuple[int, ...]
     """Ranks that gave wrong results with others too; several when they cannot be told apart."""
+    notes: tuple[str, ...] = ()
+    """What else was noticed."""
 
     @property
     def ok(self) -> bool:

@@ -17,23 +17,22 @@ CURVE_WIDTH = 40
 
 
 def test_json(tested: Tested) -> dict[str, Any]:
-    """As INTERFACE.md promises it; `suspects` beside it."""
+    """As INTERFACE.md promises it; whose fault it is, `suspects` and `notes` beside it."""
     return {
-        "ranks": [
-            {k: v for k, v in asdict(rank).items() if k != "is_cause"} | {"is_cause": rank.is_cause}
-            for rank in tested.ranks
-        ],
+        "ranks": [asdict(rank) for rank in tested.ranks],
         "ok": tested.ok,
         "suspects": list(tested.suspects),
+        "notes": list(tested.notes),
     }
 
 
 def test_lines(tested: Tested) -> list[str]:
-    """The ranks that are not fine first, those whose fault it is before all; then the rest, folded."""
-    bad = sorted((r for r in tested.ranks if not r.ok), key=lambda r: (not r.is_cause, r.rank))
-    lines = [f"  {_who(rank)}: {printable(rank.error or '', 400)}" for rank in bad[:MOST_RANKS]]
-    if len(bad) > MOST_RANKS:
-        lines.append(f"  ... {len(bad) - MOST_RANKS} more ranks are in --json")
+    """Whose fault it is, rank by rank; what became of the others; the ranks that are fine, folded."""
+    causes = [r for r in tested.ranks if r.is_cause]
+    lines = [f"  {_who(rank)}: {printable(rank.error or '', 400)}" for rank in causes[:MOST_RANKS]]
+    if len(causes) > MOST_RANKS:
+        lines.append(f"  ... {len(causes) - MOST_RANKS} more ranks are in --json")
+    lines += _others([r for r in tested.ranks if not r.ok and not r.is_cause], bool(causes))
     fine = [r for r in tested.ranks if r.ok]
     if fine:
         devices = sorted({r.device.partition(" ")[2] or r.device for r in fine})
@@ -43,7 +42,42 @@ def test_lines(tested: Tested) -> list[str]:
         lines.append(
             f"  one of ranks {names} makes the results wrong; with these ranks they cannot be told apart"
         )
+    return [*lines, *(f"  note: {printable(note, 400)}" for note in tested.notes[:MOST_RANKS])]
+
+
+def _others(ranks: Sequence[RankState], by_cause: bool) -> list[str]:
+    """Ranks that are not at fault, those with the same words in one line."""
+    by_words: dict[str, list[int]] = {}
+    for rank in ranks:
+        words = printable(rank.error or "", 400)
+        is_wrong = by_cause and "wanted" in words
+        by_words.setdefault("wrong results, by what is said above" if is_wrong else words, []).append(
+            rank.rank
+        )
+    lines = []
+    for words, named in list(by_words.items())[:MOST_RANKS]:
+        shown = ", ".join(map(str, named[:8])) + (f", ... ({len(named)} in all)" if len(named) > 8 else "")
+        lines.append(f"  rank{'s' * (len(named) != 1)} {shown}: {words}")
+    if len(by_words) > MOST_RANKS:
+        lines.append(f"  ... {len(by_words) - MOST_RANKS} more are in --json")
     return lines
+
+
+def test_verdict(tested: Tested) -> str:
+    """The last line."""
+    if tested.ok:
+        return "every rank computes what it should: memory, all_reduce, broadcast, all_gather"
+    return f"not every rank is fine: {culprits(tested)}"
+
+
+def culprits(tested: Tested) -> str:
+    """Whose fault it is, in few words."""
+    causes = [f"rank {r.rank} on {printable(r.node, 64)}" for r in tested.ranks if r.is_cause]
+    if not causes:
+        return "none was seen to be at fault by itself"
+    if len(causes) > 1 and len(tested.suspects) == len(causes):
+        return "one of " + ", ".join(causes[:4]) + ", ..." * (len(causes) > 4)
+    return ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
 
 
 def _who(rank: RankState) -> str:
@@ -72,8 +106,12 @@ def curve(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def bench_json(benched: Benched) -> dict[str, Any]:
-    """As INTERFACE.md promises it; with several operations the rows of the others are in `more`."""
+def bench_json(benched: Benched, ended: Tested) -> dict[str, Any]:
+    """
+    As INTERFACE.md promises it; with several operations the rows of the others are in `more`.
+
+    `failed` holds the ranks for which it did not come to its end.
+    """
 
     def rows(op: str) -> list[dict[str, Any]]:
         return [{k: v for k, v in asdict(r).items() if k != "op"} for r in benched.rows if r.op == op]
@@ -93,6 +131,7 @@ def bench_json(benched: Benched) -> dict[str, Any]:
         "pairs": [asdict(p) for p in benched.pairs],
         "notes": list(benched.notes),
         "transports": benched.transports,
+        "failed": [asdict(rank) for rank in ended.ranks if rank.is_cause],
     }
 
 

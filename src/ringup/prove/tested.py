@@ -1,50 +1,108 @@
-"""`ringup test`: from what the ranks told to which of them are fine."""
+"""`ringup test`: from what the ranks told to which of them are fine, and whose fault it is where not."""
 
 from __future__ import annotations
 
+import re
+import signal
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ringup.launch import RunResult
+from ringup.logs.blame import is_consequence
 from ringup.plan import NodePlan, Plan
 from ringup.prove import RankState, Tested
 from ringup.prove.lines import Line, number, numbers, text
-from ringup.units import printable
+from ringup.units import printable, show_bytes
+
+_PLACE = re.compile(r"\[\S+\.(?:cc|cpp|cu|h|hpp):\d+\] ?")
+_ADVICE = re.compile(
+    r"(?:\. )?(?:This is typically caused by|Exception raised from|For debugging consider) .*"
+)
+
+Told = Mapping[int, Sequence[Line]]
 
 
-def tested(plan: Plan, told: Mapping[int, Sequence[Line]], result: RunResult) -> Tested:
+class Seen:
+    """What the ranks' lines and the run's end say together."""
+
+    def __init__(self, told: Told, result: RunResult) -> None:
+        self.kinds = {rank: {line["kind"]: line for line in lines} for rank, lines in told.items()}
+        self.result = result
+        self.missing = _named(told, "missing")
+        self.suspects = _named(told, "suspects")
+        self.was_isolated = any("suspects" in kinds for kinds in self.kinds.values())
+        refused = {r for r, kinds in self.kinds.items() if "refused" in kinds and "missing" not in kinds}
+        self.culprits = self.missing | refused | self._died()
+
+    def _died(self) -> set[int]:
+        """The rank whose end was the first failure, where it ended without a word of ours."""
+        failure = self.result.failure
+        if failure is None or failure.rank is None:
+            return set()
+        told = {"error", "refused", "missing", "result"} & set(self.kinds.get(failure.rank, {}))
+        # A launcher ends its other ranks by SIGTERM when one has failed.
+        is_crash = (failure.code or 0) < 0 and failure.code != -signal.SIGTERM
+        return {failure.rank} if is_crash or not told else set()
+
+    def others(self) -> str:
+        """Why a rank could not be tested that is not at fault."""
+        if self.missing:
+            return f"waited for {_ranks(self.missing)}"
+        if self.culprits:
+            return f"{_ranks(self.culprits)} had ended before"
+        failure = self.result.failure
+        if failure is not None and failure.rank is not None:
+            return f"rank {failure.rank} had ended before"
+        return "the run ended before"
+
+
+def _named(told: Told, kind: str) -> set[int]:
+    lines = [line for lines in told.values() for line in lines if line["kind"] == kind]
+    return {int(rank) for line in lines for rank in numbers(line, "ranks")}
+
+
+def _ranks(ranks: set[int]) -> str:
+    """
+    Some ranks in words.
+
+    >>> _ranks({3}), _ranks({2, 1})
+    ('rank 3', 'ranks 1, 2')
+    """
+    shown = ", ".join(map(str, sorted(ranks)[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank{'s' * (len(ranks) != 1)} {shown}"
+
+
+def tested(plan: Plan, told: Told, result: RunResult) -> Tested:
     """What became of every rank."""
-    missing = {
-        int(r)
-        for lines in told.values()
-        for x in lines
-        if x["kind"] == "missing"
-        for r in numbers(x, "ranks")
-    }
-    suspects = {
-        int(r)
-        for lines in told.values()
-        for x in lines
-        if x["kind"] == "suspects"
-        for r in numbers(x, "ranks")
-    }
+    seen = Seen(told, result)
     states = [
-        _state(node, rank, told.get(rank, ()), missing, suspects, result)
+        _state(node, rank, seen)
         for node in plan.nodes
         for rank in range(node.first_rank, node.first_rank + node.nproc)
     ]
-    return Tested(tuple(states), tuple(sorted(suspects)))
+    return Tested(tuple(states), tuple(sorted(seen.suspects)), tuple(_notes(seen)))
 
 
-def _state(
-    node: NodePlan, rank: int, lines: Sequence[Line], missing: set[int], suspects: set[int], result: RunResult
-) -> RankState:
-    kinds = {line["kind"]: line for line in lines}
-    error, is_cause = _error(rank, kinds, missing, suspects, result)
+def _notes(seen: Seen) -> list[str]:
+    notes = []
+    if seen.was_isolated and not seen.suspects:
+        notes.append("no smaller group of ranks gave a wrong result: whose fault it is cannot be told")
+    for rank, kinds in sorted(seen.kinds.items()):
+        hello = kinds.get("hello", {})
+        near, may = number(hello, "gpu_numa", -1), numbers(hello, "numa")
+        if near >= 0 and may and near not in may:
+            where = ", ".join(f"{n:g}" for n in may)
+            notes.append(f"rank {rank} may run on NUMA node {where} only, its GPU is at node {near:g}")
+    return notes
+
+
+def _state(node: NodePlan, rank: int, seen: Seen) -> RankState:
+    error, is_cause = _error(rank, seen)
     return RankState(
         rank=rank,
         node=node.node,
         local_rank=rank - node.first_rank,
-        device=device_words(kinds.get("hello")),
+        device=device_words(seen.kinds.get(rank, {}).get("hello")),
         ok=error is None,
         error=error,
         is_cause=is_cause,
@@ -64,48 +122,60 @@ def device_words(hello: Line | None) -> str:
     return printable(device if name in ("", device) else f"{device} {name}", 120)
 
 
-def _error(
-    rank: int, kinds: Mapping[str, Line], missing: set[int], suspects: set[int], result: RunResult
-) -> tuple[str | None, bool]:
+def _error(rank: int, seen: Seen) -> tuple[str | None, bool]:
     """Why the rank is not fine, and whether the fault is its own."""
+    kinds = seen.kinds.get(rank, {})
     if "done" in kinds and kinds["done"].get("ok") is True:
         return None, False
-    ended = next((r for r in result.ranks if r.rank == rank), None)
-    failed = result.failure is not None and result.failure.rank == rank
-    if "result" in kinds:
-        wrong = kinds["result"].get("wrong")
-        if kinds["result"].get("ok") is not True and isinstance(wrong, list) and wrong:
-            own = rank in suspects or not suspects
-            return wrong_words(wrong[0] if isinstance(wrong[0], dict) else {}), own
-        if rank in suspects:
-            return "its part made the results of others wrong", True
-        if any(True for _ in suspects):
-            return None, False
+    if rank in seen.missing:
+        return _missing_words(kinds), True
     if "refused" in kinds and "missing" not in kinds:
         return text(kinds["refused"], "error"), True
-    if rank in missing:
-        where = "it had begun" if "hello" in kinds else "it never said a word"
-        return f"did not arrive; {where}", True
-    if "missing" in kinds:
-        return "not tested: " + _others(missing, result), False
-    if "error" in kinds:
-        return text(kinds["error"], "error"), failed
-    if failed and result.failure is not None:
-        return f"ended: {result.failure.what}", True
-    if "hello" in kinds:
-        return "not tested: " + _others(missing, result), False
-    if ended is None:
+    failure = seen.result.failure
+    if rank in seen.culprits and failure is not None:
+        return f"ended: {failure.what}", True
+    wrong = _first_wrong(kinds)
+    if wrong and "error" not in wrong:
+        return wrong_words(wrong), rank in seen.suspects or not seen.was_isolated
+    if rank in seen.suspects:
+        return "its part made the results of others wrong", True
+    if seen.suspects and "result" in kinds and not wrong:
+        return None, False
+    return _broken(kinds, wrong, seen, rank)
+
+
+def _broken(kinds: Mapping[str, Line], wrong: Line, seen: Seen, rank: int) -> tuple[str, bool]:
+    """A rank that did not come to its end; its own words count where nobody else is known to be at fault."""
+    if not seen.culprits and ("error" in kinds or wrong):
+        words = wrong_words(wrong) if wrong else plain(text(kinds["error"], "error"))
+        return words, not is_consequence(words)
+    if kinds:
+        return "not tested: " + seen.others(), False
+    if not any(end.rank == rank for end in seen.result.ranks):
         return "never started", True
-    return "ended before it said a word", failed
+    return "ended before it said a word", False
 
 
-def _others(missing: set[int], result: RunResult) -> str:
-    if missing:
-        shown = ", ".join(str(r) for r in sorted(missing)[:8])
-        return f"waited for rank{'s' * (len(missing) != 1)} {shown}"
-    if result.failure is not None and result.failure.rank is not None:
-        return f"rank {result.failure.rank} had ended before"
-    return "the run ended before"
+def _first_wrong(kinds: Mapping[str, Line]) -> dict[str, Any]:
+    wrong = kinds.get("result", {}).get("wrong")
+    return wrong[0] if isinstance(wrong, list) and wrong and isinstance(wrong[0], dict) else {}
+
+
+def _missing_words(kinds: Mapping[str, Line]) -> str:
+    if "arrived" in kinds:
+        return "fell silent: the others waited for it"
+    where = "it had begun" if "hello" in kinds else "it never said a word"
+    return f"did not arrive; {where}"
+
+
+def plain(error: str) -> str:
+    """
+    An exception without the file it was raised in, and without advice.
+
+    >>> plain("RuntimeError: [/gloo/pair.cc:553] Connection closed by peer. This is typically caused by x")
+    'RuntimeError: Connection closed by peer'
+    """
+    return _ADVICE.sub("", _PLACE.sub("", error)).strip()
 
 
 def wrong_words(wrong: Line) -> str:
@@ -116,11 +186,13 @@ def wrong_words(wrong: Line) -> str:
     'all_reduce of 1021 elements: element 3 is 13, wanted 12 (1021 wrong)'
     """
     op, count = text(wrong, "op"), int(number(wrong, "count"))
+    of = f"{op} of {count} element{'s' * (count != 1)}"
+    if op == "memory":
+        of = f"{show_bytes(count)} of its memory, written and read back"
     if "error" in wrong:
-        return printable(f"{op} of {count} elements: {text(wrong, 'error')}", 400)
+        return printable(f"{of}: {plain(text(wrong, 'error'))}", 400)
     at, bad = int(number(wrong, "index")), int(number(wrong, "wrong"))
     found, wanted = number(wrong, "found"), number(wrong, "wanted")
     source = f", from rank {int(number(wrong, 'from'))}" if "from" in wrong else ""
-    return printable(
-        f"{op} of {count} elements: element {at}{source} is {found:g}, wanted {wanted:g} ({bad} wrong)", 400
-    )
+    many = f" ({bad} wrong)" if count > 1 else ""
+    return printable(f"{of}: element {at}{source} is {found:g}, wanted {wanted:g}{many}", 400)

@@ -5,6 +5,7 @@ Put on PYTHONPATH; Python imports it before anything else.
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -29,8 +30,48 @@ def plant(fault):
     def times_out(*_args, **_kwargs):
         raise RuntimeError("Timed out waiting 1000ms for recv operation to complete")
 
-    faults = {"wrong-input": wrong_input, "wrong-output": wrong_output, "times-out": times_out}
+    def wrong_once(tensor, *args, **kwargs):
+        dist.all_reduce = real
+        return wrong_input(tensor, *args, **kwargs)
+
+    def bad_memory():
+        import torch
+
+        xor, calls = torch.Tensor.__xor__, []
+
+        def spoilt(tensor, other):
+            calls.append(1)
+            found = xor(tensor, other)
+            if len(calls) == 1:
+                found[3] += 1
+            return found
+
+        torch.Tensor.__xor__ = spoilt
+
+    def in_the_middle(end):
+        calls = []
+
+        def counted(*args, **kwargs):
+            calls.append(1)
+            if len(calls) == 3:
+                end()
+            return real(*args, **kwargs)
+
+        return counted
+
+    if fault == "bad-memory":
+        return bad_memory()
+    faults = {
+        "wrong-input": wrong_input,
+        "wrong-output": wrong_output,
+        "wrong-once": wrong_once,
+        "times-out": times_out,
+        "dies": in_the_middle(lambda: os.kill(os.getpid(), signal.SIGSEGV)),
+        "stops": in_the_middle(lambda: os.kill(os.getpid(), signal.SIGSTOP)),
+        "sleeps": in_the_middle(lambda: time.sleep(600)),
+    }
     dist.all_reduce = faults[fault]
+    return None
 
 
 rank, _, fault = os.environ.get("RINGUP_PLANT", "").partition(":")
