@@ -135,6 +135,23 @@ def test_what_the_dumps_and_the_lines_say_is_one_cause_with_both_evidences(tmp_p
     assert {"nccl_trace_rank_1", "rank0.log"} <= files
 
 
+def test_the_node_of_the_rank_is_taken_from_nccls_own_lines(tmp_path: Path) -> None:
+    lines = [
+        f"node{rank}:5:9 [0] NCCL INFO ncclCommInitRank comm 0x5 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 "
+        "busId 1000 commId 0x7 - Init COMPLETE"
+        for rank in range(2)
+    ]
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    cause = first(diagnosed(tmp_path, {0: dump([*STEPS, waits(size=100, retired=True)]), 1: dump(STEPS)}))
+    assert cause.nodes == ("node1",)
+
+
+def test_a_group_without_a_description_is_shown_by_its_number(tmp_path: Path) -> None:
+    calls = [call(group="7:undefined") for _ in range(3)]
+    ahead = dump([*calls, waits(group="7:undefined", retired=True)])
+    assert "of group 7 (" in first(diagnosed(tmp_path, {0: ahead, 1: dump(calls)})).text
+
+
 def test_a_rank_without_a_dump_is_said_as_not_seen(tmp_path: Path) -> None:
     ahead = dump([*STEPS, waits(size=100, retired=True)], ranks=range(5))
     found = diagnosed(tmp_path, {0: ahead, 1: dump(STEPS, ranks=range(5)), 2: ahead, 3: ahead})

@@ -6,7 +6,7 @@ Pure: bytes in, differences out.
 
 from __future__ import annotations
 
-from ringup.flight.compare import Difference, Group, compare, groups_of, show_ranks, standing
+from ringup.flight.compare import Difference, Group, compare, groups_of, show_group, show_ranks, standing
 from ringup.flight.dump import LONGEST_DUMP_BYTES, Entry, Flight, FlightError, from_data, may_be, read
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "groups_of",
     "may_be",
     "read",
+    "show_group",
     "show_ranks",
     "standing",
 ]

@@ -35,7 +35,7 @@ class Group:
 
     @property
     def shown(self) -> str:
-        return self.name.rpartition(":")[2] or self.name
+        return show_group(self.name)
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,12 @@ def standing(flights: Mapping[int, Flight]) -> list[tuple[Group, int, dict[int, 
         if alike and len(calls) > 1 and not any(call.is_done for call in calls.values()):
             found.append((group, next(iter(last.values())), calls))
     return found
+
+
+def show_group(name: str) -> str:
+    """A group's description where it has one of its own: "default_pg", "group 7"."""
+    number, _, described = name.partition(":")
+    return described if described not in ("", "undefined") else f"group {number}"
 
 
 def show_ranks(ranks: Sequence[int]) -> str:

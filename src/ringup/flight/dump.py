@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ringup.flight import pickled
@@ -157,8 +158,13 @@ def _from_the_start(entries: tuple[Entry, ...]) -> bool:
 def _word(value: object, limit: int) -> str:
     """Text, or a number as text: what is made of anything else could be endless."""
     if isinstance(value, str):
-        return printable(value, limit)
+        return _shown(value[: limit + 1], limit)
     return str(value) if isinstance(value, int | float) and abs(value) < 1 << 62 else ""
+
+
+@lru_cache(4096)
+def _shown(text: str, limit: int) -> str:
+    return printable(text, limit)
 
 
 def _integer(value: object) -> int:

@@ -19,6 +19,7 @@ MOST_PARTS = 4_000_000
 _CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
 _TEXT = {0x58: 4, 0x8C: 1, 0x8D: 8}
 _WHOLE = {0x4B: 1, 0x4D: 2}
+_KEYS = {str, int, bool, type(None)}
 _TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}
 
 
@@ -128,6 +129,6 @@ def _list(value: Any) -> list[Any]:
 
 
 def _set(value: Any, items: list[Any]) -> None:
-    if not isinstance(value, dict) or not all(isinstance(key, str | int | None) for key in items[::2]):
+    if not isinstance(value, dict) or not set(map(type, items[::2])) <= _KEYS:
         raise NotPlain("a dictionary whose keys are no words")
     value.update(zip(items[::2], items[1::2], strict=True))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ringup.flight import Difference, Entry, Group, compare, groups_of, show_ranks, standing
+from ringup.flight import Difference, Entry, Group, compare, groups_of, show_group, show_ranks, standing
 from ringup.logs.causes.signs import failure, hang
 from ringup.logs.lines import Event
 from ringup.logs.rule import CONFIDENCES, MAX_EVIDENCE, Cause, Confidence, seen
@@ -36,7 +36,8 @@ def recorded_mismatches(story: Story) -> list[Cause]:
             confidence = "medium" if one.doubt or _versions(story) > 1 else "high"
         text = _with_doubt(story, one.text, one.doubt)
         ranks = one.ranks or sorted({*(one.odd or {}), *(one.usual or {})})
-        found.append(seen(_evidence(story, one), text, confidence, ranks=ranks))
+        nodes = _nodes(story, ranks)
+        found.append(seen(_evidence(story, one), text, confidence, nodes=nodes, ranks=ranks))
     return found[:1]
 
 
@@ -48,12 +49,12 @@ def recorded_behind(story: Story) -> list[Cause]:
         if stood is None and "may not fit" in one.doubt:
             continue
         call = next(iter((one.usual or {}).values()))
-        name = one.group.rpartition(":")[2] or one.group
         ranks = sorted(one.odd or ())
         text = (
             f"{show_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} not entered collective {one.number} "
         )
-        text += f"of {name} ({_call(call)}); {show_ranks(sorted(one.usual or ()))} {stood or 'entered it'}"
+        text += f"of {show_group(one.group)} ({_call(call)}); "
+        text += f"{show_ranks(sorted(one.usual or ()))} {stood or 'entered it'}"
         if one.where:
             text += f"; the last call there was at {one.where}"
         if stood is None:
@@ -66,6 +67,7 @@ def recorded_behind(story: Story) -> list[Cause]:
                 _with_doubt(story, text, one.doubt),
                 confidence,
                 severity=None if stood else "warning",
+                nodes=_nodes(story, ranks),
                 ranks=ranks,
             )
         )
@@ -176,6 +178,13 @@ def _waited(story: Story, calls: Mapping[int, Entry]) -> str | None:
     if LONG_S <= waited_s <= limit_s:
         return f"had waited there for {waited_s:.0f} s when the dump's file was written"
     return None
+
+
+def _nodes(story: Story, ranks: Iterable[int]) -> list[str]:
+    """Where ranks run, as the largest communicators of the logs have it; a dump does not tell."""
+    size = max((comm.nranks for comm in story.communicators), default=0)
+    hosts = {comm.rank: comm.host for comm in story.communicators if comm.nranks == size and comm.host}
+    return list(dict.fromkeys(hosts[rank] for rank in ranks if rank in hosts))
 
 
 def _versions(story: Story) -> int:
