@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -29,7 +30,7 @@ class Progress:
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
-        self.live = sys.stderr.isatty()
+        self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self.started = time.monotonic()
         self.last = ""
 
@@ -37,8 +38,9 @@ class Progress:
         if self.quiet or text == self.last:
             return
         self.last = text
-        if self.live:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        if self.live:  # what goes on in a second line could not be wiped out
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            print(f"\r\x1b[K{text[: columns - 1]}", end="", file=sys.stderr, flush=True)
 
     def done(self) -> None:
         """Leave the line clean for what follows."""
