@@ -135,6 +135,29 @@ def test_what_the_dumps_and_the_lines_say_is_one_cause_with_both_evidences(tmp_p
     assert {"nccl_trace_rank_1", "rank0.log"} <= files
 
 
+def test_who_waits_in_another_group_for_somebody_is_not_blamed(tmp_path: Path) -> None:
+    world = dump([*STEPS, waits(size=100, retired=True)])
+    in_pair = dump([*STEPS, call(size=3, group="2:tp"), waits(size=4, group="2:tp")])
+    gone = dump([*STEPS, call(size=3, group="2:tp")])
+    cause = first(diagnosed(tmp_path, {0: world, 1: world, 2: in_pair, 3: gone}))
+    assert cause.rule == "rank-fell-behind" and cause.ranks == (3,)
+
+
+def test_a_rank_that_stands_in_a_transfer_is_said_to_and_not_blamed_for_sure(tmp_path: Path) -> None:
+    ahead = dump([*STEPS, waits(size=100, retired=True)])
+    receives = dump([*STEPS, waits("recv 1<-0", 3, is_p2p=True, group="3:pp")])
+    cause = first(diagnosed(tmp_path, {0: ahead, 1: receives, 2: ahead}))
+    assert (cause.ranks, cause.confidence) == ((1,), "medium")
+    assert "rank 1 stands in recv 1<-0 [3] Float, train.py:85 of pp" in cause.text
+
+
+def test_two_groups_entered_in_another_order_name_both(tmp_path: Path) -> None:
+    one = dump([*STEPS, call(group="1:a"), call(group="2:b"), waits(group="1:a", retired=True)])
+    other = dump([*STEPS, call(group="1:a"), call(group="2:b"), waits(group="2:b", retired=True)])
+    cause = first(diagnosed(tmp_path, {0: one, 1: other}))
+    assert cause.rule == "rank-fell-behind" and "stands in all_reduce [8] Float" in cause.text
+
+
 def test_the_node_of_the_rank_is_taken_from_nccls_own_lines(tmp_path: Path) -> None:
     lines = [
         f"node{rank}:5:9 [0] NCCL INFO ncclCommInitRank comm 0x5 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 "

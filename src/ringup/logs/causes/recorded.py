@@ -44,23 +44,27 @@ def recorded_mismatches(story: Story) -> list[Cause]:
 def recorded_behind(story: Story) -> list[Cause]:
     """Ranks that have not entered a collective in which others are."""
     found = []
-    for one in _differences(story, "behind"):
+    differences = _differences(story, "behind")
+    for one, ranks in _roots(differences):
         stood = _stood(story, one)
         if stood is None and "may not fit" in one.doubt:
             continue
         call = next(iter((one.usual or {}).values()))
-        ranks = sorted(one.odd or ())
+        elsewhere = _elsewhere(story, ranks[0], one.group)
         text = (
             f"{show_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} not entered collective {one.number} "
         )
         text += f"of {show_group(one.group)} ({_call(call)}); "
         text += f"{show_ranks(sorted(one.usual or ()))} {stood or 'entered it'}"
-        if one.where:
-            text += f"; the last call there was at {one.where}"
+        last = (one.odd or {}).get(ranks[0])
+        if elsewhere:
+            text += f"; rank {ranks[0]} stands in {_call(elsewhere)} of {show_group(elsewhere.group)}"
+        elif last and last.where:
+            text += f"; rank {ranks[0]}'s last call there was at {last.where}"
         if stood is None:
             text += " (if the job stands still, look there)"
         sure = stood is not None and "file" not in stood
-        confidence: Confidence = "low" if one.doubt else "high" if sure else "medium"
+        confidence: Confidence = "low" if one.doubt else "high" if sure and not elsewhere else "medium"
         found.append(
             seen(
                 _evidence(story, one),
@@ -72,6 +76,28 @@ def recorded_behind(story: Story) -> list[Cause]:
             )
         )
     return found[:1] or _unseen(story)
+
+
+def _roots(differences: list[Difference]) -> list[tuple[Difference, list[int]]]:
+    """
+    Each difference with those behind who do not themselves wait for others, in another group.
+
+    Where everybody behind waits elsewhere (two groups entered in another order), all stay.
+    """
+    found = []
+    for one in differences:
+        waiting = {rank for other in differences if other is not one for rank in other.usual or ()}
+        ranks = sorted(set(one.odd or ()) - waiting)
+        if ranks:
+            found.append((one, ranks))
+    return found or [(one, sorted(one.odd or ())) for one in differences if one.odd]
+
+
+def _elsewhere(story: Story, rank: int, group: str) -> Entry | None:
+    """The call of another group, or the transfer, in which a rank stands itself."""
+    entries = story.recorded.dumps[rank].flight.entries if story.recorded else ()
+    last = entries[-1] if entries else None
+    return last if last and not last.is_done and (last.is_p2p or last.group != group) else None
 
 
 def recorded_standing(story: Story) -> list[Cause]:
