@@ -466,3 +466,16 @@ def test_hardware_that_cannot_be_is_judged_without_a_traceback(seed: int) -> Non
         cluster = c.cluster(*(any_node(dice, k) for k in range(dice.choice((1, 2, 3, 4)))), job=job)
         found = settle.settle(run_checks(cluster)[0], network.decide(cluster, "r"), cluster)
         assert all(f.severity in ("error", "warning", "note") and f.found for f in found)
+
+
+def test_a_name_that_only_sockets_read_is_no_fault_where_rdma_carries_the_data() -> None:
+    base = r.healthy_ib()
+    # With NCCL_COMM_ID the bootstrap looks for its subnet, and IFNAME is read for sockets alone.
+    env = {"NCCL_COMM_ID": "10.0.0.10:5000", "NCCL_SOCKET_IFNAME": "eth77"}
+
+    def named(**more: str) -> set[str]:
+        nodes = tuple(replace(n, environment={**env, **more}) for n in base.nodes)
+        return {f.rule for f in run_checks(replace(base, nodes=nodes))[0]}
+
+    assert "interface-name-missing" not in named()
+    assert "interface-name-missing" in named(NCCL_IB_DISABLE="1")

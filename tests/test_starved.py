@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ringup import reach
+from ringup import reach, report
 from ringup.checks import ssh as _fills_the_registry  # noqa: F401
 from ringup.facts import Clock, Cluster, GpuDriver, Host, Look, Node, Resolution, Unreached, starved
 from ringup.payload import facts as payload
@@ -203,9 +204,11 @@ def test_silence_is_measured_by_the_pace_of_the_node() -> None:
     host = Host("n1")
     watched = session.Session(host, session.Way(["ssh"]), "t", None)  # type: ignore[arg-type]
     watched.ready_after_s = 0.2
-    assert witness.patience_s(watched, 4.0) == 4.0
-    watched.ready_after_s = 3.0
-    assert witness.patience_s(watched, 4.0) == 9.0
+    assert witness.patience_s(watched) == witness.STUCK_S
+    watched.ready_after_s = 2.0
+    assert witness.patience_s(watched) == 6.0
+    watched.ready_after_s = 20.0
+    assert witness.OVERDUE_S + witness.patience_s(watched) < 15.0, "ssh's keep-alive ends it before"
 
 
 def test_an_answer_that_is_only_late_is_not_called_lost() -> None:
@@ -225,6 +228,44 @@ def test_a_clock_is_off_only_beyond_what_both_measurements_may_err() -> None:
     assert "clock-skew" not in rules_of(late)
     off = c.cluster(*(c.plain(k, clock=Clock(90.0 * (k == 0), 2.5)) for k in range(3)))
     assert "clock-skew" in rules_of(off)
+
+
+def test_a_banner_that_does_not_come_is_not_put_down_to_long_packets() -> None:
+    for words, blames_mtu in (
+        ("TCP connects, but no banner of sshd came within 10 s", False),
+        ("Connection timed out during banner exchange", False),
+        ("short packets pass (TCP, banner), but the key exchange does not end within 10 s", True),
+    ):
+        cluster = c.cluster(c.plain(0), c.unreached("node1", "ssh-key-exchange-hangs", words))
+        finding = next(f for f in run_checks(cluster)[0] if f.rule == "ssh-key-exchange-hangs")
+        assert finding.fix is not None
+        assert ("MTU" in finding.fix.text, "full-size" in finding.why) == (blames_mtu, blames_mtu)
+
+
+def test_packets_sent_again_by_starved_nodes_are_not_called_lost() -> None:
+    base = c.healthy(3)
+    again = tuple(replace(li, segments=9, retransmitted=3) for li in base.links)
+    assert "tcp-retransmits-high" in rules_of(replace(base, links=again))
+    busy = tuple(replace(n, cpu_waits={"pairs": 7.2}) for n in base.nodes)
+    cluster = replace(base, links=again, nodes=busy)
+    assert "tcp-retransmits-high" not in rules_of(cluster)
+    assert set(reasons(cluster, "tcp-retransmits-high")) == {"node0", "node1", "node2"}
+
+
+def test_a_rendezvous_port_silent_for_want_of_a_processor_is_not_filtered() -> None:
+    broken = c.healthy(3)
+    links = c.breaks(broken.links, "node1", "node0", "*", "timed out", "29500")
+    assert "rendezvous-port-filtered" in rules_of(replace(broken, links=links))
+    why = {"node1": "node1 had no CPU time"}
+    starving = replace(broken, links=links, pairs_unknown=why, pairs_starved=("node1",))
+    assert "rendezvous-port-filtered" not in rules_of(starving)
+
+
+def test_a_cluster_that_was_not_checked_is_not_called_ready() -> None:
+    cluster = c.cluster(c.plain(0), c.unreached("node1", "no-cpu-time", "this machine had no CPU time"))
+    findings, skipped = run_checks(cluster)
+    text = report.check_text(cluster, findings, skipped, None, report.Style(io.StringIO()))
+    assert text.endswith("nothing found: not ready, see what was not checked")
 
 
 # -- real starvation -------------------------------------------------------------------------------

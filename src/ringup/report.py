@@ -25,6 +25,10 @@ NOT_REACHED = "not reached"
 _COLOURS = {"error": "31;1", "warning": "33", "note": "36", "ok": "32", "dim": "2", "bold": "1"}
 
 
+UNDECIDED = ": not ready, see what was not checked"
+"""Of a cluster without errors for which no plan can be made all the same."""
+
+
 class Style:
     """Colour where it is wanted: a terminal, and NO_COLOR (no-color.org) unset or empty."""
 
@@ -336,10 +340,11 @@ def check_text(
         lines += [style("bold", title), *told, ""] if told else []
     worst = findings[0].severity or "error" if findings else "ok"
     verdict = counts(folded(findings))
+    undecided = UNDECIDED if any(not s.is_partial for s in skipped) else ""
     if worst in ("ok", "note"):
-        verdict += ": ready to run" if plan else ""
+        verdict += ": ready to run" if plan else undecided
     elif worst == "warning":
-        verdict += ": ready to run, with what is said above" if plan else ""
+        verdict += ": ready to run, with what is said above" if plan else undecided
     else:
         verdict += ": do not start before the errors are gone"
     lines.append(style(worst, verdict))

@@ -106,7 +106,7 @@ def finds_nothing(cluster: Cluster, node: Node, name: str) -> bool:
     told = choice.asked(node, cluster.job.env)
     if told:
         return not told.interface
-    return cluster.job.backend != "gloo" and not choice.sockets(node, cluster.job.env)
+    return cluster.job.backend != "gloo" and not inuse.interfaces(node, cluster.job.env)
 
 
 def nccl_found_none(node: Node, told: NcclAnswer) -> Finding:
@@ -171,7 +171,7 @@ def takes_loopback(cluster: Cluster, node: Node, name: str) -> bool:
     env = cluster.job.env
     if len(value(cluster, node, name)) < 2 or (name.startswith("NCCL") and cluster.job.backend == "gloo"):
         return False
-    chosen = choice.sockets(node, env) if name.startswith("NCCL") else gloo.announced(node, env)
+    chosen = inuse.interfaces(node, env) if name.startswith("NCCL") else gloo.announced(node, env)
     kinds = [i.kind for c in chosen if (i := node.interface(c.interface)) is not None]
     return "loopback" in kinds
 

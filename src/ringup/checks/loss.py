@@ -9,7 +9,7 @@ from statistics import median
 
 from ringup.checks import paths
 from ringup.checks.net import READS, USES, pins
-from ringup.facts import Cluster
+from ringup.facts import Cluster, starved
 from ringup.reachability import few
 from ringup.rules import Finding, Fix, Skipped, check
 from ringup.units import twice_quoted
@@ -24,6 +24,8 @@ Measured with 20 % of the packets dropped on one side of two hosts: a sixth to a
 connections; on 64 healthy hosts that share two processors: none of 956 short ones.
 """
 
+ROUND_S = 4.0
+"""What an attempt of the pair tests may last, at least."""
 Way = tuple[str, str, str]
 """Node, interface, and "into" or "out of" it."""
 
@@ -53,7 +55,9 @@ class Lossy:
     severe: bool
 
 
-@check("tcp-retransmits-high", reads=READS, uses=USES, severity="warning")
+@check(
+    "tcp-retransmits-high", reads=READS, uses=(*USES, "cpu_waits", "load", "cpu_count"), severity="warning"
+)
 def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     Packets get lost between nodes.
@@ -64,6 +68,8 @@ def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
     Fix: cable, transceiver, duplex and switch port of the node named: `ethtool -S IFNAME`.
     """
     yield from paths.untested(cluster)
+    busy = starving(cluster)
+    yield from (Skipped("", name, why) for name, why in busy.items())
     for lossy in lossy_networks(cluster):
         node, interface, direction = lossy.way
         ends = few(f"{n} {i}" for n, i, _ in lossy.ways)
@@ -83,8 +89,20 @@ def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
         )
 
 
+def starving(cluster: Cluster) -> dict[str, str]:
+    """Nodes whose kernel may have repeated what was only late, with the reason."""
+    waits = {n.name: n.cpu_waits.get("pairs", 0.0) for n in cluster.nodes if "cpu_waits" not in n.unknown}
+    return {
+        n.name: starved.words(n.name, waits[n.name], n.load, n.cpu_count)
+        for n in paths.tested(cluster).nodes
+        if starved.excuses(waits.get(n.name, 0.0), ROUND_S)
+    }
+
+
 def lossy_networks(cluster: Cluster) -> Iterator[Lossy]:
     """Networks on which too many connections had to send something again."""
+    busy = starving(cluster)
+    cluster = cluster.only(n for n in paths.tested(cluster).nodes if n.name not in busy)
     for network, ways in counts(cluster).items():
         way, worst = max(ways.items(), key=lambda item: (item[1].share, item[1].affected))
         # Each connection is counted where it goes in and where it came out.

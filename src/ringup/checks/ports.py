@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Iterator
 
 from ringup import problems
+from ringup.checks import paths
 from ringup.checks.net import listed, opening
 from ringup.checks.paths import Edge, routed
 from ringup.facts import Cluster, Listener, Node, Process
-from ringup.rules import Finding, Fix, check
+from ringup.rules import Finding, Fix, Skipped, check
 from ringup.units import printable, show_seconds, twice_quoted
 
 DEFAULT_PORT = 29500
@@ -84,7 +85,7 @@ def port_in_use(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("rendezvous-port-filtered", reads=("interfaces",), uses=("listeners", "ports"))
-def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding]:
+def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     The rendezvous port of the head node is closed to its peers, while other ports answer.
 
@@ -97,6 +98,8 @@ def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding]:
     """
     port = wanted_port(cluster)
     head = cluster.first or (cluster.nodes[0].name if cluster.nodes else "")
+    yield from paths.untested(cluster)
+    cluster = paths.tested(cluster)
     works = {(s, d, a) for (s, d, a), li in routed(cluster).items() if li.ok}
     lost: list[Edge] = []
     reached = set()

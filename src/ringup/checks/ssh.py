@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import median_low
 
 from ringup.checks import paths
@@ -194,20 +196,39 @@ def ssh_key_exchange_hangs(cluster: Cluster) -> Iterator[Finding]:
     The node accepts the connection, and then ssh's key exchange never ends.
 
     Why: small packets pass and full-size ones vanish: an MTU black hole on the way to the node.
-    The training job would hang in the same way.
+    The training job would hang in the same way.  Where not even sshd's banner came, which is short, the
+    node or its sshd hangs or is overloaded.
 
     Fix: the same MTU along the whole path, ICMP "fragmentation needed" let through; until then a
-    smaller MTU here or on the node.
+    smaller MTU here or on the node.  Without a banner: the node's console.
 
     In logs: `expecting SSH2_MSG_KEX_ECDH_REPLY` as the last line of `ssh -v`.
     """
-    yield from failed(
+    found = failed(
         cluster,
         "ssh-key-exchange-hangs",
         "full-size packets arrive",
         "most likely an MTU black hole: compare the MTUs along the path; a smaller one proves it",
         "ping -c 3 -M do -s 1472 HOST",
         "ssh -v TARGET true",
+    )
+    for finding in found:
+        yield without_banner(finding) if _NO_BANNER.search(finding.found) else finding
+
+
+_NO_BANNER = re.compile(r"no banner of sshd|banner exchange")
+
+
+def without_banner(finding: Finding) -> Finding:
+    """What is said where the first, short, line of sshd did not come: nothing about long packets."""
+    return replace(
+        finding,
+        wanted="sshd's banner, its first line",
+        why="the node's kernel takes the connection, its sshd says nothing: it hangs, or is starved",
+        fix=Fix(
+            "look at the node's load and its sshd, on the console or through its management board",
+            commands=finding.fix.commands[1:] if finding.fix else (),
+        ),
     )
 
 

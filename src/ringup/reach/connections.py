@@ -24,7 +24,7 @@ from ringup.reach import Answer, Listener, boot, srun, ssh, wire
 from ringup.reach.pods import Pods
 from ringup.reach.session import Request, Session, Way
 from ringup.reach.wire import Line
-from ringup.reach.witness import OVERDUE_S, Witness, patience_s
+from ringup.reach.witness import OVERDUE_S, Witness
 from ringup.units import show_bytes, show_seconds
 
 TICK_S = 0.1
@@ -245,8 +245,7 @@ class Connections:
         for session in sessions:
             if len(self._witnesses) >= WITNESSES_AT_ONCE:
                 return
-            overdue = session.is_overdue(now, patience_s(session, OVERDUE_S))
-            if overdue and self._cleared.get(session) != session.heard:
+            if session.is_overdue(now, OVERDUE_S) and self._cleared.get(session) != session.heard:
                 self._witnesses.setdefault(session, Witness(session, self._session(session.host)))
 
     def close(self) -> None:

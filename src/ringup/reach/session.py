@@ -337,11 +337,10 @@ class Session:
                 self._way = replace(self._way, argv=shared, shared_argv=())
                 self._try_again(0.0)
                 return
-            if failure.kind != "no-answer":  # that one is a shell which ended
-                failure = self.judged(failure, time.monotonic() - self.began)
         else:
             failure = self.errors.lost(code, _signal_name)
-        self.fail(failure)
+        is_timed = failure.kind != "no-answer"  # that one is a shell that ended
+        self.fail(self.judged(failure, ssh.OWN_LIMIT_S) if is_timed else failure)
 
     def _try_again(self, after_s: float) -> None:
         """Wait for another turn; callers jitter, for all that were dropped came at the same moment."""

@@ -78,6 +78,8 @@ _SECONDARY = re.compile(r"^(@{5,}|\s*$|\*\* |Warning: Permanently added|kex_exch
 # arrive at once, as they do on a jump host.
 _DROPPED = re.compile(r"(kex|ssh)_exchange_identification: (Connection closed|read: Connection reset)")
 
+OWN_LIMIT_S = 10.0
+"""ssh waits no less before it gives up by itself: ConnectTimeout, or the keep-alive below."""
 _ALIVE_INTERVAL_S = 5
 _ALIVE_COUNT = 3
 

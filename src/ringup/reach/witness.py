@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 
 from ringup.facts import Unreached
-from ringup.reach import boot, cpu
+from ringup.reach import boot
 from ringup.reach.session import Request, Session
 from ringup.reach.ssh import Phase
 
@@ -19,15 +19,18 @@ OVERDUE_S = 4.0
 """Silence before a node is looked at again; at 20 % loss it takes five losses in a row."""
 STUCK_S = 4.0
 """Silence of the second connection that counts.  With OVERDUE_S it stays below 10 s together."""
-PACE = 3.0
-"""Silence counts when it is so many times what the node needed to let us in: a busy one is slow at all."""
+PACE, STUCK_MOST_S = 3.0, 8.0
+"""
+A busy node is slow at everything: its silence counts when it is so many times what letting us in took, or
+STUCK_MOST_S, for a little later ssh's own keep-alive gives the connection up without a name for it.
+"""
 LONG_BYTES = 20_000
 """More than the largest frame in use (9,000 bytes), in several packets."""
 
 
-def patience_s(watched: Session, limit_s: float) -> float:
-    """What a silence on this node must last to mean something."""
-    return max(limit_s, PACE * watched.ready_after_s)
+def patience_s(watched: Session) -> float:
+    """What the silence of a second connection to this node must last to mean something."""
+    return min(STUCK_MOST_S, max(STUCK_S, PACE * watched.ready_after_s))
 
 
 class Witness:
@@ -37,7 +40,7 @@ class Witness:
         self.watched = watched
         self.fresh = fresh
         self._heard = watched.heard
-        self._limit_s = patience_s(watched, STUCK_S)
+        self._limit_s = patience_s(watched)
         self._got_bytes = 0
         script = f"head -c {LONG_BYTES} /dev/zero"
         fresh.submit(Request("ask", 0, boot.request(fresh.token, "ask", 0, script), self))
@@ -61,7 +64,7 @@ class Witness:
             return self._dead()
         if self._got_bytes >= LONG_BYTES:
             return False
-        if not cpu.is_over(time.monotonic() - self.fresh.heard, self._limit_s, self.fresh.starved_s):
+        if time.monotonic() - self.fresh.heard < self._limit_s:
             return True
         phase = self.fresh.errors.phase
         if Phase.CONNECTED <= phase < Phase.KEYS or self.fresh.state == "ready":
