@@ -8,40 +8,36 @@ import pty
 import struct
 import sys
 import termios
-from collections.abc import Iterator
 
 import pytest
 
 from ringup.commands.check import Progress
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The other end of a terminal of 40 columns, which stderr is."""
+def shown(text: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """What a terminal of so many columns is sent while something is waited for."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
-    with os.fdopen(theirs, "w") as stream:
-        monkeypatch.setattr(sys, "stderr", stream)
-        monkeypatch.setenv("TERM", "xterm")
-        yield ours
-    os.close(ours)
+    os.set_blocking(ours, False)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(theirs, "w") as stream, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stream)
+        progress = Progress(quiet=False)
+        progress(text)
+        progress.done()
+        try:
+            return os.read(ours, 4096)
+        except BlockingIOError:
+            return b""
+        finally:
+            os.close(ours)
 
 
-def test_progress_never_takes_a_second_line_of_a_narrow_terminal(terminal: int) -> None:
-    progress = Progress(quiet=False)
-    progress("facts: 1 of 2 nodes answered, waiting for " + "n" * 100)
-    progress.done()
-    shown = os.read(terminal, 4096).decode().split("\r\x1b[K")
-    assert shown == ["", "facts: 1 of 2 nodes answered, waiting f", ""]
+def test_progress_never_takes_a_second_line_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    sent = shown("facts: 1 of 2 nodes answered, waiting for " + "n" * 100, 40, monkeypatch)
+    assert sent.split(b"\r\x1b[K") == [b"", b"facts: 1 of 2 nodes answered, waiting f", b""]
 
 
-def test_a_dumb_terminal_is_sent_nothing_it_would_print(
-    terminal: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dumb_terminal_is_sent_nothing_it_would_print(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    progress = Progress(quiet=False)
-    progress("facts: 1 of 2 nodes answered")
-    progress.done()
-    os.set_blocking(terminal, False)
-    with pytest.raises(BlockingIOError):
-        os.read(terminal, 4096)
+    assert shown("facts: 1 of 2 nodes answered", 40, monkeypatch) == b""
