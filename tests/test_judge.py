@@ -153,7 +153,8 @@ def flight(number: int, sizes: list[int], line: int, group: str = "0") -> dict[s
     frames = [{"filename": "/home/u/train.py", "line": line, "name": "main"}]
     entry = {"process_group": [group, "default_pg"], "collective_seq_id": number, "frames": frames}
     entry |= {"profiling_name": "gloo:all_reduce", "input_sizes": [sizes], "input_dtypes": ["Float"]}
-    return {"version": "2.10", "entries": [entry]}
+    before = {**entry, "collective_seq_id": number - 1, "input_sizes": [[1]]}
+    return {"version": "2.10", "entries": [before, entry]}
 
 
 def test_the_flight_recorder_tells_who_calls_another_shape_at_the_same_line() -> None:
@@ -173,7 +174,37 @@ def test_data_that_flows_is_no_hang() -> None:
     ranks = [rank(n, waits()) for n in range(4)]
     first = nodes(ranks, 0.0, state=NodeState(interfaces={"eth0": 0}))
     second = nodes(ranks, 10.0, state=NodeState(interfaces={"eth0": 50 << 20}))
+    verdict = judge(first, second, expected=4)
+    assert verdict.kind == "flowing" and verdict.is_open
+
+
+@pytest.mark.parametrize(("cpu_s", "kind"), [(0.0, "stalled"), (9.0, "flowing")])
+def test_calls_that_differ_are_a_hang_though_somebodys_data_flows(cpu_s: float, kind: str) -> None:
+    calls = [from_data(flight(4, [3] if n == 3 else [8], 60 if n == 3 else 88)) for n in range(4)]
+    ranks = [rank(n, waits(), flight=calls[n], cpu_s=cpu_s) for n in range(4)]
+    still = [dataclasses.replace(one, cpu_s=0.0) for one in ranks]
+    first = nodes(still, 0.0, state=NodeState(interfaces={"eth0": 0}))
+    verdict = judge(first, nodes(ranks, 10.0, state=NodeState(interfaces={"eth0": 50 << 20})), expected=4)
+    assert verdict.kind == kind
+    assert [m.rank for m in verdict.missing] == ([3] if kind == "stalled" else [])
+
+
+def test_ranks_behind_while_data_flows_are_no_hang() -> None:
+    calls = [from_data(flight(3 if n == 3 else 4, [8], 88)) for n in range(4)]
+    ranks = [rank(n, waits(), flight=calls[n]) for n in range(4)]
+    first = nodes(ranks, 0.0, state=NodeState(interfaces={"eth0": 0}))
+    second = nodes(ranks, 10.0, state=NodeState(interfaces={"eth0": 50 << 20}))
     assert judge(first, second, expected=4).kind == "flowing"
+
+
+def test_a_recorder_that_has_lost_what_came_before_names_nobody() -> None:
+    calls = [flight(4, [3] if n == 3 else [8], 88) for n in range(4)]
+    ranks = [
+        rank(n, waits(), flight=from_data({**c, "entries": c["entries"][1:]})) for n, c in enumerate(calls)
+    ]
+    verdict = judged(*ranks)
+    assert verdict.is_stalled and not verdict.missing
+    assert any("in doubt: the records before it are lost" in line for line in verdict.lines)
 
 
 def test_a_worker_stuck_below_a_rank_is_shown() -> None:

@@ -218,10 +218,13 @@ def _all_wait(
 ) -> Verdict:
     what = _collective(waiting)
     flows = flowing(first, second)
+    idle = all(seen.is_idle for seen in ranks)
     if flows:
+        # It may be somebody else's; calls that do not fit each other never end, whatever flows.
+        known = _by_recorder(ranks, folded, lines, what, only="mismatch") if idle else None
         node, name, rate = flows[0]
-        words = f"data flows ({show_bytes(rate)}/s on {node} {name})"
-        return Verdict("flowing", f"every rank waits in {what}, and {words}", folded, (), what)
+        words = f"every rank waits in {what}, and data flows ({show_bytes(rate)}/s on {node} {name})"
+        return known or Verdict("flowing", words, folded, (), what, idle)
     frozen = {behind.pid for behind in fold.ras_behind(first) & fold.ras_behind(second)}
     held = [seen for seen in ranks if seen.look.pid in frozen]
     if held:
@@ -229,24 +232,26 @@ def _all_wait(
         names = fold.who([seen.look for seen in held])
         headline = f"{names}: NCCL counts fewer collectives than on the others"
         return Verdict("stalled", headline, (*folded, *lines), _named(held), what)
-    if not all(seen.is_idle for seen in ranks):
+    if not idle:
         words = "CPU is spent, as NCCL does while it waits, so it cannot be told whether they proceed"
         return Verdict("waiting", f"every rank waits; {words}", (*folded, *lines), (), what)
     return _by_recorder(ranks, folded, lines, what) or _by_place(waiting, folded, lines, what)
 
 
 def _by_recorder(
-    ranks: list[_Seen], folded: tuple[str, ...], lines: tuple[str, ...], what: str
+    ranks: list[_Seen], folded: tuple[str, ...], lines: tuple[str, ...], what: str, *, only: str = ""
 ) -> Verdict | None:
-    """Who calls something else, or is behind, by torch's flight recorder."""
+    """Who calls something else, or is behind, by torch's flight recorder; nobody where that is in doubt."""
     flights = {seen.look.rank: seen.look.flight for seen in ranks if seen.look.flight}
     for difference in compare(flights):
+        if difference.doubt or (only and difference.kind != only):
+            continue
         named = tuple(
             Missing(seen.look.rank, seen.look.node, difference.where or seen.place.where)
             for seen in ranks
             if seen.look.rank in difference.ranks
         )
-        if named:
+        if named or difference.kind == "mismatch":
             return Verdict("stalled", difference.text, (*folded, *lines), named, what)
     return None
 
@@ -275,7 +280,8 @@ def _by_place(waiting: list[_Seen], folded: tuple[str, ...], lines: tuple[str, .
 def _flight_lines(second: Sequence[NodeLook]) -> Iterable[str]:
     flights = {rank.rank: rank.flight for node in second for rank in node.ranks if rank.flight}
     for difference in compare(flights)[:3]:
-        yield f"flight recorder: {difference.text}"
+        doubt = f" (in doubt: {difference.doubt})" if difference.doubt else ""
+        yield f"flight recorder: {difference.text}{doubt}"
 
 
 def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterable[str]:
