@@ -189,6 +189,16 @@ def test_where_all_that_are_seen_wait_the_one_not_seen_is_named_without_being_su
     assert (cause.rule, cause.ranks, cause.confidence) == ("rank-fell-behind", (2,), "low")
 
 
+def test_one_dump_alone_tells_what_to_collect_and_blames_nobody(tmp_path: Path) -> None:
+    cause = first(diagnosed(tmp_path, {0: dump([*STEPS, waits(size=100, retired=True)])}))
+    assert (cause.rule, cause.ranks, cause.confidence) == ("rank-fell-behind", (), "low")
+    assert "collect those of all ranks" in cause.text
+
+
+def test_one_dump_of_a_healthy_rank_gives_no_cause(tmp_path: Path) -> None:
+    assert diagnosed(tmp_path, {0: dump(STEPS)}, age_s=300).causes == []
+
+
 def test_all_ranks_waiting_in_one_call_until_the_time_out_is_a_stall(tmp_path: Path) -> None:
     ahead = dump([*STEPS, waits(size=100, retired=True)], ranks=range(2))
     assert first(diagnosed(tmp_path, {0: ahead, 1: ahead})).rule == "collective-stalled"

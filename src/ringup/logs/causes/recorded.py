@@ -75,7 +75,7 @@ def recorded_behind(story: Story) -> list[Cause]:
                 ranks=ranks,
             )
         )
-    return found[:1] or _unseen(story)
+    return found[:1] or _unseen(story) or _alone(story)
 
 
 def _roots(differences: list[Difference]) -> list[tuple[Difference, list[int]]]:
@@ -127,6 +127,22 @@ def _unseen(story: Story) -> list[Cause]:
         )
         return [seen(_events(story, calls, MAX_EVIDENCE), text, "low", ranks=missing[:64])]
     return []
+
+
+def _alone(story: Story) -> list[Cause]:
+    """The one dump there is ends in a call that did not: whose fault it is the others' would tell."""
+    if story.recorded is None or len(story.recorded.dumps) != 1:
+        return []
+    ((rank, dump),) = story.recorded.dumps.items()
+    last = {rank: dump.flight.entries[-1]} if dump.flight.entries else {}
+    if not last or last[rank].is_done or last[rank].is_p2p or not (stood := _waited(story, last)):
+        return []
+    call = last[rank]
+    text = (
+        f"rank {rank} entered collective {call.number} of {show_group(call.group)} ({_call(call)}) "
+        f"and {stood}; no other rank's dump is here to tell who did not come: collect those of all ranks"
+    )
+    return [seen(_events(story, last, 1), text, "low", ranks=())]
 
 
 def not_seen(story: Story) -> list[int]:
