@@ -18,7 +18,7 @@ from ringup.plan.network import decide
 from ringup.prove import LinkRate, Pair, Row
 from ringup.prove import benched as judging
 from ringup.prove.lines import parse
-from ringup.prove.link import link_rate, payload_share
+from ringup.prove.link import carries, link_rate, payload_share
 from tests.clusters import cluster, interface, node
 
 PLANTS = Path(__file__).parent / "jobs" / "plants"
@@ -170,6 +170,22 @@ def test_the_device_of_a_local_rank_must_be_visible(tmp_path: Path) -> None:
     assert done.stdout == "no CUDA device 1 for local rank 1: 1 visible\n", done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["test", "--from", "x.json"], "--from reaches no node"),
+        (["test", "--nproc", "two"], "two is not a count of at least 1"),
+        (["bench", "--min", "1M", "--max", "1K"], "--max is less than --min"),
+        (["bench", "--max", "1Q"], "'1Q' is no size from 4 to 64G"),
+        (["bench", "--plot", "rate.gif"], "neither .png nor .svg"),
+        (["bench", "--plot", "/no/such/folder/rate.svg"], "/no/such/folder is no directory"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_before_any_node_is_reached(words: list[str], said: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "ringup", *words], capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr and "checked" not in done.stderr
+
+
 # What is judged from figures
 
 
@@ -202,6 +218,36 @@ def test_a_rate_above_the_link_is_not_judged() -> None:
 def test_an_unknown_link_is_not_judged_and_says_why() -> None:
     unknown = LinkRate(None, "the rate of n0 eth0 (veth) cannot be read")
     assert judging.judge(rows(1, 1, 1), None, unknown, ()) == ("not_judged", unknown.source)
+
+
+@pytest.mark.parametrize(
+    ("op", "nproc", "wanted"),
+    [
+        ("all_reduce", 8, 100.0),
+        ("all_gather", 1, 100.0),
+        ("all_to_all", 1, 100.0),
+        ("all_to_all", 8, 23.4375),
+    ],
+)
+def test_what_a_link_carries_depends_on_the_operation_and_the_ranks_behind_it(
+    op: str, nproc: int, wanted: float
+) -> None:
+    # 16 ranks, 8 a node: each node sends 8 x 8 of 16 parts, the bus bandwidth counts 15 of 16 once.
+    nodes = tuple(
+        replace(n, nproc=nproc, first_rank=i * nproc) for i, n in enumerate(plan_of("n0", "n1").nodes)
+    )
+    planned = replace(plan_of("n0", "n1"), nodes=nodes, world_size=2 * nproc)
+    assert carries(LinkRate(800.0, "two links"), planned, op) == pytest.approx(wanted)
+
+
+def test_a_send_over_one_of_several_cards_is_not_judged() -> None:
+    eight = LinkRate(3200.0, "n0 mlx5_0, ...", over="rdma", devices=8)
+    assert carries(eight, plan_of("n0", "n1"), "send_recv") is None
+    verdict, because = judging.judge([replace(rows(40.0)[0], op="send_recv")], None, eight, ())
+    assert (verdict, because) == (
+        "not_judged",
+        "send_recv uses one of 8 cards a node, which one is not known",
+    )
 
 
 def pair(a: str, b: str, speed: float) -> Pair:

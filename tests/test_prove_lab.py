@@ -128,3 +128,18 @@ def test_pods_without_ssh_prove_themselves(
         shutil.rmtree(folder, ignore_errors=True)
     assert (first, other) == (code, code), said
     assert words in said
+
+
+def test_a_launcher_that_cannot_start_is_named_with_its_words_and_no_rank_is_blamed(
+    lab: Callable[..., Lab],
+) -> None:
+    cluster = lab(hosts=2)
+    cluster.fault("torch-missing")
+    folder = tempfile.mkdtemp(prefix="ringup-test-", dir="/var/tmp")
+    words = ["test", "-H", "node0,node1", "--nproc", "1", "--backend", "gloo", "--anyway"]
+    command = [sys.executable, "-m", "ringup", *words, "--log-dir", folder]
+    done = cluster.run("node0", command, timeout_s=100)
+    shutil.rmtree(folder, ignore_errors=True)
+    assert done.returncode == 1
+    assert "No module named 'torch'" in done.stderr
+    assert "not every rank is fine: the launcher on node1: exit code 1" in done.stdout

@@ -10,16 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringup.commands import pods, proving
+from ringup.commands import common, pods, proving
 from ringup.errors import UsageError
-from ringup.units import parse_size_bytes
+from ringup.units import parse_size_bytes, show_bytes
 
 if TYPE_CHECKING:
-    from ringup.prove import Benched, Row, Tested
+    from ringup.prove import Benched, Tested
     from ringup.report import Style
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -84,8 +83,6 @@ def run(args: argparse.Namespace) -> int:
     outcome = benched.benched(
         started.plan, started.told, rate, started.backend, ops, proving.transports(started)
     )
-    if args.plot:
-        draw(args.plot, outcome.rows, outcome.expected_busbw_gbyte_s)
     ended = tested.tested(started.plan, started.told, started.result)
     if args.json:
         print(json.dumps(envelope(**show.bench_json(outcome, ended))))
@@ -93,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
         style = Style(sys.stdout)
         lines = last_lines(started.result.outcome, outcome, ended, style)
         print("\n".join(["", *show.bench_lines(outcome), *lines]))
+    if args.plot:
+        draw(args.plot, outcome)
     if started.result.outcome != "ok":
         return started.result.exit_code or 1
     return 0 if outcome.correct and outcome.verdict != "slow" else 1
@@ -141,29 +140,42 @@ def plot_library(path: str) -> None:
 
     if Path(path).suffix not in (".png", ".svg"):
         raise UsageError(f"--plot {path!r} is neither .png nor .svg", hint="for example --plot rate.svg")
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UsageError(f"--plot {path}: {folder} is no directory", hint="make it, or name another one")
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(
             "--plot needs matplotlib", hint="pip install 'ringup[plot]'; the terminal shows a curve"
         )
 
 
-def draw(path: str, rows: Iterable[Row], expected: float | None) -> None:
+def draw(path: str, outcome: Benched) -> None:
     """Bus bandwidth over size, one line an operation; the link's rate where it is known."""
     from matplotlib import pyplot  # the extra `plot`
 
     pyplot.switch_backend("Agg")
 
-    figure, axes = pyplot.subplots(figsize=(8, 5))
-    by_op: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        by_op.setdefault(row.op, []).append((row.size_bytes, row.busbw_gbyte_s))
-    for op, points in by_op.items():
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for op in dict.fromkeys(row.op for row in outcome.rows):
+        points = [(row.size_bytes, row.busbw_gbyte_s) for row in outcome.rows if row.op == op]
         axes.plot(*zip(*points, strict=True), marker="o", label=op)
-    if expected:
-        axes.axhline(expected, linestyle="--", color="grey", label="the link")
+    if outcome.expected_busbw_gbyte_s:
+        axes.axhline(outcome.expected_busbw_gbyte_s, linestyle="--", color="grey", label="the link")
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("size (bytes)")
-    axes.set_ylabel("bus bandwidth (GB/s)")
-    axes.legend()
-    figure.savefig(path)
+    axes.xaxis.set_major_formatter(lambda size_bytes, _position: show_bytes(size_bytes))
+    axes.set(xlabel="size", ylabel="bus bandwidth (GB/s)", title=title(outcome))
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    if outcome.rows:
+        axes.legend()
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        common.say(f"ringup: {path} was not written: {error.strerror}")
     pyplot.close(figure)
+
+
+def title(outcome: Benched) -> str:
+    """What a picture says above itself."""
+    nodes = f"{outcome.nodes} node{'s' * (outcome.nodes != 1)}"
+    return f"{outcome.ranks} rank{'s' * (outcome.ranks != 1)} on {nodes}, {outcome.backend}"

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringup.commands import check, common
 from ringup.commands import run as run_command
@@ -21,7 +21,7 @@ from ringup.reach import Reach
 if TYPE_CHECKING:
     from ringup.watch import Watch
 
-Line = Mapping[str, object]
+Line = dict[str, Any]
 REPORT_S = 30.0
 ROLL_CALL_S = 60.0
 """How long our program may take beyond its limits to find out who is missing; with a margin."""
@@ -35,7 +35,7 @@ class Started:
     plan: Plan
     backend: str
     result: RunResult
-    told: Mapping[int, Sequence[dict[str, object]]]
+    told: Mapping[int, Sequence[Line]]
     log_dir: Path
 
 
@@ -65,7 +65,7 @@ def no_more(_args: argparse.Namespace, _backend: str) -> tuple[str, ...]:
     return ()
 
 
-def nothing(_line: dict[str, object]) -> None:
+def nothing(_line: Line) -> None:
     """Nobody watches."""
 
 
@@ -73,7 +73,7 @@ def start(
     mode: str,
     args: argparse.Namespace,
     more: Callable[[argparse.Namespace, str], tuple[str, ...]] = no_more,
-    on_line: Callable[[dict[str, object]], None] = nothing,
+    on_line: Callable[[Line], None] = nothing,
 ) -> Started | int:
     """Check, plan, run; an exit code where nothing was started."""
     from ringup import report
@@ -100,7 +100,7 @@ def start(
         stop = any(f.severity == "error" for f in findings) and not args.anyway
         if plan is None or stop:
             common.say(report.check_text(cluster, findings, skipped, plan, report.Style(sys.stderr)))
-            common.say("nothing was started")
+            common.say("nothing was started" + ("" if plan is None else "; --anyway starts despite errors"))
             if args.json:
                 print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
             return 1
@@ -124,10 +124,21 @@ def start(
             is_consequence=run_command.is_consequence,
             watcher=watcher(args.limit, door),
         )
-    for finding in result.findings:
-        for line in report.brief_lines(finding, report.Style(sys.stderr)):
-            common.say(line)
-    return Started(cluster, plan, backend, result, lines.by_rank(log_dir, plan), log_dir)
+    told_by_rank = lines.by_rank(log_dir, plan)
+    for line in after(told_by_rank, result):
+        common.say(line)
+    return Started(cluster, plan, backend, result, told_by_rank, log_dir)
+
+
+def after(told: Mapping[int, Sequence[Line]], result: RunResult) -> list[str]:
+    """What is said of the run itself: how it failed where our program could not tell it, what was left."""
+    from ringup import report
+    from ringup.prove import tested
+
+    style = report.Style(sys.stderr)
+    if tested.untold(told, result):
+        return report.run_lines(result, style)
+    return [line for finding in result.findings for line in report.brief_lines(finding, style)]
 
 
 def watcher(limit_s: float, door: Reach) -> Watch:
@@ -143,7 +154,7 @@ def watcher(limit_s: float, door: Reach) -> Watch:
 class Listener:
     """Takes the ranks' lines as they come; hands on those of our program."""
 
-    def __init__(self, on_line: Callable[[dict[str, object]], None]) -> None:
+    def __init__(self, on_line: Callable[[Line], None]) -> None:
         self.on_line = on_line
 
     def __call__(self, text: str) -> None:

@@ -90,6 +90,8 @@ class LinkRate:
     payload_share: float = 1.0
     """Part of the rate that is left for the payload (headers of TCP)."""
     over: Literal["tcp", "rdma"] = "tcp"
+    devices: int = 1
+    """How many cards of a node the rate is the sum of."""
 
 
 @dataclass(frozen=True)

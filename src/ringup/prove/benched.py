@@ -10,6 +10,7 @@ from typing import Literal
 from ringup.plan import Plan
 from ringup.prove import Benched, LinkRate, Pair, Row, Slow
 from ringup.prove.lines import Line, number, numbers, text
+from ringup.prove.link import carries
 from ringup.units import printable, show_bytes
 
 SLOW_BELOW = {"tcp": 0.5, "rdma": 0.65}
@@ -41,7 +42,7 @@ def benched(
     pairs = tuple(_pair(line, plan) for line in lines if line["kind"] == "pair")
     slow = slow_nodes(pairs)
     notes = [*_notes(lines), *_loss(plan, told)]
-    expected = link.gbit_s / 8 * link.payload_share if link.gbit_s else None
+    expected = carries(link, plan, ops[0])
     lossy = any("packets are lost" in note for note in notes)
     verdict, because = judge([r for r in rows if r.op == ops[0]], expected, link, slow, lossy)
     return Benched(
@@ -136,6 +137,11 @@ def judge(
         return "slow", "; ".join(s.found for s in slow)
     if not rows:
         return "not_judged", "nothing was measured"
+    if expected is None and link.gbit_s is not None:
+        return (
+            "not_judged",
+            f"{rows[0].op} uses one of {link.devices} cards a node, which one is not known",
+        )
     if expected is None:
         return "not_judged", link.source
     share = best / expected

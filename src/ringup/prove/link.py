@@ -33,6 +33,23 @@ def link_rate(cluster: Cluster, plan: Plan, backend: str) -> LinkRate:
     return rdma or _sockets(cluster, plan)
 
 
+def carries(link: LinkRate, plan: Plan, op: str) -> float | None:
+    """
+    The bus bandwidth in GB/s that an operation reaches when the links of a node are full; None where unknown.
+
+    A ring passes each node once, over all of its cards.  In an all_to_all a node with m of n ranks sends
+    m (n - m) / n buffers, while the bus bandwidth counts (n - 1) / n of one.  A send_recv uses the card of
+    one rank, and which one is not known where there are several.
+    """
+    if link.gbit_s is None or (op == "send_recv" and link.devices > 1):
+        return None
+    rate = link.gbit_s / 8 * link.payload_share
+    if op != "all_to_all":
+        return rate
+    total = plan.world_size
+    return rate * (total - 1) / max(node.nproc * (total - node.nproc) for node in plan.nodes)
+
+
 def _share(cluster: Cluster, plan: Plan) -> float:
     mtus = [
         i.mtu_bytes for n, p in zip(cluster.nodes, plan.nodes, strict=True) if (i := n.interface(p.interface))
@@ -64,9 +81,9 @@ def _rdma(cluster: Cluster, plan: Plan) -> LinkRate | None:
         known = [p.rate_gbit_s for p in ports if p.rate_gbit_s]
         if len(known) < len(names):
             return LinkRate(None, f"the rate of {node.name} {', '.join(names)} cannot be read", over="rdma")
-        sums.append((sum(known), f"{node.name} {', '.join(names)}"))
-    slowest, where = min(sums)
-    return LinkRate(slowest, f"{where}, {slowest:g} Gb/s in all", over="rdma")
+        sums.append((sum(known), f"{node.name} {', '.join(names)}", len(names)))
+    slowest, where, count = min(sums)
+    return LinkRate(slowest, f"{where}, {slowest:g} Gb/s in all", over="rdma", devices=count)
 
 
 def _devices(node: Node, plan: Plan) -> list[str]:

@@ -74,7 +74,8 @@ def culprits(tested: Tested) -> str:
     """Whose fault it is, in few words."""
     causes = [f"rank {r.rank} on {printable(r.node, 64)}" for r in tested.ranks if r.is_cause]
     if not causes:
-        return "none was seen to be at fault by itself"
+        words = {(r.error or "").removeprefix("not tested: ") for r in tested.ranks if not r.ok}
+        return printable(words.pop(), 400) if len(words) == 1 else "none was seen to be at fault by itself"
     if len(causes) > 1 and len(tested.suspects) == len(causes):
         return "one of " + ", ".join(causes[:4]) + ", ..." * (len(causes) > 4)
     return ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")

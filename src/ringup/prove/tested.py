@@ -32,7 +32,8 @@ class Seen:
         self.suspects = _named(told, "suspects")
         self.was_isolated = any("suspects" in kinds for kinds in self.kinds.values())
         refused = {r for r, kinds in self.kinds.items() if "refused" in kinds and "missing" not in kinds}
-        self.culprits = self.missing | refused | self._died()
+        self.died = self._died()
+        self.culprits = self.missing | refused | self.died
 
     def _died(self) -> set[int]:
         """The rank whose end was the first failure, where it ended without a word of ours."""
@@ -51,9 +52,15 @@ class Seen:
         if self.culprits:
             return f"{_ranks(self.culprits)} had ended before"
         failure = self.result.failure
-        if failure is not None and failure.rank is not None:
-            return f"rank {failure.rank} had ended before"
-        return "the run ended before"
+        if failure is None:
+            return "the run ended before"
+        return failure.what if failure.rank is None else f"rank {failure.rank} had ended before"
+
+
+def untold(told: Told, result: RunResult) -> bool:
+    """Whether the first failure is none of which our program has told: a crash, a launcher, a node."""
+    failure = result.failure
+    return failure is not None and (failure.rank is None or bool(Seen(told, result).died))
 
 
 def _named(told: Told, kind: str) -> set[int]:
@@ -151,9 +158,9 @@ def _broken(kinds: Mapping[str, Line], wrong: Line, seen: Seen, rank: int) -> tu
         return words, not is_consequence(words)
     if kinds:
         return "not tested: " + seen.others(), False
-    if not any(end.rank == rank for end in seen.result.ranks):
-        return "never started", True
-    return "ended before it said a word", False
+    if seen.result.failure is not None:
+        return "not tested: " + seen.others(), False
+    return "never started", True
 
 
 def _first_wrong(kinds: Mapping[str, Line]) -> dict[str, Any]:
