@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TextIO
 
-from ringup import __version__
+from ringup import __version__, problems
 from ringup.chosen import expected_json, prediction_lines
 from ringup.facts import Cluster, Link, Node
 from ringup.launch import RunResult
@@ -215,6 +215,8 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
         )
     )
     lines += [f"  | {line}" for line in failure.lines]
+    if any("EADDRINUSE" in line for line in failure.lines):
+        lines += wrapped("fix", problems.PORT_IN_USE.fix)
     if failure.left_before:
         words = printable("; ".join(failure.left_before), 400)
         lines.append(f"  its own words say that another rank ended first; with exit code 0 did: {words}")

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ def collect(reach: Reach, job: Job, args: argparse.Namespace, progress: Progress
         progress.done()
 
 
-def judge(cluster: Cluster, run_id: str = "") -> tuple[list[Finding], list[Skipped], Plan | None]:
+def judge(
+    cluster: Cluster, run_id: str = "", taken: Container[int] = ()
+) -> tuple[list[Finding], list[Skipped], Plan | None]:
     """Findings settled against the plan they allow, worst first; the plan is None when none is possible."""
     from ringup.checks import privileges  # the package fills the registry
     from ringup.plan import network, settle
@@ -67,7 +70,7 @@ def judge(cluster: Cluster, run_id: str = "") -> tuple[list[Finding], list[Skipp
 
     findings, skipped = run_checks(cluster)
     skipped = privileges.would_add(cluster, skipped)
-    plan = network.decide(cluster, run_id)
+    plan = network.decide(cluster, run_id, taken)
     return settle.settle(findings, plan, cluster), skipped, plan
 
 

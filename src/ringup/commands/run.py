@@ -211,14 +211,25 @@ def run(args: argparse.Namespace) -> int:
         return decide_and_start(cluster, door, run_id, log_dir, args)
 
 
+def listens_here(cluster: Cluster, args: argparse.Namespace) -> bool:
+    """Whether a job starts whose rendezvous, on a port of our choice, is on this machine."""
+    chosen = not args.dry_run and not cluster.job.port
+    return chosen and cluster.head.host.local and bool(cluster.head.cache.path)
+
+
 def decide_and_start(
     cluster: Cluster, door: Reach | None, run_id: str, log_dir: Path, args: argparse.Namespace
 ) -> int:
     """From facts to the end of the job."""
     from ringup import report
+    from ringup.launch.claims import Claims
     from ringup.launch.render import render
 
     findings, skipped, plan = check.judge(cluster, run_id)
+    claims, taken = Claims(Path(cluster.head.cache.path)), set[int]()
+    while plan and listens_here(cluster, args) and not claims.take(plan.master_port):
+        taken.add(plan.master_port)
+        findings, skipped, plan = check.judge(cluster, run_id, taken)
     check.write_page(cluster, findings, skipped, plan, args)
     code = check.exit_code(findings, skipped, args.strict)
     if plan is None or (code and not args.anyway):

@@ -8,7 +8,7 @@ Gloo, left alone, would choose otherwise.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from ringup import gloo
@@ -47,12 +47,12 @@ RANK_VARIABLES = (
 """What a launcher sets for its ranks; in a node's shell they are leftovers."""
 
 
-def decide(cluster: Cluster, run_id: str = "") -> Plan | None:
+def decide(cluster: Cluster, run_id: str = "", taken: Container[int] = ()) -> Plan | None:
     """
     The plan for a job on these nodes; None when no plan can start.
 
     None means: a node was not reached or has no interpreter, no network joins all nodes,
-    or no rendezvous port was proven.  The findings say which.
+    or no rendezvous port was proven.  The findings say which.  `taken`: ports that another run has claimed.
     """
     nodes = cluster.nodes
     if not nodes or any(n.unreached or not n.interpreter.path for n in nodes):
@@ -60,7 +60,7 @@ def decide(cluster: Cluster, run_id: str = "") -> Plan | None:
     network = choose_network(cluster)
     if len(nodes) > 1 and network is None:
         return None
-    port = choose_port(cluster, network)
+    port = choose_port(cluster, network, taken)
     if port is None:
         return None
     job = cluster.job
@@ -121,7 +121,7 @@ def user_interfaces(cluster: Cluster) -> dict[str, str]:
     return wanted
 
 
-def choose_port(cluster: Cluster, network: Network | None) -> int | None:
+def choose_port(cluster: Cluster, network: Network | None, taken: Container[int] = ()) -> int | None:
     """
     A rendezvous port proven free on the head and reachable from every other node.
 
@@ -132,13 +132,14 @@ def choose_port(cluster: Cluster, network: Network | None) -> int | None:
     head = cluster.head
     held = {listener.port for listener in head.listeners}
     if network is None:
-        return next((p for p in PORTS if p not in held), None)
+        return next((p for p in PORTS if p not in held and p not in taken), None)
     address = network.addresses[head.name]
     others = {n.name for n in cluster.nodes[1:]}
     reached: dict[int, set[str]] = {}
     for link in cluster.links:
         to_head = link.dst == head.name and link.address == address
-        if to_head and link.ok and link.bound == "routed" and link.purpose == "rendezvous":
+        rendezvous = link.bound == "routed" and link.purpose == "rendezvous"
+        if to_head and link.ok and rendezvous and link.port not in taken:
             reached.setdefault(link.port, set()).add(link.src)
     proven = [port for port in reached if reached[port] >= others and port not in held]
     return min(proven, key=lambda p: (PORTS.index(p) if p in PORTS else len(PORTS), p), default=None)
@@ -212,7 +213,8 @@ def port_notes(cluster: Cluster, port: int) -> list[str]:
     """Why the port is not torch's default, if it is not."""
     if port == PORTS[0] or cluster.job.port:
         return []
-    return [f"rendezvous on port {port}: {PORTS[0]} is held on {cluster.head.name} or not reachable there"]
+    head = cluster.head.name
+    return [f"rendezvous on port {port}: {PORTS[0]} is held or claimed on {head}, or not reachable there"]
 
 
 def network_notes(cluster: Cluster, network: Network | None) -> list[str]:
