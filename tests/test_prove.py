@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -82,6 +83,19 @@ class TestOfRanks:
         assert [(r["rank"], r["node"]) for r in causes] == [(2, "127.0.0.3")]
         assert causes[0]["error"] == "did not arrive; it never said a word"
         assert told["ranks"][0]["error"] == "not tested: waited for rank 2"
+
+    def test_an_interrupted_test_blames_no_rank(self, tmp_path: Path) -> None:
+        words = test_words("--env", f"PYTHONPATH={PLANTS}", "--env", "RINGUP_PLANT=2:never-arrives")
+        command = [sys.executable, "-m", "ringup", *words, "--log-dir", str(tmp_path / "logs")]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as child:
+            assert child.stderr and child.stdout
+            assert any("ranks started" in line for line in child.stderr)
+            child.send_signal(signal.SIGINT)
+            said = child.stdout.read()
+            child.stderr.read()
+        assert (child.returncode, said) == (130, "interrupted: not every rank was tested\n")
 
     def test_a_gpu_that_torch_does_not_see_is_named(self, tmp_path: Path) -> None:
         words = ["nccl" if w == "gloo" else w for w in test_words(nodes=1, nproc=1)]

@@ -29,12 +29,15 @@ def run(args: argparse.Namespace) -> int:
     from ringup.report import Style, envelope
 
     outcome = tested.tested(started.plan, started.told, started.result)
+    is_interrupted = started.result.outcome == "interrupted"
+    style = Style(sys.stdout)
     if args.json:
         print(json.dumps(envelope(**show.test_json(outcome))))
+    elif is_interrupted:
+        print(style("warning", "interrupted: not every rank was tested"))
     else:
-        style = Style(sys.stdout)
         print("\n".join(show.test_lines(outcome)))
         print(style("ok" if outcome.ok else "error", show.test_verdict(outcome)))
-    if started.result.outcome == "interrupted":
+    if is_interrupted:
         return started.result.exit_code
     return 0 if outcome.ok else 1
