@@ -95,3 +95,24 @@ def test_an_archive_that_cannot_be_written_is_one_clear_error(tmp_path: Path) ->
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert done.returncode == 4
     assert done.stderr.splitlines()[0].endswith("cannot be written: No such file or directory")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", ["x", "a-", "--", "=a", "a://"])
+def test_a_log_of_one_long_line_is_read_once_and_not_once_a_character(piece: str) -> None:
+    """By the square of its length such a line would take hours; the suite's time limit ends that."""
+    line = piece * ((4 << 20) // len(piece))
+    assert redact(f"{line} HF_TOKEN=abc {line}") == f"{line} HF_TOKEN=(hidden) {line}"
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("my.HF_TOKEN_FILE: 'a b' x", "my.HF_TOKEN_FILE: (hidden) x"),
+        ("train.py --wandb-api-key abc --n 3", "train.py --wandb-api-key (hidden) --n 3"),
+        ("tokens=5 tokenizer=bpe keys=3", "tokens=5 tokenizer=bpe keys=3"),
+        ("https://ada:pw@host/x", "https://(hidden)@host/x"),
+    ],
+)
+def test_secrets_are_hidden_wherever_in_its_name_the_word_stands(text: str, hidden: str) -> None:
+    assert redact(text) == hidden

@@ -6,20 +6,23 @@ import re
 from typing import Any
 
 HIDDEN = "(hidden)"
-_NAME = (
-    r"[\w.-]*(?:TOKEN(?!S\b|IZ|_COUNT)|SECRET|PASSW(?:OR)?D|CREDENTIAL|(?:API|ACCESS|PRIVATE|[_-])KEY)[\w.-]*"
-)
-_IS_SECRET = re.compile(rf"(?i){_NAME}")
+_WORD = r"(?:TOKEN(?!S\b|IZ|_COUNT)|SECRET|PASSW(?:OR)?D|CREDENTIAL|(?:API|ACCESS|PRIVATE|[_-])KEY)"
+_SECRET = re.compile(rf"(?i){_WORD}")
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s,;"'&]+)"""
-_ASSIGNED = re.compile(rf"(?i)(?P<name>{_NAME})(?P<sep>['\"]?\s?[=:]\s?)(?P<value>{_VALUE})")
-_OPTION = re.compile(rf"(?i)(?P<name>--?{_NAME})(?P<sep>\s)(?P<value>{_VALUE})")
+# No pattern looks far ahead for what a hostile line of megabytes may lack: names are bounded, and what
+# stands before the word that makes one secret is looked for only where an option begins.
+_REST = r"[\w.-]{0,200}"
+_ASSIGNED = re.compile(rf"(?i)(?P<name>{_WORD}{_REST})(?P<sep>['\"]?\s?[=:]\s?)(?P<value>{_VALUE})")
+_OPTION = re.compile(rf"(?i)(?P<name>(?<![\w.-])--?{_REST}?{_WORD}{_REST})(?P<sep>\s)(?P<value>{_VALUE})")
 _HEADER = re.compile(
     r"(?i)(?P<name>\b(?:authorization|proxy-authorization|bearer)\b)(?P<sep>[:\s]+)(?P<value>\S.*)"
 )
-_URL = re.compile(r"(?P<name>\b[a-z][a-z0-9+.-]*://)(?P<value>[^/\s:@]+:[^/\s@]+)(?P<sep>@)")
+_URL = re.compile(
+    r"(?P<name>\b[a-z][a-z0-9+.-]{0,30}://)(?P<value>[^/\s:@]{1,1000}:[^/\s@]{1,2000})(?P<sep>@)"
+)
 _KNOWN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|AKIA[A-Z0-9]{16}"
-    r"|sk-[A-Za-z0-9_-]{20,}|xox[abp]-[A-Za-z0-9-]{10,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
+    r"|sk-[A-Za-z0-9_-]{20,}|xox[abp]-[A-Za-z0-9-]{10,}|eyJ[\w-]{10,1000}\.[\w-]{10,20000}\.[\w-]{10,})"
 )
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
@@ -55,7 +58,11 @@ def redact_data(value: Any) -> Any:
         return [redact_data(v) for v in value]
     if isinstance(value, dict):
         return {
-            k: HIDDEN if isinstance(v, str) and v and _IS_SECRET.fullmatch(k) else redact_data(v)
+            k: HIDDEN if isinstance(v, str) and v and _is_secret(k) else redact_data(v)
             for k, v in value.items()
         }
     return value
+
+
+def _is_secret(name: str) -> bool:
+    return bool(re.fullmatch(r"[\w.-]+", name) and _SECRET.search(name))
