@@ -69,3 +69,11 @@ def test_a_bundle_saves_what_was_collected(tmp_path: Path) -> None:
     asked = ["bundle", "--local", "1", "--save", str(saved), "-o", str(tmp_path / "all.tar.gz")]
     assert dispatch(asked) == 0
     assert json.loads(saved.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--link-gbit"])
+@pytest.mark.parametrize("value", ["0", "-5", "nan", "inf", "x"])
+def test_a_number_that_cannot_be_blames_no_node(option: str, value: str, facts: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["check", "--from", facts, f"{option}={value}"])
+    assert ended.value.code == 2

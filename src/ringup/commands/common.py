@@ -46,7 +46,9 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         "--env", action="append", default=[], metavar="K=V", help="set for the job; repeatable"
     )
     group.add_argument("--backend", choices=("nccl", "gloo"), default="", help="what the script will use")
-    group.add_argument("--link-gbit", type=float, metavar="N", help="a link's rate where it cannot be read")
+    group.add_argument(
+        "--link-gbit", type=above_zero, metavar="N", help="a link's rate where it cannot be read"
+    )
 
 
 def add_collection_arguments(parser: argparse.ArgumentParser, *, strict: bool = True) -> None:
@@ -57,10 +59,18 @@ def add_collection_arguments(parser: argparse.ArgumentParser, *, strict: bool = 
         "--from", dest="from_file", metavar="F", help="work on such a file; no node is reached"
     )
     group.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="bound of the whole check (60)"
+        "--timeout", type=above_zero, default=60.0, metavar="S", help="bound of the whole check (60)"
     )
     if strict:
         group.add_argument("--strict", action="store_true", help="exit 3 when something could not be checked")
+
+
+def above_zero(text: str) -> float:
+    """A finite number above zero."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
