@@ -39,6 +39,17 @@ def test_a_run_writes_the_page_of_its_check(facts: str, tmp_path: Path) -> None:
     assert "<!doctype html>" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["test", "bench"])
+def test_a_proof_writes_the_page_of_its_check(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = [command, "--local", "2", "--nproc", "1", "--dry-run", "--anyway", "--html", "page.html"]
+    assert dispatch(asked) == 0
+    assert "<!doctype html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     "asked",
     [

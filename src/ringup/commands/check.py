@@ -81,6 +81,13 @@ def exit_code(findings: list[Finding], skipped: list[Skipped], strict: bool) -> 
     return 3 if strict and any(not s.is_partial for s in skipped) else 0
 
 
+def way_out(plan: Plan | None, code: int) -> str:
+    """What is said behind "nothing was started"."""
+    if plan is None:
+        return ""
+    return f"; --anyway starts despite {'what was not checked (--strict)' if code == 3 else 'errors'}"
+
+
 def save(cluster: Cluster, args: argparse.Namespace) -> None:
     """`--save F`."""
     if args.save:

@@ -97,13 +97,14 @@ def start(
         told = (mode, backend, str(args.wait), str(args.limit), *more(args, backend))
         cluster = replace(cluster, job=prove_job.proving(cluster.job, told, backend))
         findings, skipped, plan = check.judge(cluster, run_id)
-        stop = any(f.severity == "error" for f in findings) and not args.anyway
-        if plan is None or stop:
+        check.write_page(cluster, findings, skipped, plan, args)
+        code = check.exit_code(findings, skipped, args.strict)
+        if plan is None or (code and not args.anyway):
             common.say(report.check_text(cluster, findings, skipped, plan, report.Style(sys.stderr)))
-            common.say("nothing was started" + ("" if plan is None else "; --anyway starts despite errors"))
+            common.say("nothing was started" + check.way_out(plan, code))
             if args.json:
                 print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
-            return 1
+            return code or 1
         plan = with_transports(prove_job.shipped(plan), cluster)
         plan = listening(plan, cluster, always=backend == "nccl")
         if args.dry_run:

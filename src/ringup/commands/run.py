@@ -235,11 +235,7 @@ def decide_and_start(
     if plan is None or (code and not args.anyway):
         style = report.Style(sys.stderr)
         common.say(report.check_text(cluster, findings, skipped, plan, style))
-        despite = "what was not checked (--strict)" if code == 3 else "errors"
-        common.say(
-            style("error", "nothing was started")
-            + ("" if plan is None else f"; --anyway starts despite {despite}")
-        )
+        common.say(style("error", "nothing was started") + check.way_out(plan, code))
         if not args.dry_run:
             stopped(log_dir, code or 1, run_id, findings)
         if args.json:
