@@ -171,20 +171,6 @@ def test_gloo_takes_exact_names_and_lists_of_them() -> None:
     assert announced(node, GLOO_SOCKET_IFNAME="^em1") == []
 
 
-@pytest.mark.parametrize(
-    ("own", "peer", "connects"),
-    [
-        ("192.168.7.2", "127.0.1.1", True),
-        ("10.0.0.2", "127.0.1.1", False),
-        ("90.91.33.65", "10.12.5.64", True),
-        ("10.0.0.65", "10.12.5.64", False),
-        ("9.0.0.1", "10.0.0.1", False),
-    ],
-)
-def test_the_side_with_the_larger_address_connects(own: str, peer: str, connects: bool) -> None:
-    assert gloo.connects(own, peer) is connects
-
-
 def test_gloo_needs_a_pin_only_where_it_would_announce_another_address() -> None:
     node = c.two_networks(0)
     assert gloo.differs(node, {}, "90.91.33.64") == ""
