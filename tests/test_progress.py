@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -17,19 +18,19 @@ from ringup.commands.check import Progress
 def shown(text: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """What a terminal of so many columns is sent while something is waited for."""
     ours, theirs = pty.openpty()
-    os.set_blocking(ours, False)
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     with os.fdopen(theirs, "w") as stream, monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", stream)
         progress = Progress(quiet=False)
         progress(text)
         progress.done()
-        try:
-            return os.read(ours, 4096)
-        except BlockingIOError:
-            return b""
-        finally:
-            os.close(ours)
+    sent = b""
+    # The other side is closed: what it was sent comes in pieces, then an error (EIO) says that this is all.
+    with contextlib.suppress(OSError):
+        while piece := os.read(ours, 4096):
+            sent += piece
+    os.close(ours)
+    return sent
 
 
 def test_progress_never_takes_a_second_line_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
