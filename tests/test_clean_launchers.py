@@ -140,13 +140,13 @@ def test_its_orphans_are_ended_and_a_living_job_of_the_same_script_goes_on(
         before = living.pids()
         assert lost.pids(), "everything lives on"
         listed = cluster.run("node0", ["ringup", "clean", "-H", "node0,node1"])
-        assert listed.returncode == 1 and lost.pids() and living.pids() == before, listed.stdout
+        assert listed.returncode == 1 and lost.pids() and before <= living.pids(), listed.stdout
         done = cluster.run(
             "node0", ["ringup", "clean", "-H", "node0,node1", "--kill", "--json"], timeout_s=90
         )
         nodes = json.loads(done.stdout)["nodes"]
         assert not lost.pids() and done.returncode == 0, nodes
-        assert living.pids() == before and living.process.poll() is None, nodes
+        assert before <= living.pids() and living.process.poll() is None, nodes
         assert all(node["ended"] for node in nodes)
         assert all("LABEL=living" not in one["command"] for node in nodes for one in node["ended"])
     finally:

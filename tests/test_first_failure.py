@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ringup.logs.read import read_logs
 from tests.guards import wait_for
 from tests.jobs.launched import CHECKED_AND_ENDED_S, Launched
 from tests.jobs.prints_anything import WILD
@@ -65,6 +66,8 @@ def failed(run: Launched, rank: int, node: str, code: int, how: str) -> None:
     assert (record["outcome"], record["exit_code"]) == ("rank-failed", code)
     assert (record["first_failure"]["rank"], record["first_failure"]["node"]) == (rank, node)
     assert record["cleanup"] == []
+    named = read_logs([str(run.log_dir)]).causes[0]
+    assert named.ranks == (rank,), named
     run.wait_nothing_left(0)
 
 

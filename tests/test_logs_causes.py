@@ -165,3 +165,39 @@ def test_a_failed_call_without_a_known_reason_is_named_with_its_error(tmp_path: 
     text += "n1:7:9 [0] NCCL INFO transport/net_ib.cc:1872 -> 2"
     first = diagnose(tmp_path, text).causes[0]
     assert "call to ibv_reg_mr_iova2 failed (Bad address)" in first.text
+
+
+CLOSED = (
+    "[rank0]: RuntimeError: [enforce fail at gloo/transport/tcp/pair.cc:547] Connection closed by peer "
+    "[10.0.0.2]:41022\n"
+)
+
+
+def test_what_a_run_saw_end_first_goes_before_what_peers_say_of_it(tmp_path: Path) -> None:
+    end = "first failure: rank 1 on node1: exit code 7, 2.3 s after the start\n  it printed nothing\n"
+    first = diagnose(tmp_path, CLOSED + end).causes[0]
+    assert (first.rule, first.ranks, first.nodes) == ("rank-raised-exception", (1,), ("node1",))
+    assert "rank 1 ended first, with exit code 7" in first.text
+
+
+@pytest.mark.parametrize(
+    ("how", "rule"),
+    [
+        (
+            "killed by SIGKILL (9): often the kernel's out-of-memory killer (see `dmesg`)",
+            "rank-killed",
+        ),
+        ("killed by SIGSEGV (11): a crash in native code", "rank-crashed"),
+        ("killed by SIGBUS (7): often /dev/shm is full", "rank-crashed"),
+    ],
+)
+def test_a_signal_that_a_run_saw_is_named(how: str, rule: str, tmp_path: Path) -> None:
+    end = f"first failure: rank 3 on node1: {how}, 2.3 s after the start\n"
+    causes = diagnose(tmp_path, CLOSED + end).causes
+    assert (causes[0].rule, causes[0].ranks) == (rule, (3,))
+    assert {c.rule for c in causes} <= {rule, "peer-died-first"}
+
+
+def test_a_failure_whose_words_name_another_rank_is_no_first_one(tmp_path: Path) -> None:
+    end = "first failure seen: rank 0 on node0: RuntimeError (exit code 1), 2.3 s after the start\n"
+    assert not any("ended first, with" in c.text for c in diagnose(tmp_path, CLOSED + end).causes)

@@ -211,7 +211,8 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
     lines.append(
         style(
             "error",
-            f"first failure: {printable(failure.what, 400)}, {show_seconds(failure.at_s)} after the start",
+            f"first failure{' seen' * failure.is_consequence}: {printable(failure.what, 400)},"
+            f" {show_seconds(failure.at_s)} after the start",
         )
     )
     lines += [f"  | {line}" for line in failure.lines]
@@ -224,6 +225,8 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
         lines.append("  its own words say that another rank ended first, and no rank was seen to")
     if failure.file:
         lines.append(f"  all of its output: {printable(failure.file, 400)}")
+    elif failure.rank is not None:
+        lines.append("  it printed nothing")
     return lines
 
 

@@ -12,7 +12,14 @@ import sys
 from pathlib import Path
 
 from ringup.commands import common
-from ringup.commands.run import add_watch_arguments, follow_events, is_consequence, watch_of, write_to
+from ringup.commands.run import (
+    add_watch_arguments,
+    follow_events,
+    is_consequence,
+    say_end,
+    watch_of,
+    write_to,
+)
 from ringup.errors import LaunchError
 
 
@@ -34,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Follow the run to its end; the job's own exit code."""
-    from ringup import reach, report
+    from ringup import reach
     from ringup.launch import attach, detach
 
     known = detach.known()
@@ -62,6 +69,5 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.json:
         print((log_dir / "run.json").read_text(encoding="utf-8"))
-    for line in report.run_lines(result, report.Style(sys.stderr)):
-        common.say(line)
+    say_end(result)
     return result.exit_code

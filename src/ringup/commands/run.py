@@ -7,6 +7,8 @@ Everything after `--` is the training script and its arguments.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import secrets
 import sys
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, TextIO
 from ringup.commands import check, common, lint, pods, submit
 from ringup.errors import UsageError
 from ringup.facts import Cluster
-from ringup.launch import Event
+from ringup.launch import Event, RunResult
 from ringup.plan import Plan
 from ringup.plan.command import LAUNCHERS
 from ringup.reach import Reach
@@ -26,6 +28,9 @@ from ringup.rules import Finding
 
 if TYPE_CHECKING:
     from ringup.watch import Watch
+
+END_FILE = "ringup.log"
+"""How a run ended, in its log directory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -316,6 +321,20 @@ def start(plan: Plan, door: Reach, findings: list[Finding], log_dir: Path, args:
     )
     if args.json:
         print((log_dir / "run.json").read_text(encoding="utf-8"))
-    for line in report.run_lines(result, style):
-        common.say(line)
+    say_end(result)
     return result.exit_code
+
+
+def say_end(result: RunResult) -> None:
+    """How a run ended, on stderr; and beside its ranks' logs, where `ringup logs` reads it."""
+    from ringup import report
+
+    for line in report.run_lines(result, report.Style(sys.stderr)):
+        common.say(line)
+    # A rank's last lines, quoted here, stand in its own log.
+    lines = [
+        one for one in report.run_lines(result, report.Style(io.StringIO())) if not one.startswith("  | ")
+    ]
+    plain = "".join(f"{line}\n" for line in lines)
+    with contextlib.suppress(OSError):  # said already, and run.json has it
+        Path(result.log_dir, END_FILE).write_text(plain, encoding="utf-8", errors="backslashreplace")

@@ -165,7 +165,7 @@ class Story:
         what = short(end)
         if end.kind == "launcher":
             what += ", before any of its ranks had failed"
-        name = file_name(node.plan, end.rank if end.rank is not None else LAUNCHER)
+        file = self.log_dir / file_name(node.plan, end.rank if end.rank is not None else LAUNCHER)
         return Failure(
             node=end.node,
             rank=end.rank,
@@ -174,7 +174,7 @@ class Story:
             at_s=end.failed_s - self.started_s,
             wall_time=self.started + end.failed_s - self.started_s,
             lines=_last_lines(end.lines),
-            file=str(self.log_dir / name) if end.kind != "node" else "",
+            file=str(file) if end.kind != "node" and file.exists() else "",
             is_consequence=is_consequence,
             left_before=tuple(_left_before(nodes, end.failed_s)) if is_consequence else (),
         )

@@ -116,7 +116,12 @@ class Scanner:
     def _take(self, number: int, raw: bytes, wordings: tuple[object, ...]) -> None:
         text = clean(raw)
         head: Head | None = None
+        is_ours = text.startswith(
+            "first failure"
+        )  # by `ringup run`; it goes on with what such an end may mean
         for tag, fields, place in matches(text, wordings):  # type: ignore[arg-type]
+            if is_ours and not fields.get("first"):
+                continue
             if head is None:
                 head = self._head(number, text)
             self._dispatch(Event(tag, self.file, number, "", fields, *head[:5], head.time_s), text, place)
@@ -161,7 +166,7 @@ class Scanner:
             return
         elif tag == "exit":
             known = self._summary.pop(source, {})
-            rank = known.get("rank")
+            rank = event["rank"] or known.get("rank")
             event = replace(
                 event,
                 fields={**known, **event.fields},

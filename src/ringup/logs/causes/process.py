@@ -244,6 +244,12 @@ def _ended_elsewhere(story: Story) -> Iterator[Cause]:
     codes = [e for number, e in exits(story) if not number]
     first = [e for e in codes if e["root"]] or codes
     told = any(not WRAPPERS.search(e["type"]) for e in story.all("exception"))
+    proven = [e for e in first if e["first"]]
+    if proven:
+        # Whoever follows every process's end knows which came first: what peers say of it followed.
+        said = f"{_who(proven[:1])} ended first, with exit code {proven[0]['code']}; its own output says why"
+        yield seen(proven[:1], said, "medium")
+        return
     if first and not told and not story.has("illegal-access", *CONSEQUENCE_TAGS):
         yield seen(
             first[:1],

@@ -201,6 +201,13 @@ TRAINING = (
 )
 
 ELASTIC = (
+    # The last words of `ringup run`, which saw every end.
+    say(
+        "exit",
+        r"^first failure: rank (?P<rank>\d+) on (?P<host>\S+): (?:.{1,400} \()?"
+        r"(?:exit code (?P<code>\d+)|killed by (?P<name>SIG\w+)).{0,80}, .{1,40}(?P<first>after the start)",
+        "first failure",
+    ),
     say("exit", r"exitcode\s*: (?P<code>-?\d+)(?: +\(pid: (?P<pid>\d+)\))?", "exitcode"),
     say(
         "exit",
