@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,17 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--backend", choices=("nccl", "gloo"), default="", help="what the script will use")
     group.add_argument(
         "--link-gbit", type=above_zero, metavar="N", help="a link's rate where it cannot be read"
+    )
+
+
+def add_launcher_argument(group: argparse._ArgumentGroup, launchers: Iterable[str]) -> None:
+    """`--with`, where ranks are started or a file is written that starts them."""
+    group.add_argument(
+        "--with",
+        dest="launcher",
+        choices=tuple(launchers),
+        default="",
+        help="what starts the ranks (what the script asks for, else torchrun)",
     )
 
 

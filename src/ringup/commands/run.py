@@ -41,13 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output_arguments(parser)
     group = parser.add_argument_group("the job")
     group.add_argument("--nproc", type=positive, metavar="N", help="ranks per node (default: visible GPUs)")
-    group.add_argument(
-        "--with",
-        dest="launcher",
-        choices=LAUNCHERS,
-        default="",
-        help="what starts the ranks (what the script asks for, else torchrun)",
-    )
+    common.add_launcher_argument(group, LAUNCHERS)
     group.add_argument(
         "--launcher-args", default="", metavar="'...'", help="options for the launcher itself, as one word"
     )

@@ -44,13 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the file")
     group.add_argument("--output", metavar="F", help="write it there instead of to stdout")
     group.add_argument("--nproc", type=int, default=0, metavar="N", help="ranks per node")
-    group.add_argument(
-        "--with",
-        dest="launcher",
-        choices=LAUNCHERS,
-        default="",
-        help="what starts the ranks (what the script asks for, else torchrun)",
-    )
+    common.add_launcher_argument(group, LAUNCHERS)
     group.add_argument("--launcher-args", default="", metavar="'...'", help="options for the launcher itself")
     group.add_argument("--rdzv", choices=("static", "c10d"), default="static", help="(static)")
     group.add_argument("--debug", action="store_true", help="also what shows where a job hangs")
