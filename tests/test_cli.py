@@ -133,3 +133,16 @@ def test_a_python_without_docstrings_is_told_in_two_lines() -> None:
         [sys.executable, "-OO", "-m", "ringup", "explain"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 4 and "-OO" in done.stderr and len(done.stderr.splitlines()) == 2
+
+
+def test_ctrl_c_within_an_exec_is_130_and_not_death_by_the_signal(tmp_path: Path) -> None:
+    program = """
+from ringup import cli
+cli.dispatch = lambda words: exec('raise KeyboardInterrupt')
+cli.main([])
+"""
+    (tmp_path / "interrupted_here.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted_here"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (130, "ringup: interrupted\n")

@@ -117,10 +117,22 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         code = no_room(error) if isinstance(error, OSError) and error.errno in FULL else our_bug()
     lost = let_go_of_closed_pipes()
+    forget_ctrl_c()
     sys.exit(no_room(lost) if lost and code == 0 else code)
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def forget_ctrl_c() -> None:
+    """
+    Make the exit code of `python -m ringup` our own after a Ctrl-C that was dealt with.
+
+    CPython notes each KeyboardInterrupt that leaves `exec` of a text (dataclasses are made by such an exec),
+    though it is caught further out, and then ends by SIGINT instead of the code asked for.  The next exec
+    takes the note back: run_eval_code_obj and Py_RunMain in CPython's Python/pythonrun.c, Modules/main.c.
+    """
+    exec("")
 
 
 def no_room(error: OSError) -> int:
