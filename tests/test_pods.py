@@ -101,12 +101,13 @@ class Gathered:
 
 @pytest.mark.slow
 def test_the_token_never_travels_and_a_wrong_one_is_named_on_both_sides() -> None:
-    head = Gathered(wait_s=2.0)
+    head = Gathered(wait_s=3.0)
+    wait_for(lambda: _listens(head.port), "the listener", 4)
     said: list[str] = []
     with pytest.raises(NodesError, match="another token"):
         pod_peer.serve(a_pod(1, head.port, token=b"another-token-of-16"), said.append)
     head.thread.join(10)
-    assert head.error is not None and "index 1 of 2 did not come within 2.0 s" in str(head.error)
+    assert head.error is not None and "index 1 of 2 did not come within 3.0 s" in str(head.error)
     assert "turned away 127.0.0.1 (says: index 1, pod1): it holds another token" in str(head.error)
 
 
@@ -120,7 +121,8 @@ def test_the_token_never_travels_and_a_wrong_one_is_named_on_both_sides() -> Non
     ],
 )
 def test_a_pod_that_does_not_fit_is_turned_away_with_the_reason(changes: dict[str, Any], words: str) -> None:
-    head = Gathered(wait_s=2.0)
+    head = Gathered(wait_s=3.0)
+    wait_for(lambda: _listens(head.port), "the listener", 4)
     with pytest.raises(NodesError, match=re.escape(words)):
         pod_peer.serve(a_pod(changes.pop("index", 1), head.port, **changes), lambda _words: None)
     head.thread.join(10)

@@ -52,9 +52,10 @@ def test_a_shaped_link_is_measured_as_iperf3_measures_it(
 ) -> None:
     cluster = lab(hosts=2)
     cluster.fault("slow-nic", rate=rate)
-    wanted = pytest.approx(iperf_gbyte_s(cluster), rel=within)
-    best = 0.0
-    for _ in range(3):  # what else runs on this machine can only make it slower
+    best = by_iperf = 0.0
+    for _ in range(3):  # what else runs on this machine can only make either slower
+        by_iperf = max(by_iperf, iperf_gbyte_s(cluster))
+        wanted = pytest.approx(by_iperf, rel=within)
         code, told = bench(cluster, "node0,node1", "--min", "256K", "--max", most, "--link-gbit", str(gbit_s))
         best = max(best, *(row["busbw_gbyte_s"] for row in told["rows"]))
         if best == wanted:

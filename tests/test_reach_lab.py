@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,9 +150,7 @@ def launcher(
     child.kill()
     child.wait()
     child.stdout.close()
-    for path in shared.iterdir():
-        path.unlink()
-    shared.rmdir()
+    shutil.rmtree(shared, ignore_errors=True)  # a program that hears of its end only now may still write
 
 
 def wait_for(done: Callable[[], bool], within_s: float) -> None:
