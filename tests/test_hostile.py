@@ -78,7 +78,7 @@ def refused(done: subprocess.CompletedProcess[bytes], codes: tuple[int, ...] = (
     """One clear error: what, and a hint."""
     lines = done.stderr.decode().splitlines()
     assert done.returncode in codes, lines
-    assert 1 <= len(lines) <= 3 or lines[0].startswith("usage: "), lines
+    assert 1 <= len(lines) <= 3, lines
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import os
 import sys
 
 from ringup import __version__
-from ringup.errors import RingupError
+from ringup.errors import RingupError, UsageError
 
 COMMANDS = {
     "check": "look at every node and prove every pair before anything is started",
@@ -37,39 +37,48 @@ COMMANDS = {
 }
 """Name -> one line.  The module is `ringup.commands.NAME`."""
 
-EPILOG = """\
-nodes:      -H node[1-8],gpu3 | --hostfile F | --local N | nothing: the allocation, else this machine
-exit codes: 0 fine, 1 an error was found, 2 wrong usage, 3 not checked (--strict), 4 see the message
-start with: `ringup demo`, then `ringup check -H n1,n2`, then `ringup run -H n1,n2 -- train.py`
-"""
+EPILOG = (
+    (
+        "nodes:      ",
+        "-H node[1-8],gpu3 | --hostfile F | --local N | none: allocation, or this machine",
+    ),
+    (
+        "exit codes: ",
+        "0 fine, 1 an error was found, 2 wrong usage, 3 not checked (--strict), 4 see the message",
+    ),
+    ("start with: ", "ringup demo; ringup check -H n1,n2; ringup run -H n1,n2 -- train.py"),
+)
+"""Label and text."""
 
 
 def overview() -> str:
-    """What `ringup --help` prints."""
+    """What `ringup --help` prints, as wide as COLUMNS or the terminal."""
+    import shutil
+    import textwrap
+
     width = max(map(len, COMMANDS))
     lines = [
-        "usage: ringup COMMAND ...",
-        "",
-        "Check, launch and guard multi-node GPU training; name the root cause when it hangs.",
-        "",
-        "commands:",
-        *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
-        "",
-        "`ringup COMMAND --help` shows a command's options, `ringup --version` the version.",
-        "",
+        ("", "usage: ringup COMMAND ..."),
+        ("", ""),
+        ("", "Check, launch and guard multi-node GPU training; name the root cause when it hangs."),
+        ("", ""),
+        ("", "commands:"),
+        *((f"  {name:<{width}}  ", text) for name, text in COMMANDS.items()),
+        ("", ""),
+        ("", "`ringup COMMAND --help` shows a command's options, `ringup --version` the version."),
+        *EPILOG,
     ]
-    return "\n".join(lines) + EPILOG
+    columns = max(40, shutil.get_terminal_size((100, 24)).columns)
+    wrapped = (textwrap.wrap(t, columns, initial_indent=h, subsequent_indent=" " * len(h)) for h, t in lines)
+    return "".join(f"{line}\n" for part in wrapped for line in part or [""])
 
 
 def parser_for(name: str) -> argparse.ArgumentParser:
     """The parser of one command, with its own options."""
+    from ringup.commands.parser import Parser
+
     module = importlib.import_module(f"ringup.commands.{name}")
-    parser = argparse.ArgumentParser(
-        prog=f"ringup {name}",
-        description=module.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(f"ringup {name}", module.__doc__)
     module.add_arguments(parser)
     parser.set_defaults(run_command=module.run)
     return parser
@@ -85,10 +94,11 @@ def dispatch(argv: list[str]) -> int:
         print(f"ringup {__version__}")
         return 0
     if name not in COMMANDS:
-        print(f"ringup: no command {name!r}\nhint: `ringup --help` lists them", file=sys.stderr)
-        return 2
-    parser = parser_for(name)
-    args = parser.parse_args(argv[1:])
+        from difflib import get_close_matches
+
+        near = "".join(f"did you mean {one}? " for one in get_close_matches(name, COMMANDS, 1))
+        raise UsageError(f"no command {name!r}", hint=f"{near}`ringup --help` lists them")
+    args = parser_for(name).parse_args(argv[1:])
     code: int = args.run_command(args)
     return code
 
@@ -103,6 +113,8 @@ def main(argv: list[str] | None = None) -> None:
                 hint="-O at most, or `env -u PYTHONOPTIMIZE ringup ...`; for the job: --env PYTHONOPTIMIZE=2",
             )
         code = dispatch(sys.argv[1:] if argv is None else argv)
+    except SystemExit as left:  # argparse, when it has shown its help
+        code = left.code if isinstance(left.code, int) else 0
     except RingupError as error:
         from ringup.units import printable
 

@@ -47,7 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("what is measured")
     group.add_argument(
-        "--op", choices=(*OPS, "all"), default="all_reduce", help="the collective (all_reduce)"
+        "--op",
+        choices=(*OPS, "all"),
+        default="all_reduce",
+        metavar="OP",
+        help=f"the collective: {', '.join(OPS)} or all (all_reduce)",
     )
     group.add_argument("--min", type=size, default=KIB, metavar="SIZE", help="first size (1K)")
     group.add_argument("--max", type=size, metavar="SIZE", help="last size (1G with GPUs, else 64M)")

@@ -3,6 +3,7 @@ What earlier runs left on the nodes: processes, the ports they hold, files in /d
 
 Lists by default.  --kill ends only what is proven to be left over: looked at again on the node at
 that moment, TERM, then KILL after 3 s.  Only your own processes; never those of a living job.
+
 Exit code 0 when nothing is left, 1 when something is or a node could not be looked at.
 """
 

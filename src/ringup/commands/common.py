@@ -59,7 +59,8 @@ def add_launcher_argument(group: argparse._ArgumentGroup, launchers: Iterable[st
         dest="launcher",
         choices=tuple(launchers),
         default="",
-        help="what starts the ranks (what the script asks for, else torchrun)",
+        metavar="LAUNCHER",
+        help=f"what starts the ranks: {', '.join(launchers)} (what the script asks for, else torchrun)",
     )
 
 
@@ -77,12 +78,34 @@ def add_collection_arguments(parser: argparse.ArgumentParser, *, strict: bool = 
         group.add_argument("--strict", action="store_true", help="exit 3 when something could not be checked")
 
 
+def number(text: str) -> float:
+    """A number; the words of argparse's own message name the function that read it."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
 def above_zero(text: str) -> float:
     """A finite number above zero."""
-    number = float(text)
-    if not 0 < number < math.inf:
+    given = number(text)
+    if not 0 < given < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return number
+    return given
+
+
+def count(text: str) -> int:
+    """A count, none among them."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """A count of at least one."""
+    if count(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a count of at least 1")
+    return int(text)
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:

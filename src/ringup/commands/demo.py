@@ -13,15 +13,17 @@ import sys
 from pathlib import Path
 
 import ringup
+from ringup.commands import common
 from ringup.commands import run as run_command
+from ringup.commands.parser import Parser
 from ringup.errors import LaunchError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `ringup demo`."""
-    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to play (2)")
-    parser.add_argument("--nproc", type=int, default=2, metavar="N", help="ranks on each (2)")
-    parser.add_argument("--steps", type=int, default=60, metavar="N", help="training steps (60)")
+    parser.add_argument("--nodes", type=common.positive, default=2, metavar="N", help="nodes to play (2)")
+    parser.add_argument("--nproc", type=common.positive, default=2, metavar="N", help="ranks on each (2)")
+    parser.add_argument("--steps", type=common.positive, default=60, metavar="N", help="training steps (60)")
     parser.add_argument(
         "--log-dir", metavar="D", help="where the ranks' output is kept (a directory of its own)"
     )
@@ -47,6 +49,6 @@ def run(args: argparse.Namespace) -> int:
     script = Path(str(ringup.__file__)).parent / "payload" / "demo_train.py"
     asked = words(args, script)
     print(f"$ ringup run {' '.join(asked)}\n", file=sys.stderr, flush=True)
-    parser = argparse.ArgumentParser(prog="ringup run")
+    parser = Parser("ringup demo")
     run_command.add_arguments(parser)
     return run_command.run(parser.parse_args(asked))

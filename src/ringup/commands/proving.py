@@ -47,13 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output_arguments(parser)
     group = parser.add_argument_group("the ranks")
     group.add_argument(
-        "--nproc", type=run_command.positive, metavar="N", help="ranks per node (default: visible GPUs)"
+        "--nproc", type=common.positive, metavar="N", help="ranks per node (default: visible GPUs)"
     )
     group.add_argument(
-        "--wait", type=run_command.positive, default=60, metavar="S", help="how long to wait for a rank (60)"
+        "--wait", type=common.positive, default=60, metavar="S", help="how long to wait for a rank (60)"
     )
     group.add_argument(
-        "--limit", type=run_command.positive, default=120, metavar="S", help="longest single operation (120)"
+        "--limit", type=common.positive, default=120, metavar="S", help="longest single operation (120)"
     )
     group.add_argument("--dry-run", action="store_true", help="print what each node would execute, and stop")
     group.add_argument("--anyway", action="store_true", help="start despite errors")

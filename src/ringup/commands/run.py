@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ringup.commands import check, common, lint, pods, submit
+from ringup.commands.parser import SCRIPT_WORDS
 from ringup.errors import UsageError
 from ringup.facts import Cluster
 from ringup.launch import Event, RunResult
@@ -40,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_collection_arguments(parser)
     common.add_output_arguments(parser)
     group = parser.add_argument_group("the job")
-    group.add_argument("--nproc", type=positive, metavar="N", help="ranks per node (default: visible GPUs)")
+    group.add_argument(
+        "--nproc", type=common.positive, metavar="N", help="ranks per node (default: visible GPUs)"
+    )
     common.add_launcher_argument(group, LAUNCHERS)
     group.add_argument(
         "--launcher-args", default="", metavar="'...'", help="options for the launcher itself, as one word"
@@ -66,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     submit.add_arguments(parser)
     parser.add_argument(
-        "script", nargs="*", metavar="-- SCRIPT ARGS", help="the training script and its arguments"
+        "script", nargs="*", metavar=SCRIPT_WORDS, help="the training script and its arguments"
     )
 
 
@@ -88,27 +91,20 @@ def add_watch_arguments(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def positive(text: str) -> int:
-    """A count of at least one."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a count of at least 1")
-    return int(text)
-
-
 def seconds(text: str) -> float:
     """A lease no shorter than the beat can carry."""
-    number = float(text)
-    if not 5 <= number <= 86400:
-        raise argparse.ArgumentTypeError("from 5 to 86400 seconds")
-    return number
+    given = common.number(text)
+    if not 5 <= given <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not from 5 to 86400 seconds")
+    return given
 
 
 def window(text: str) -> float:
     """A time without progress, 0 for never; a node needs a moment for a look."""
-    number = float(text)
-    if number != 0 and not 2 <= number <= 86400 * 30:
-        raise argparse.ArgumentTypeError("0, or from 2 seconds to 30 days")
-    return number
+    given = common.number(text)
+    if given != 0 and not 2 <= given <= 86400 * 30:
+        raise argparse.ArgumentTypeError(f"{text} is neither 0 nor from 2 seconds to 30 days")
+    return given
 
 
 def new_run_id() -> str:
@@ -164,7 +160,7 @@ def stopped(log_dir: Path, code: int, run_id: str, findings: list[Finding]) -> N
     from ringup.report import envelope, finding_json
 
     content = envelope(
-        run_id=run_id,
+        run=run_id,
         outcome="check-stopped",
         exit_code=code,
         started=time.time(),

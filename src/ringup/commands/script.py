@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from ringup.commands import check, common, lint
+from ringup.commands.parser import SCRIPT_WORDS, Parser
 from ringup.errors import LaunchError, UsageError
 from ringup.facts import Cluster
 from ringup.plan import EnvVar, Plan
@@ -43,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """All but the KIND, which may stand before or behind them."""
     group = parser.add_argument_group("the file")
     group.add_argument("--output", metavar="F", help="write it there instead of to stdout")
-    group.add_argument("--nproc", type=int, default=0, metavar="N", help="ranks per node")
+    group.add_argument("--nproc", type=common.positive, default=0, metavar="N", help="ranks per node")
     common.add_launcher_argument(group, LAUNCHERS)
     group.add_argument("--launcher-args", default="", metavar="'...'", help="options for the launcher itself")
     group.add_argument("--rdzv", choices=("static", "c10d"), default="static", help="(static)")
@@ -67,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     """What a scheduler is asked for."""
     group = parser.add_argument_group("schedulers")
-    group.add_argument("--nodes", type=int, default=0, metavar="N", help="how many nodes")
+    group.add_argument("--nodes", type=common.positive, default=0, metavar="N", help="how many nodes")
     group.add_argument("--name", default="", metavar="NAME", help="the job's name (default: the script's)")
     group.add_argument(
         "--queue",
@@ -78,8 +79,10 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--account", default="", metavar="A", help="who pays")
     group.add_argument("--time", default="", metavar="H:M:S", help="time limit")
-    group.add_argument("--gpus", type=int, metavar="N", help="GPUs per node (default: as many as ranks)")
-    group.add_argument("--cpus", type=int, default=0, metavar="N", help="CPUs per node")
+    group.add_argument(
+        "--gpus", type=common.count, metavar="N", help="GPUs per node (default: as many as ranks)"
+    )
+    group.add_argument("--cpus", type=common.positive, default=0, metavar="N", help="CPUs per node")
     group.add_argument(
         "--option",
         action="append",
@@ -92,9 +95,9 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Look at the nodes where there are some, write the file."""
     kind, quiet = args.kind, args.quiet
-    parser = argparse.ArgumentParser(prog=f"ringup script {kind}", allow_abbrev=False)
+    parser = Parser(f"ringup script {kind}", __doc__)
     add_options(parser)
-    parser.add_argument("script", nargs="*", metavar="-- SCRIPT ARGS")
+    parser.add_argument("script", nargs="*", metavar=SCRIPT_WORDS)
     args = parser.parse_args(args.rest, namespace=args)
     from ringup.commands.run import script_words
     from ringup.report import envelope

@@ -4,6 +4,7 @@ Where every rank of a running job is in its code, ours or not, merged.
 Ranks are found by their environment (RANK and WORLD_SIZE; Slurm's or MPI's); only your own processes.
 A stack comes from the rank itself where `ringup run` started it, else from py-spy where the node has
 that; nothing is installed, and no signal is sent to a process that has not asked for it.
+
 Exit code 0 when ranks were found, 1 when there were none or a node could not be asked.
 """
 
