@@ -134,6 +134,14 @@ def test_the_report_says_cause_then_evidence_then_fix_in_twenty_lines(tmp_path: 
     assert len(show.as_text(diagnosis, show.Style(False), verbose=True).splitlines()) > show.MAX_LINES
 
 
+def test_a_narrow_terminal_is_not_overrun_by_what_we_say(tmp_path: Path) -> None:
+    for number, (_, text) in enumerate(SAID):
+        (tmp_path / f"rank{number}.log").write_text(text + "\n", encoding="utf-8")
+    report = show.as_text(read_logs([str(tmp_path)]), show.Style(width=60), verbose=True).splitlines()
+    prose = [line for line in report if line.startswith("  fix: ")]
+    assert len(prose) > 20 and max(map(len, prose)) <= 60
+
+
 def test_control_sequences_in_a_log_do_not_reach_the_terminal(tmp_path: Path) -> None:
     line = "n1:4:4 [0] init.cc:45 NCCL WARN Bootstrap : no socket interface found"
     evil = f"\x1b]0;owned\x07\x1b[2J\u202e{line} \u2066x\n"

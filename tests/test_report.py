@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import json
+import os
+import pty
+import struct
+import termios
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import TextIO
+
+import pytest
 
 from ringup import page, report
+from ringup.commands import logs
 from ringup.facts import Address, Cluster, Interface, Interpreter, Job, Link, Node
 from ringup.plan import EnvVar, Plan
 from ringup.rules import Finding, Fix, Skipped
@@ -91,3 +102,37 @@ def test_one_finding_on_many_nodes_is_shown_once_with_its_places() -> None:
     same = [replace(FINDING, where=f"node{i}", node=f"node{i}", found="no torch") for i in range(6)]
     merged = report.folded([*same, FINDING])
     assert [f.where for f in merged] == ["node0, node1, node2, node3 and 2 more", FINDING.where]
+
+
+@contextlib.contextmanager
+def terminal(columns: int) -> Iterator[TextIO]:
+    """A stream that is a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(theirs, "w") as stream:
+        yield stream
+    os.close(ours)
+
+
+@pytest.mark.parametrize(("columns", "width"), [(60, 60), (100, 100), (190, 190), (12, 40), (0, 100)])
+def test_findings_are_as_wide_as_the_terminal(
+    columns: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    wordy = replace(FINDING, where="node0", found="found it " * 60, fix=Fix("do it " * 90))
+    with terminal(columns) as stream:
+        lines = report.finding_lines(wordy, report.Style(stream))
+    assert width - 9 < max(map(len, lines)) <= width
+
+
+def test_findings_in_a_pipe_or_file_are_100_wide() -> None:
+    lines = report.finding_lines(replace(FINDING, found="found it " * 60), report.Style(io.StringIO()))
+    assert 91 < max(map(len, lines)) <= 100
+
+
+def test_what_logs_says_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    with terminal(70) as stream, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", stream)
+        style = logs._style()
+    assert (style.width, style.on) == (70, False)

@@ -17,7 +17,7 @@ from ringup.plan import EnvVar, Plan
 from ringup.plan.expected import GLOO, Expected
 from ringup.plan.kept import Kept
 from ringup.rules import Finding, Fix, Severity, Skipped
-from ringup.units import printable, show_seconds
+from ringup.units import columns, printable, show_seconds
 
 SCHEMA = 1
 NOT_REACHED = "not reached"
@@ -30,9 +30,10 @@ UNDECIDED = ": not ready, see what was not checked"
 
 
 class Style:
-    """Colour where it is wanted: a terminal, and NO_COLOR (no-color.org) unset or empty."""
+    """How wide lines are; colour where wanted: a terminal, NO_COLOR (no-color.org) unset or empty."""
 
     def __init__(self, stream: TextIO) -> None:
+        self.width = columns(stream)
         self.on = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def __call__(self, colour: str, text: str) -> str:
@@ -102,12 +103,12 @@ def check_json(
     )
 
 
-def wrapped(label: str, text: str, width: int = 100) -> list[str]:
+def wrapped(label: str, text: str, style: Style) -> list[str]:
     """Lines of one labelled paragraph, bounded and harmless on a terminal."""
     indent = " " * 10
     return textwrap.wrap(
         printable(text, 2000),
-        width=width,
+        width=style.width,
         initial_indent=f"  {label:<8}",
         subsequent_indent=indent,
         break_long_words=False,
@@ -119,13 +120,13 @@ def finding_lines(finding: Finding, style: Style) -> list[str]:
     """A finding on a few lines: what, where, why, what to do."""
     severity: Severity = finding.severity or "error"
     head = f"{style(severity, severity)}  {style('bold', printable(finding.where, 200))}  {finding.rule}"
-    lines = [head, *wrapped("found", finding.found), *wrapped("wanted", finding.wanted)]
+    lines = [head, *wrapped("found", finding.found, style), *wrapped("wanted", finding.wanted, style)]
     if finding.worked_around_by:
-        lines += wrapped("avoided", finding.worked_around_by)
+        lines += wrapped("avoided", finding.worked_around_by, style)
     if severity != "note":
-        lines += wrapped("why", finding.why)
+        lines += wrapped("why", finding.why, style)
     if finding.fix and severity != "note":
-        lines += wrapped("fix", finding.fix.text)
+        lines += wrapped("fix", finding.fix.text, style)
         lines += [f"          export {k}={printable(v)}" for k, v in finding.fix.env.items()]
         lines += [f"          $ {printable(c, 2000)}" for c in finding.fix.commands]
     return lines
@@ -217,7 +218,7 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
     )
     lines += [f"  | {line}" for line in failure.lines]
     if any("EADDRINUSE" in line for line in failure.lines):
-        lines += wrapped("fix", problems.PORT_IN_USE.fix)
+        lines += wrapped("fix", problems.PORT_IN_USE.fix, style)
     if failure.left_before:
         words = printable("; ".join(failure.left_before), 400)
         lines.append(f"  its own words say that another rank ended first; with exit code 0 did: {words}")

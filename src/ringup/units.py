@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
+from typing import TextIO
 
 _SIZE = re.compile(r"^\s*([0-9.]+)\s*([KMGTPE]?)(i?)B?\s*$", re.IGNORECASE)
 _RATE = re.compile(r"^\s*([0-9.]+)\s*([KMGT]?)b(?:it)?(?:/s(?:ec)?|ps)?\b", re.IGNORECASE)
@@ -76,6 +78,15 @@ def show_seconds(seconds: float) -> str:
     if hours < 48:
         return f"{hours} h {minutes} min"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def columns(stream: TextIO) -> int:
+    """Characters a line may have: a terminal's width where the stream is one, never below 40; else 100."""
+    try:
+        found = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # a pipe or a file; a closed stream, or one without a file
+        found = 0
+    return max(found, 40) if found else 100
 
 
 def printable(text: str, limit: int = 400) -> str:

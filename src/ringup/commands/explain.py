@@ -39,7 +39,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(envelope(problem=vars(problem))))
         return 0
+    import sys
     import textwrap
+
+    from ringup.units import columns
 
     print(f"{problem.name}  (at worst: {problem.severity})\n")
     for label, text in (
@@ -49,5 +52,8 @@ def run(args: argparse.Namespace) -> int:
         ("In logs", problem.in_logs),
     ):
         if text:
-            print(textwrap.fill(f"{label}: {text}" if label else text, width=92) + "\n")
+            print(
+                textwrap.fill(f"{label}: {text}" if label else text, width=min(columns(sys.stdout), 92))
+                + "\n"
+            )
     return 0

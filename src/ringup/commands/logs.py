@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ringup.commands import common
 from ringup.errors import UsageError
-from ringup.units import printable
+from ringup.units import columns, printable
 
 if TYPE_CHECKING:
     from ringup.logs.show import Style
@@ -42,7 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="from_file", metavar="F", help="a saved collection: what the nodes' hardware offers"
     )
     parser.add_argument(
-        "--processes", type=int, default=0, metavar="N", help="processes that read (default: by size)"
+        "--processes",
+        type=common.positive,
+        default=0,
+        metavar="N",
+        help="processes that read (default: by size)",
     )
     parser.add_argument(
         "--all",
@@ -99,7 +103,7 @@ def _style() -> Style:
     from ringup.logs.show import Style
 
     wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Style(wanted)
+    return Style(wanted, columns(sys.stdout))
 
 
 def _follow(paths: list[str], args: argparse.Namespace) -> int:

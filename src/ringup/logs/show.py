@@ -26,9 +26,10 @@ _COLOURS = {"error": "31;1", "warning": "33", "note": "36", "ok": "32", "dim": "
 
 @dataclass(frozen=True)
 class Style:
-    """Colour or none."""
+    """Colour or none, and how wide lines are."""
 
     on: bool = False
+    width: int = 100
 
     def __call__(self, colour: str, text: str) -> str:
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.on else text
@@ -129,7 +130,7 @@ def _recorder_json(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _recorder_lines(diagnosis: Diagnosis) -> Iterator[str]:
+def _recorder_lines(diagnosis: Diagnosis, width: int) -> Iterator[str]:
     recorded = diagnosis.story.recorded
     if recorded is None or not (recorded.dumps or recorded.left_out):
         return
@@ -145,7 +146,7 @@ def _recorder_lines(diagnosis: Diagnosis) -> Iterator[str]:
         path, reason = recorded.left_out[0]
         more = f" and {len(recorded.left_out) - 1} more" if len(recorded.left_out) > 1 else ""
         line += f"; left out: {printable(path)}{more} ({reason})"
-    yield from textwrap.wrap(line, 100, subsequent_indent="  ")
+    yield from textwrap.wrap(line, width, subsequent_indent="  ")
 
 
 def as_text(
@@ -171,14 +172,14 @@ def as_text(
         more = ", ".join(f"{c.rule} ({c.severity})" for c in rest[:4])
         lines += textwrap.wrap(
             f"also seen: {more}{' ...' if len(rest) > 4 else ''}  (--all shows them)",
-            100,
+            style.width,
             subsequent_indent="  ",
         )
     table = list(_network_table(diagnosis))
     if table:
         lines += ["", *table]
     lines += list(_counts(diagnosis, verbose))
-    lines += list(_recorder_lines(diagnosis))
+    lines += list(_recorder_lines(diagnosis, style.width))
     if iterations or verbose:
         lines += list(_iterations(diagnosis))
     if verbose:
@@ -214,14 +215,14 @@ def cause_lines(cause: Cause, story: Story, style: Style, evidence: int = 3) -> 
         f"({cause.confidence} confidence)"
     )
     yield head + (f"  [{printable('; '.join(where))}]" if where else "")
-    yield from textwrap.wrap(printable(cause.text), 100, initial_indent="  ", subsequent_indent="  ")
+    yield from textwrap.wrap(printable(cause.text), style.width, initial_indent="  ", subsequent_indent="  ")
     for event in cause.evidence[:evidence]:
         text = printable(event.text.strip())
         yield f"  {style('dim', _place(event, story))}  {text[:150]}{'...' if len(text) > 150 else ''}"
     fix = cause.fix
     if fix:
         yield from textwrap.wrap(
-            f"fix: {printable(fix.text)}", 100, initial_indent="  ", subsequent_indent="       "
+            f"fix: {printable(fix.text)}", style.width, initial_indent="  ", subsequent_indent="       "
         )
         for name, value in fix.env.items():
             yield f"       export {name}={value}"
