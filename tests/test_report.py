@@ -12,13 +12,16 @@ import struct
 import termios
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TextIO
 
 import pytest
 
 from ringup import page, report
 from ringup.commands import logs
+from ringup.commands import run as run_command
 from ringup.facts import Address, Cluster, Interface, Interpreter, Job, Link, Node
+from ringup.launch import record
 from ringup.plan import EnvVar, Plan
 from ringup.rules import Finding, Fix, Skipped
 
@@ -136,3 +139,12 @@ def test_what_logs_says_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPat
         patched.setattr("sys.stdout", stream)
         style = logs._style()
     assert (style.width, style.on) == (70, False)
+
+
+def test_a_run_that_the_check_stopped_is_recorded_with_the_keys_of_any_other(tmp_path: Path) -> None:
+    run_command.stopped(tmp_path, 1, "r1", [FINDING])
+    written = json.loads((tmp_path / record.FILE).read_text())
+    usual = record.run_json(PLAN, outcome="ok", exit_code=0, started=0, seconds=1, findings=[FINDING])
+    assert list(written) == list(usual)
+    assert (written["run"], written["outcome"], written["exit_code"]) == ("r1", "check-stopped", 1)
+    assert written["findings"] == json.loads(json.dumps(usual["findings"]))

@@ -157,17 +157,9 @@ def show_before(cluster: Cluster, findings: list[Finding], plan: Plan, args: arg
 def stopped(log_dir: Path, code: int, run_id: str, findings: list[Finding]) -> None:
     """run.json of a run that the check stopped."""
     from ringup.launch import record
-    from ringup.report import envelope, finding_json
 
-    content = envelope(
-        run=run_id,
-        outcome="check-stopped",
-        exit_code=code,
-        started=time.time(),
-        plan=None,
-        findings=[finding_json(f) for f in findings],
-        ranks=[],
-        first_failure=None,
+    content = record.unstarted_json(
+        run_id, outcome="check-stopped", exit_code=code, started=time.time(), findings=findings
     )
     try:
         log_dir.mkdir(parents=True, exist_ok=True)

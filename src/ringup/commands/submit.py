@@ -142,20 +142,16 @@ def recorded(log_dir: Path) -> dict[str, Any]:
 
 def own_record(run_id: str, state: str, code: int | None, interrupted: int, started: float) -> dict[str, Any]:
     """run.json by what Slurm knows."""
-    from ringup.report import envelope
+    from ringup.launch import record
 
     by_slurm = code if code else 0 if state == "COMPLETED" else 1
     outcome = "interrupted" if interrupted else "ok" if by_slurm == 0 else "launcher-error"
-    return envelope(
-        run=run_id,
+    return record.unstarted_json(
+        run_id,
         outcome=outcome,
         exit_code=interrupted or by_slurm,
         started=started,
-        seconds=round(time.time() - started, 3),
-        plan=None,
-        findings=[],
-        ranks=[],
-        first_failure=None,
+        seconds=time.time() - started,
         notes=[f"Slurm says: {state}"],
     )
 

@@ -75,6 +75,37 @@ def run_json(
     }
 
 
+def unstarted_json(
+    run_id: str,
+    *,
+    outcome: str,
+    exit_code: int,
+    started: float,
+    seconds: float = 0.0,
+    findings: Iterable[Finding] = (),
+    notes: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The same object of a run whose ranks nobody of ours has seen: stopped before, or another's."""
+    return {
+        "ringup": __version__,
+        "schema": 1,
+        "run": run_id,
+        "outcome": outcome,
+        "exit_code": exit_code,
+        "started": started,
+        "seconds": round(seconds, 3),
+        "detached": False,
+        "plan": None,
+        "findings": msgspec.to_builtins(list(findings)),
+        "ranks": [],
+        "first_failure": None,
+        "cleanup": [],
+        "hangs": [],
+        "transports": {},
+        "notes": list(notes),
+    }
+
+
 def write(log_dir: Path, content: Mapping[str, Any]) -> None:
     """
     Replace run.json; a reader sees the old or the new one, never half.
