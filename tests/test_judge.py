@@ -108,6 +108,24 @@ def test_everybody_at_the_gpu_with_cpu_spent_is_not_called_a_hang() -> None:
     assert judged(*(rank(n, reads_loss, cpu_s=10.0) for n in range(4))).kind == "waiting"
 
 
+def test_a_rank_that_is_ready_to_run_and_gets_no_processor_is_no_hang() -> None:
+    verdict = judged(*(rank(n, waits()) for n in range(3)), rank(3, SLEEPS, state="R", cpu_s=0.1))
+    assert verdict.kind == "busy" and "hardly gets a processor" in verdict.lines[0]
+
+
+@pytest.mark.parametrize("lost", [{"cpu_s": -90.0}, {"io": -5000}])
+def test_totals_that_went_away_with_a_descendant_are_no_sign_of_idleness(lost: dict[str, Any]) -> None:
+    verdict = judged(*(rank(n, waits()) for n in range(3)), rank(3, SLEEPS, **lost))
+    assert verdict.kind == "busy"
+
+
+@pytest.mark.parametrize(("cpu_s", "kind"), [(0.0, "stalled"), (10.0, "waiting")])
+def test_a_rank_whose_stack_is_not_known_is_not_said_to_wait_with_the_others(cpu_s: float, kind: str) -> None:
+    verdict = judged(*(rank(n, waits()) for n in range(3)), rank(3, (), cpu_s=cpu_s, why_not="no py-spy"))
+    assert (verdict.kind, verdict.missing) == (kind, ())
+    assert verdict.headline.startswith("3 wait in all_reduce; what rank 3 (node1) does cannot be seen")
+
+
 def test_backward_is_a_wait_only_while_idle() -> None:
     backward = (Frame(GRAPH, 1, "_engine_run_backward"), own(70))
     idle = [rank(n, backward) for n in range(3)]
@@ -337,6 +355,20 @@ def test_ras_counts_that_stand_still_name_the_rank_behind() -> None:
     assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3]
     grown = Ras("localhost:28028", "json", RAS.replace("41", "42"), "")
     assert judge(nodes(before, 0.0, ras=ras), nodes(ranks, 10.0, ras=grown), expected=4).kind == "waiting"
+
+
+@pytest.mark.parametrize(("host", "missing"), [("node1", [2]), ("10.0.0.7", [])])
+def test_of_containers_that_use_the_same_pid_only_the_one_that_ras_means_is_named(
+    host: str, missing: list[int]
+) -> None:
+    ranks = [rank(n, waits(), cpu_s=10.0, pid=50 + n % 2) for n in range(4)]
+    report = """{"communicators": [{"hash": "ab12", "ranks": [
+     {"rank": 0, "host": "%s", "pid": 50, "collective_counts": {"AllReduce": 41}},
+     {"rank": 1, "host": "x", "pid": 51, "collective_counts": {"AllReduce": 42}}]}]}"""
+    ras = Ras("localhost:28028", "json", report % host, "")
+    before = [dataclasses.replace(r, cpu_s=0.0) for r in ranks]
+    verdict = judge(nodes(before, 0.0, ras=ras), nodes(ranks, 10.0, ras=ras), expected=4)
+    assert [m.rank for m in verdict.missing] == missing
 
 
 def test_a_node_in_trouble_is_told() -> None:

@@ -311,10 +311,31 @@ def test_a_ras_report_that_is_none_names_nobody(report: str) -> None:
     assert not ras.read("json", report).behind and not ras.read("text", report).behind
 
 
+def test_a_ras_report_with_numbers_without_end_names_nobody() -> None:
+    text = f"NCCL version 2.28\n#0-0 (ab) MISMATCH\nRank {'9' * 5000} has launched up to operation 5\n"
+    assert not ras.read("text", text + f"The missing rank: {'9' * 6000}\n").behind
+
+
 @pytest.mark.parametrize("said", [{}, {"ranks": 3}, {"problem": "x\x1b[2J"}, {"type": "look", "at": "now"}])
 def test_a_node_that_says_anything_else_is_a_problem_in_safe_words(said: dict[str, Any]) -> None:
     look = decode("n1", said)
     assert look.problem and look.problem.isprintable() and not look.ranks
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"io_bytes": 10**400}, {"threads": [[[["f.py", float("inf"), "g"]], "t"]]}, {"cpu_s": 10**400}],
+)
+def test_numbers_that_nothing_can_hold_are_a_problem_and_no_traceback(odd: dict[str, Any]) -> None:
+    rank = {
+        "rank": 0, "local_rank": 0, "world_size": 1, "run": "r", "node": "", "job": ["", "", ""], "pid": 1,
+        "started": 1, "age_s": 1.0, "state": "S", "wchan": "", "syscall": "", "cpu_s": 1.0, "io_bytes": 1,
+        "switches": 1, "command": "c", "children": [], **odd,
+    }  # fmt: skip
+    node = dict.fromkeys(("memory_bytes", "memory_available_bytes", "swapped_pages", "oom_kills"), 0)
+    node |= {"cgroup_oom_kills": 0, "disks": [], "interfaces": {}}
+    look = decode("n1", {"at": 1.0, "mode": "stacks", "ranks": [rank], "node": node})
+    assert look.problem.startswith("its answer cannot be read")
 
 
 def test_ranks_are_folded_into_few_lines(tmp_path: Path) -> None:

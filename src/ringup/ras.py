@@ -19,13 +19,15 @@ from ringup.units import printable
 MOST_NAMED = 32
 _BLOCK = re.compile(r"^\s*#(\d+-\d+) \(([0-9a-f]+)\) (MISMATCH|INCOMPLETE|ERROR|TIMEOUT)", re.MULTILINE)
 _RANK = re.compile(
-    r"Rank (\d+) has (?:launched up to operation (\d+)|not launched any operations)"
-    r"(?: -- GPU \S+ managed by process (\d+) on node (\S+))?"
+    r"Rank (\d{1,18}) has (?:launched up to operation (\d{1,18})|not launched any operations)"
+    r"(?: -- GPU \S+ managed by process (\d{1,18}) on node (\S+))?"
 )
-_MANY = re.compile(r"(\d+) ranks? ha(?:ve|s) (?:launched up to operation (\d+)|not launched any operations)")
+_MANY = re.compile(
+    r"\b(\d{1,18}) ranks? ha(?:ve|s) (?:launched up to operation (\d{1,18})|not launched any operations)"
+)
 _KIND = re.compile(r"Communicator ranks have different (?:(\w+) )?operation counts")
 _MISSING = re.compile(r"The missing ranks?: ([\d, -]+)")
-_DEAD = re.compile(r"Process (\d+) on node (\S+?)(?: managing GPUs? \S+)?(?: is)? considered dead")
+_DEAD = re.compile(r"Process (\d{1,18}) on node (\S+?)(?: managing GPUs? \S+)?(?: is)? considered dead")
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def _of_block(communicator: str, block: str) -> Iterator[Behind]:
             what = f"{kind}{count} launched, the others {most}"
             yield Behind(communicator, rank, printable(host, 100), pid, what)
     for missing in _MISSING.finditer(block):
-        for rank_text in re.findall(r"\d+", missing[1])[:MOST_NAMED]:
+        for rank_text in re.findall(r"\b\d{1,18}\b", missing[1])[:MOST_NAMED]:
             yield Behind(communicator, int(rank_text), "", 0, "does not answer")
     for dead in _DEAD.finditer(block):
         yield Behind(communicator, -1, printable(dead[2], 100), int(dead[1]), "is considered dead", True)

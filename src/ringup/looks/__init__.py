@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -25,6 +25,8 @@ MOST_RANKS = 4096
 MOST_CHILDREN = 64
 MOST_FRAMES = 100
 LONGEST_NAME = 300
+Count = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+"""As it comes from a node: no kernel counts further, and what does could not be made a float."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class NodeLook:
 
 
 class _Child(msgspec.Struct):
-    pid: int
+    pid: Count
     command: str
     state: str
     wchan: str
@@ -146,29 +148,29 @@ class _Child(msgspec.Struct):
     cpu_s: float
     threads: list[list[Any]] = []
     why_not: str = ""
-    io_bytes: int = 0
-    switches: int = 0
-    parent: int = 0
-    started: int = 0
+    io_bytes: Count = 0
+    switches: Count = 0
+    parent: Count = 0
+    started: Count = 0
     is_python: bool = False
 
 
 class _Rank(msgspec.Struct):
-    rank: int
-    local_rank: int
-    world_size: int
+    rank: Count
+    local_rank: Count
+    world_size: Count
     run: str
     node: str
     job: tuple[str, str, str]
-    pid: int
-    started: int
+    pid: Count
+    started: Count
     age_s: float
     state: str
     wchan: str
     syscall: str
     cpu_s: float
-    io_bytes: int
-    switches: int
+    io_bytes: Count
+    switches: Count
     command: str
     children: list[_Child]
     threads: list[list[Any]] = []
@@ -178,14 +180,14 @@ class _Rank(msgspec.Struct):
 
 
 class _Node(msgspec.Struct):
-    memory_bytes: int
-    memory_available_bytes: int
-    swapped_pages: int
-    oom_kills: int
-    cgroup_oom_kills: int
-    disks: list[tuple[str, int, int]]
-    interfaces: dict[str, int]
-    written_bytes: int = 0
+    memory_bytes: Count
+    memory_available_bytes: Count
+    swapped_pages: Count
+    oom_kills: Count
+    cgroup_oom_kills: Count
+    disks: list[tuple[str, Count, Count]]
+    interfaces: dict[str, Count]
+    written_bytes: Count = 0
 
 
 class _Said(msgspec.Struct):
@@ -207,7 +209,7 @@ def decode(node: str, said: Mapping[str, Any], places: Sequence[str] = ()) -> No
     try:
         whole = msgspec.convert(said, type=_Said)
         ranks = tuple(_rank(_place(node, one.node, places), one) for one in whole.ranks[:MOST_RANKS])
-    except (msgspec.ValidationError, ValueError, TypeError, IndexError, KeyError) as error:
+    except (ArithmeticError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         return silent(node, f"its answer cannot be read: {error}")
     state = NodeState(
         whole.node.memory_bytes,
@@ -234,7 +236,7 @@ def silent(node: str, problem: str) -> NodeLook:
 def _frames(thread: list[Any]) -> tuple[Frame, ...]:
     found = []
     for frame in thread[0][:MOST_FRAMES]:
-        line = int(frame[1])
+        line = int(frame[1]) if 0 < int(frame[1]) < 1 << 31 else 0
         source = printable(str(frame[3]).strip(), 200) if len(frame) > 3 else ""
         found.append(
             Frame(printable(str(frame[0]), LONGEST_NAME), line, printable(str(frame[2]), 200), source)

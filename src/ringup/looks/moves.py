@@ -27,7 +27,8 @@ class Move:
     @property
     def is_idle(self) -> bool:
         """Whether it gained neither CPU time nor bytes worth the name."""
-        if self.seconds <= 0:
+        # A descendant that has ended elsewhere takes its totals along: what is left tells nothing.
+        if self.seconds <= 0 or self.cpu_s < 0 or self.io_bytes < 0:
             return False
         # CPU time comes in ticks of 10 ms: one of them is nothing, however short the time.
         return (

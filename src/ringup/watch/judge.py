@@ -73,12 +73,15 @@ class _Seen:
 
     @property
     def is_idle(self) -> bool:
-        return self.look.state in "Tt" or (self.move is not None and self.move.is_idle)
+        if self.look.state in ("T", "t"):
+            return True
+        # Ready to run is not stuck: so little CPU time is what a crowded node has left for it.
+        return self.look.state != "R" and self.move is not None and self.move.is_idle
 
     @property
     def works(self) -> bool:
         """Whether it, or the disk it waits for, gets on."""
-        return not self.is_idle or (self.disk_bytes_per_s > 0 and self.look.state not in "Tt")
+        return not self.is_idle or (self.disk_bytes_per_s > 0 and self.look.state not in ("T", "t"))
 
     @property
     def waits(self) -> bool:
@@ -182,6 +185,8 @@ def _busy_line(first: Sequence[NodeLook], seen: _Seen) -> str:
         return f"{line}; it has just begun"
     share = move.cpu_s / move.seconds
     line += f"; {share:.0%} of a core, {show_bytes(move.io_bytes)} read or written in {move.seconds:.0f} s"
+    if move.is_idle and seen.look.state == "R":
+        line += "; it is ready to run, and hardly gets a processor"
     if seen.disk_bytes_per_s:
         line += f"; its node writes {show_bytes(seen.disk_bytes_per_s)}/s to disks and file servers"
     old = [rank for node in first for rank in node.ranks if identity(rank) == identity(seen.look)]
@@ -223,10 +228,9 @@ def _all_wait(
         # It may be somebody else's; calls that do not fit each other never end, whatever flows.
         known = _by_recorder(ranks, folded, lines, what, only="mismatch") if idle else None
         node, name, rate = flows[0]
-        words = f"every rank waits in {what}, and data flows ({show_bytes(rate)}/s on {node} {name})"
+        words = f"{_waiters(ranks, what)}, and data flows ({show_bytes(rate)}/s on {node} {name})"
         return known or Verdict("flowing", words, folded, (), what, idle)
-    frozen = {behind.pid for behind in fold.ras_behind(first) & fold.ras_behind(second)}
-    held = [seen for seen in ranks if seen.look.pid in frozen]
+    held = _behind_by_ras(first, second, ranks)
     if held:
         # Launched less than the others in both reports, and no more in the second: it did not call.
         names = fold.who([seen.look for seen in held])
@@ -234,8 +238,29 @@ def _all_wait(
         return Verdict("stalled", headline, (*folded, *lines), _named(held), what)
     if not idle:
         words = "CPU is spent, as NCCL does while it waits, so it cannot be told whether they proceed"
-        return Verdict("waiting", f"every rank waits; {words}", (*folded, *lines), (), what)
-    return _by_recorder(ranks, folded, lines, what) or _by_place(waiting, folded, lines, what)
+        return Verdict("waiting", f"{_waiters(ranks, what)}; {words}", (*folded, *lines), (), what)
+    return _by_recorder(ranks, folded, lines, what) or _by_place(ranks, waiting, folded, lines, what)
+
+
+def _waiters(ranks: Sequence[_Seen], what: str) -> str:
+    """Who waits, where nobody is seen to do anything else; of whom no stack tells is said."""
+    unseen = [seen.look for seen in ranks if not seen.waits]
+    if not unseen:
+        return f"every rank waits in {what}"
+    return f"{len(ranks) - len(unseen)} wait in {what}; what {fold.who(unseen)} does cannot be seen"
+
+
+def _behind_by_ras(
+    first: Sequence[NodeLook], second: Sequence[NodeLook], ranks: Sequence[_Seen]
+) -> list[_Seen]:
+    """Whom NCCL holds to be behind in both reports alike.  Containers use one pid on many nodes."""
+    found = []
+    for behind in fold.ras_behind(first) & fold.ras_behind(second):
+        same = [seen for seen in ranks if seen.look.pid == behind.pid]
+        if len(same) > 1:
+            same = [seen for seen in same if seen.look.node == behind.host]
+        found += [seen for seen in same if seen not in found]
+    return sorted(found, key=lambda seen: seen.look.rank)
 
 
 def _by_recorder(
@@ -256,7 +281,9 @@ def _by_recorder(
     return None
 
 
-def _by_place(waiting: list[_Seen], folded: tuple[str, ...], lines: tuple[str, ...], what: str) -> Verdict:
+def _by_place(
+    ranks: list[_Seen], waiting: list[_Seen], folded: tuple[str, ...], lines: tuple[str, ...], what: str
+) -> Verdict:
     """Who waits somewhere else than most."""
     groups: dict[tuple[str, str], list[_Seen]] = {}
     for seen in waiting:
@@ -272,6 +299,8 @@ def _by_place(waiting: list[_Seen], folded: tuple[str, ...], lines: tuple[str, .
     if rest:
         words = "the ranks wait in different collectives"
         return Verdict("stalled", words, (*folded, *lines), (), what, True)
+    if len(waiting) < len(ranks):
+        return Verdict("stalled", _waiters(ranks, what), (*folded, *lines), (), what, True)
     hint = "no interface carries data; they may disagree about which call this is, its shape or its type"
     headline = f"every rank waits in {what}, at the same line, and nothing moves"
     return Verdict("stalled", headline, (*folded, hint, *lines), (), what, True)
