@@ -18,7 +18,7 @@ from ringup.plan import NodePlan, Plan, Transport
 from ringup.plan.network import decide
 from ringup.prove import LinkRate, Pair, Row
 from ringup.prove import benched as judging
-from ringup.prove.lines import parse
+from ringup.prove.lines import number, numbers, parse
 from ringup.prove.link import carries, link_rate, payload_share
 from tests.clusters import cluster, interface, node
 
@@ -321,6 +321,12 @@ def test_a_straggling_rank_is_told() -> None:
 )
 def test_hostile_lines_are_none_of_ours(text: str) -> None:
     assert parse(text) is None
+
+
+@pytest.mark.parametrize("figure", ["9" * 400, "NaN", "Infinity", "[1]", "true"])
+def test_a_figure_that_is_no_number_counts_as_none(figure: str) -> None:
+    line = parse(f'@ringup {{"kind": "x", "a": {figure}, "b": [1, {figure}]}}')
+    assert line and (number(line, "a"), numbers(line, "b")) == (0.0, [1.0])
 
 
 # The rate of the link

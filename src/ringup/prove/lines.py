@@ -12,6 +12,7 @@ from ringup.plan import Plan
 
 MARK = "@ringup "
 LONGEST_FILE_BYTES = 64 << 20
+LARGEST = 1e18
 Line = dict[str, Any]
 
 
@@ -50,10 +51,17 @@ def by_rank(log_dir: Path, plan: Plan) -> dict[int, list[Line]]:
     return {rank: list(of_rank(log_dir, plan, rank)) for rank in range(plan.world_size)}
 
 
+def _finite(value: object) -> float | None:
+    """A number that can be counted with; None for anything else, NaN and what no float holds."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) < LARGEST else None
+
+
 def number(line: Line, name: str, default: float = 0.0) -> float:
     """A number of a line; the default for anything else."""
-    value = line.get(name)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+    found = _finite(line.get(name))
+    return default if found is None else found
 
 
 def numbers(line: Line, name: str) -> list[float]:
@@ -61,7 +69,7 @@ def numbers(line: Line, name: str) -> list[float]:
     value = line.get(name)
     if not isinstance(value, list):
         return []
-    return [float(v) for v in value[:4096] if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return [found for one in value[:4096] if (found := _finite(one)) is not None]
 
 
 def text(line: Line, name: str) -> str:
