@@ -196,9 +196,22 @@ SAID: list[tuple[str, str]] = [
     ("interface-name-missing", "w0:31:31 [0] include/socket.h:311 WARN Socket creation failed : Address family not supported by protocol\nNCCL failure common.cu:874 'unhandled system error'"),
     ("rank-raised-exception", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026-02-05_01:02:51\n  host      : w3\n  rank      : 6 (local_rank: 2)\n  exitcode  : 1 (pid: 4711)\n  error_file: <N/A>"),
     ("rank-crashed", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n[1]:\n  host      : w3\n  rank      : 1 (local_rank: 1)\n  exitcode  : -6 (pid: 238)\n  traceback : Signal 6 (SIGABRT) received by PID 238"),
+    # --- what threads of strangers showed
+    ("gpu-architecture-not-built", "RuntimeError: HIP error: device kernel image is invalid\nSearch for `hipErrorInvalidImage' in the documentation for more information."),
+    ("gpu-architecture-not-built", "terminate called after throwing an instance of 'std::runtime_error'\n  what():  rccl init: hipErrorInvalidKernelFile"),
+    ("driver-too-old-for-cuda", "n0:5:9 [0] init.cc:388 NCCL WARN Cuda failure 'API call is not supported in the installed CUDA driver'\nn0:5:9 [0] NCCL INFO init.cc:1101 -> 1"),
+    ("network-plugin-init-failed", "n0:5:9 [1] create_nccl_ofi_component:496 NCCL WARN NET/OFI Couldn't enable endpoint. RC: -12, ERROR: Cannot allocate memory\nn0:5:9 [1] NCCL INFO include/net.h:24 -> 2"),
+    ("hostname-resolves-to-loopback", "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:127] rp != nullptr. Unable to find address for: trainer-7"),
+    ("hostname-resolves-to-loopback", "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:209] ifa != nullptr. Unable to find interface for: [10.9.0.3]"),
+    ("gpudirect-module-missing", "n0:5:9 [3] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 2 'mlx5_2'"),
+    ("gpudirect-module-missing", "#  Rank  0 Group  0 Pid 91 on n0 device 0 [0x07] NVIDIA H100 80GB HBM3\nn0:91:99 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.4<0>\nn0:91:99 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0\nn0:91:99 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0"),
+    ("network-plugin-missing", "n0:5:9 [0] NCCL INFO Plugin Path : /opt/net/lib/libnccl-net.so\nn1:6:9 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\nn0:5:9 [0] NCCL INFO ncclCommInitRank comm 0x5a rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 18000 commId 0x77 - Init START"),
 ]  # fmt: skip
 
 HEALTHY: list[str] = [
+    # A software RDMA device is on no PCI bus, and works; strangers knock at NCCL's ports.
+    "n0:5:9 [0] transport/net_ib.cc:115 NCCL WARN Could not find real path of rxe0 (/sys/class/infiniband/rxe0/device)\nn0:5:9 [0] NCCL INFO NET/IB : Using [0]rxe0:1/RoCE [RO]; OOB eth0:10.0.0.3<0>\nn0:5:9 [0] NCCL INFO Using network IB\nn0:5:9 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE",
+    "n0:5:9 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE\nstep 1 loss 3\nn0:5:11 [0] misc/socket.cc:432 NCCL WARN socketFinalizeAccept: wrong magic 47455420 != 5327f0e088587e42\nn0:5:12 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer 203.0.113.9<46494>\nn0:5:12 [0] proxy.cc:1494 NCCL WARN [Service thread] Accept failed Success\nstep 2 loss 2\nstep 3 loss 1\nstep 4 loss 1",
     # Sound set-up lines with the warnings that mean nothing.
     "n0:5:5 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\nn0:5:5 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.3<0>\nn0:5:5 [0] NCCL INFO Using network Socket\nNCCL version 2.9.9+cuda11.3\nn0:5:9 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE",
     "[W socket.cpp:426] [c10d] The server socket cannot be initialized on [::]:29500 (errno: 97 - Address family not supported by protocol).\n[W socket.cpp:601] [c10d] The client socket cannot be initialized to connect to [n0]:29500 (errno: 97 - Address family not supported by protocol).\nEpoch 0 step 1 loss 2.1\nEpoch 0 step 2 loss 2.0",

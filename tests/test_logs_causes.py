@@ -201,3 +201,29 @@ def test_a_signal_that_a_run_saw_is_named(how: str, rule: str, tmp_path: Path) -
 def test_a_failure_whose_words_name_another_rank_is_no_first_one(tmp_path: Path) -> None:
     end = "first failure seen: rank 0 on node0: RuntimeError (exit code 1), 2.3 s after the start\n"
     assert not any("ended first, with" in c.text for c in diagnose(tmp_path, CLOSED + end).causes)
+
+
+BRIDGES = (
+    "n0:7:9 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.3<0> [1]veth1a:fe80::1%veth1a<0> "
+    "[2]veth2b:fe80::2%veth2b<0> [3]br-3c:172.18.0.1<0>\n"
+    "n0:7:9 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 commId 0x9 - Init COMPLETE\n"
+)
+
+
+def test_bridges_are_not_blamed_for_a_program_that_fails_after_ranks_met(tmp_path: Path) -> None:
+    said = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nAttributeError: no x'
+    causes = diagnose(tmp_path, BRIDGES + said).causes
+    assert [c.rule for c in causes if c.severity == "error"] == ["rank-raised-exception"]
+
+
+def test_bridges_are_blamed_when_the_network_fails_after_ranks_met(tmp_path: Path) -> None:
+    sent = "n0:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/3\n"
+    said = "n0:7:9 [0] misc/socket.cc:61 NCCL WARN Call to bind failed : Cannot assign requested address"
+    assert diagnose(tmp_path, BRIDGES + sent + said).causes[0].rule == "virtual-interface-chosen"
+
+
+def test_an_nvlink_error_is_not_called_a_memory_error(tmp_path: Path) -> None:
+    said = "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"
+    text = diagnose(tmp_path, said).causes[0].text
+    assert "NVLink" in text
+    assert "uncorrectable memory" not in text

@@ -198,7 +198,7 @@ class Story:
         return any(c.completed for c in self.communicators) or self.has("init-timings")
 
     def overcome(self, event: Event) -> bool:
-        """Whether training went on for two steps after a line, and nothing broke later in its file."""
+        """Whether training went on for two steps after a line and after all that broke later in its file."""
         later = {
             e.line
             for e in self.all("step", "loss", "epoch-done", "nccl-tests-row")
@@ -207,7 +207,10 @@ class Story:
         if len(later) < 2:
             return False
         broke = [e for e in self.all(*_ENDS) if e.file == event.file and e.line > event.line]
-        return all(e.tag == "exit" and e["code"] == "0" for e in broke)
+        broke = [e for e in broke if not (e.tag == "exit" and e["code"] == "0")]
+        if any(e.tag in ("exit", "exit-signal", "child-failed") for e in broke):
+            return False
+        return sum(line > max((e.line for e in broke), default=0) for line in later) > 1
 
     # Building it.
 

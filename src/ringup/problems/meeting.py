@@ -36,13 +36,14 @@ HOSTNAME_RESOLVES_TO_LOOPBACK = shared(
     "hostname-resolves-to-loopback",
     "error",
     """
-    A node's own name maps to 127.x, so Gloo publishes an address no other node can use.
+    A node's own name maps to 127.x or to an address it does not have, which no other node can use.
 
     Why: Gloo binds the address of the host name; peers then dial their own loopback and are refused.
 
     Fix: `GLOO_SOCKET_IFNAME=<the interface all nodes share>` on every process, or repair the hosts file.
 
-    In logs: `connectFullMesh failed ... remote=[127.0.0.1]`, `Using the loopback address as fallback`.
+    In logs: `connectFullMesh failed ... remote=[127.0.0.1]`, `Using the loopback address as fallback`,
+    `rp != nullptr. Unable to find address for: HOST`.
     """,
 )
 NODE_RANK_DUPLICATE = shared(

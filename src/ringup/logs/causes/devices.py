@@ -84,7 +84,9 @@ def ecc_uncorrectable(story: Story) -> Iterator[Cause]:
     said = story.all("ecc")
     if said:
         host = next((e.host for e in said if e.host), "")
-        yield seen(said, f"a GPU{f' of {host}' if host else ''} has an uncorrectable memory error")
+        nvlink = all(re.search("nvlink", e.text, re.I) for e in said)
+        what = "NVLink error (a link between GPUs, not memory)" if nvlink else "memory error"
+        yield seen(said, f"a GPU{f' of {host}' if host else ''} has an uncorrectable {what}")
 
 
 @cause(problems.GPU_MISSING)

@@ -84,9 +84,31 @@ def _socket_names(host: HostStory) -> list[str]:
     return [name for name, _ in host.sockets.values()]
 
 
+_NOT_OF_THE_NETWORK = (
+    "exit",
+    "exit-signal",
+    "exception",
+    "child-failed",
+    "cuda-failure",
+    "nccl-cuda",
+    "gpu-oom",
+)
+"""Failures that no interface is behind."""
+
+
+def _one_machine(story: Story) -> bool:
+    """Whether the log shows that all ranks run on one machine: no data crosses an interface."""
+    if len(story.hosts) > 1 or story.spans_hosts:
+        return False
+    here = {(c.comm_id or c.nranks, c.rank) for c in story.communicators}
+    whole = any(sum(k == (c.comm_id or c.nranks) for k, _ in here) == c.nranks for c in story.communicators)
+    return whole or any(e.number("nodes") == 1 for e in story.all("topology"))
+
+
 @cause(problems.VIRTUAL_INTERFACE_CHOSEN)
 def virtual_interface_chosen(story: Story) -> Iterator[Cause]:
     failed = failure(story) or hang(story)
+    lost = failure(story, *_NOT_OF_THE_NETWORK) or hang(story)
     for host in story.hosts.values():
         virtual = [n for n in _socket_names(host) if is_virtual(n)]
         boot = bool(host.bootstrap and is_virtual(host.bootstrap[0]))
@@ -107,7 +129,9 @@ def virtual_interface_chosen(story: Story) -> Iterator[Cause]:
         where = f" on {host.name}" if host.name else ""
         done = [c for c in story.communicators if c.host == host.name and c.completed]
         fix = _pin(story, host)
-        if done and not failed:
+        if _one_machine(story) and failed:
+            continue
+        if done and not lost:
             yield seen(
                 listed, f"virtual interfaces ({names}) are in use{where}", "low", severity="note", fix=fix
             )

@@ -175,7 +175,14 @@ def hostname_resolves_to_loopback(story: Story) -> Iterator[Cause]:
     ]
     said = story.all("gloo-loopback")
     listed = story.all("getent-loopback")
-    if dialled:
+    elsewhere = story.all("gloo-name-not-here")
+    if elsewhere:
+        what = elsewhere[0]["name"] or elsewhere[0]["address"]
+        yield seen(
+            [*elsewhere, *said, *listed],
+            f"the host's own name leads to {what}, and no interface here has such an address",
+        )
+    elif dialled:
         yield seen(
             [*dialled, *said, *listed], "a rank dials its own loopback: the host name maps to 127.x", "high"
         )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import failure, hang
+from ringup.logs.causes.signs import failure, hang, went_on
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
 
@@ -25,7 +25,7 @@ def network_plugin_missing(story: Story) -> Iterator[Cause]:
             [*none.values(), *loaded.values()],
             f"{', '.join(sorted(none))} lacks the network plugin that {', '.join(sorted(loaded))} loaded",
             "high",
-            severity=None if failed else "warning",
+            severity=None if failed or not went_on(story) else "warning",
             nodes=sorted(none),
         )
     elif named:

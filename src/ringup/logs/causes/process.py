@@ -182,6 +182,7 @@ def rank_crashed(story: Story) -> Iterator[Cause]:
         "cpp-what",
         "nccl-remote",
         "gloo-no-address",
+        "gloo-name-not-here",
     ) or any(not WRAPPERS.search(e["type"]) for e in story.all("exception"))
     aborted = [e for number, e in exits(story) if number == 6]
     if aborted and not explained:

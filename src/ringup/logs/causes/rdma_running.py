@@ -213,7 +213,9 @@ def gpudirect_module_missing(story: Story) -> Iterator[Cause]:
     ]
     direct = {e.host for e in paths if "GDRDMA" in e["via"]}
     without = {e.host for e in paths if "GDRDMA" not in e["via"]} - direct
-    ib = any(h.ib_devices or h.kind.startswith("IB") for h in story.hosts.values())
+    ib = any(h.ib_devices or h.kind.startswith("IB") for h in story.hosts.values()) or any(
+        "HCA" in e["what"] for e in off
+    )
     if off and (ib or paths):
         yield seen(
             off, "GPUDirect RDMA is off: the peer-memory module is absent or not known to this NCCL", "high"
@@ -225,4 +227,10 @@ def gpudirect_module_missing(story: Story) -> Iterator[Cause]:
             f"channels of {', '.join(sorted(without)) or 'one host'} go without GPUDirect, others have it",
             "high",
             nodes=sorted(without),
+        )
+    elif without and (able := story.all("gpu-datacentre")):
+        yield seen(
+            [*paths[:2], *able[:1]],
+            "no channel uses GPUDirect: the peer-memory module is absent, or GPU and NIC stand too far apart",
+            "low",
         )

@@ -69,6 +69,13 @@ SETUP = (
         "aws-ofi-nccl",
         "selected provider",
     ),
+    say(
+        "gpu-datacentre",
+        r"\b(?:[PVAH]100|[AH]800|H20|H200|[BG]B?[23]00|GH200|MI\d{3}X?)\b",
+        "nvidia",
+        "tesla",
+        "instinct",
+    ),
     say("gdr-disabled", r"GPU Direct RDMA Disabled for (?P<what>.*)", "gpu direct rdma disabled"),
     say(
         "gdr-enabled",

@@ -170,7 +170,7 @@ FAULTS = (
     ),
     say(
         "plugin-init-failed",
-        r"aws-ofi-nccl initialization failed|NET/OFI Initializing plugin failed|Couldn't open (?:CQ|AV|EP|domain|fabric)"
+        r"aws-ofi-nccl initialization failed|NET/OFI Initializing plugin failed|Couldn't (?:open|enable|create|initialize) (?:an? )?(?:CQ|AV|EP|domain|fabric|endpoint|completion queue)"
         r"|Couldn't find any optimal provider|find_ofi_provider|OFI NCCL failure|Failed to initialize NET plugin (?P<plugin>\w+)"
         r"|NET/OFI .{0,60}(?:failed to initialize|failed to find)|[Ff]ailed to (?:init|load)\w* (?:external )?(?:network|net) plugin|(?:uverbs|EFA) .{0,30}not found",
         "aws-ofi-nccl",
@@ -179,8 +179,7 @@ FAULTS = (
         "ofi nccl",
         "net plugin",
         "network plugin",
-        "couldn't open",
-        "couldn't find any",
+        "couldn't ",
         "find_ofi_provider",
     ),
     say("ofi-request", r"NET/OFI (?:Request|Operation\S*).{0,40}completed with error", "net/ofi"),
@@ -198,7 +197,7 @@ FAULTS = (
         "topology-broken",
         r"Attribute \S+ of node \S+ not found|XML (?:Import|Export) Channel ?: \w+ \S+ not found|XML (?:Topology|Graph) has wrong version"
         r"|XML Parse(?: error)? ?: |XML Mismatch ?:|Could not open XML (?:graph|topology) file|Could not find (?:any )?(?:local path from gpu|GPU (?:close|with rank)|NET with id|net id|gpu rank|CPU|local GPU|id |node of type|intermediate GPU)"
-        r"|WARN Could not find real path of|could not find CPU close to GPU|Failed to find reverse path|No path computed to go|Add NVLink error|Add PCI Link error|could not find CPU numa"
+        r"|WARN Could not find real path of(?! \S+ \(/sys/class/infiniband)|could not find CPU close to GPU|Failed to find reverse path|No path computed to go|Add NVLink error|Add PCI Link error|could not find CPU numa"
         r"|too many (?:XML|Topo|nodes)|XML parser is limited|tried to create too many nodes|no transport found|Error : ring \d+ does not|getXmlFromCpu|ncclTopo\w+ ?:? (?:could not|parent is NULL|system node)|Could not find rev(?:erse)? link",
         "attribute ",
         "xml ",

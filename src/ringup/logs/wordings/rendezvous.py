@@ -205,7 +205,13 @@ STORE = (
 GLOO = (
     say(
         "gloo-no-address",
-        r"Unable to find (?:address|interface) for: ?(?P<name>\S+)",
+        r"(?<!rp != nullptr\. )Unable to find address for: ?(?P<name>\S+)",
+        "unable to find address for",
+    ),
+    say(
+        # Gloo takes the addresses of the host's own name, and none of them can be bound here.
+        "gloo-name-not-here",
+        r"rp != nullptr\. Unable to find address for: ?(?P<name>\S+)|Unable to find interface for: ?\[?(?P<address>[^\]\s]+)",
         "unable to find address for",
         "unable to find interface for",
     ),
