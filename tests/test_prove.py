@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ringup.commands import bench
 from ringup.facts import Cluster, Job, RdmaPort
 from ringup.plan import NodePlan, Plan, Transport
 from ringup.plan.network import decide
@@ -20,6 +22,7 @@ from ringup.prove import LinkRate, Pair, Row
 from ringup.prove import benched as judging
 from ringup.prove.lines import number, numbers, parse
 from ringup.prove.link import carries, link_rate, payload_share
+from ringup.report import Style
 from tests.clusters import cluster, interface, node
 
 PLANTS = Path(__file__).parent / "jobs" / "plants"
@@ -307,6 +310,20 @@ def test_lost_packets_are_named_beside_a_slow_rate() -> None:
     found = judging.benched(plan_of("n0", "n1"), told, TEN, "gloo", ["all_reduce"], {})
     assert found.verdict == "slow" and "packets are lost" in found.because
     assert found.notes == ("n1: 4.0 % of its TCP segments sent again: packets are lost",)
+
+
+def test_what_was_not_measured_to_the_end_is_not_judged() -> None:
+    from ringup.prove import Tested  # at the top pytest would take it for a class of tests
+
+    line = {"kind": "row", "op": "all_reduce", "size_bytes": 1, "busbw_gbyte_s": 0.1, "correct": True}
+    told = {0: [{**line, "rank": 0}] * 4}
+    plan = plan_of("n0", "n1")
+    assert judging.benched(plan, told, TEN, "gloo", ["all_reduce"], {}).verdict == "slow"
+    found = judging.benched(plan, told, TEN, "gloo", ["all_reduce"], {}, is_whole=False)
+    assert (found.verdict, found.because) == ("not_judged", "not measured to the end")
+    said = bench.last_lines("interrupted", found, Tested((), ()), Style(io.StringIO()))
+    assert said == ["interrupted: not measured to the end"]
+    assert len(bench.last_lines("ok", found, Tested((), ()), Style(io.StringIO()))) == 1
 
 
 def test_a_straggling_rank_is_told() -> None:

@@ -85,7 +85,13 @@ def run(args: argparse.Namespace) -> int:
     ops = job.OPS if args.op == "all" else (args.op,)
     rate = link.link_rate(started.cluster, started.plan, started.backend)
     outcome = benched.benched(
-        started.plan, started.told, rate, started.backend, ops, proving.transports(started)
+        started.plan,
+        started.told,
+        rate,
+        started.backend,
+        ops,
+        proving.transports(started),
+        is_whole=started.result.outcome == "ok",
     )
     ended = tested.tested(started.plan, started.told, started.result)
     if args.json:
@@ -112,7 +118,7 @@ def last_lines(how: str, outcome: Benched, ended: Tested, style: Style) -> list[
         lines += [*show.test_lines(ended), style("error", f"not measured to the end: {show.culprits(ended)}")]
     if not outcome.correct:
         lines.append(style("error", "a result was wrong: `ringup test` finds the rank"))
-    if outcome.rows or not lines:
+    if how == "ok":
         colour = {"ok": "ok", "slow": "warning", "not_judged": "dim"}[outcome.verdict]
         lines.append(style(colour, f"{outcome.verdict.replace('_', ' ')}: {outcome.because}"))
     return lines

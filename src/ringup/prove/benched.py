@@ -35,8 +35,9 @@ def benched(
     backend: str,
     ops: Sequence[str],
     transports: Mapping[str, int],
+    is_whole: bool = True,
 ) -> Benched:
-    """Everything that `ringup bench` says."""
+    """Everything that `ringup bench` says; a measurement that was cut short is not judged."""
     lines = [line for rank in sorted(told) for line in told[rank]]
     rows = tuple(row(line) for line in lines if line["kind"] == "row")
     pairs = tuple(_pair(line, plan) for line in lines if line["kind"] == "pair")
@@ -45,6 +46,8 @@ def benched(
     expected = carries(link, plan, ops[0])
     lossy = any("packets are lost" in note for note in notes)
     verdict, because = judge([r for r in rows if r.op == ops[0]], expected, link, slow, lossy)
+    if not is_whole:
+        verdict, because = "not_judged", "not measured to the end"
     return Benched(
         ops=tuple(ops),
         nodes=len(plan.nodes),
