@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from ringup.commands import stacks as command
+from ringup.errors import LogsError
 from ringup.stacks import jobs
 from tests.test_judge import nodes, own, rank, waits
 from tests.test_look import Rank
@@ -86,6 +88,19 @@ def test_dumps_are_compared_by_the_rank_in_their_names(
     assert command.from_files(paths) == 1
     assert "rank 7 of default_pg: 4 collectives begun, the others 5" in capsys.readouterr().out
     assert command.from_files(paths[::2]) == 0
+
+
+def test_a_dump_that_is_not_there_is_said_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "nosuch")
+    with pytest.raises(LogsError, match=f"^{re.escape(path)}: No such file or directory$"):
+        command.from_files([path])
+
+
+def test_two_dumps_of_one_rank_are_not_compared_as_one_run(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    paths = [dump(tmp_path, 0, 5), dump(tmp_path / "other", 0, 5)]
+    with pytest.raises(LogsError, match="a second dump of rank 0"):
+        command.from_files(paths)
 
 
 @pytest.mark.slow

@@ -125,10 +125,16 @@ def from_files(paths: list[str]) -> int:
         try:
             with Path(path).open("rb") as file:
                 data = file.read(flight.LONGEST_DUMP_BYTES + 1)
-            flights[int(number[1]) if number else len(flights)] = flight.read(data)
+            rank = int(number[1]) if number else len(flights)
+            if rank in flights:
+                raise LogsError(
+                    f"{path}: a second dump of rank {rank}", hint="name the dumps of one run only"
+                )
+            flights[rank] = flight.read(data)
         except (OSError, flight.FlightError) as error:
+            words = error.strerror if isinstance(error, OSError) else error
             raise LogsError(
-                f"{path}: {error}", hint="name dumps such as nccl_trace_rank_0, one per rank"
+                f"{path}: {words}", hint="name dumps such as nccl_trace_rank_0, one per rank"
             ) from error
     lines = differences(flights)
     print("\n".join(lines))
