@@ -207,6 +207,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             script("if dist.get_rank() != 0:\n    x = 1\nelse:\n    dist.all_reduce(x)"),
             script(RANK + "def f():\n    if rank != 0:\n        return\n    dist.barrier()"),
             script(RANK + "def f():\n    dist.all_gather(a, b)\nif not rank:\n    f()"),
+            script(RANK + "if rank == 0 and epoch > 3:\n    save()\nelse:\n    dist.barrier()"),
+            script(RANK + "if rank == 0:\n    save()\nelif epoch > 3:\n    dist.barrier()"),
             script(RANK + "main = rank == 0\nif main and epoch > 3:\n    dist.broadcast(x, src=0)"),
             script(
                 "import accelerate\na = accelerate.Accelerator()\n"
@@ -227,6 +229,9 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
                 "if args.local_rank == 0:\n    dist.barrier()"
             ),
             script(RANK + "def f(all):\n    if all:\n        dist.barrier()\nif rank == 0:\n    f(False)"),
+            script(
+                RANK + "if how == 'a' and rank == 0:\n    save()\nelif how == 'b':\n    dist.all_reduce(x)"
+            ),
         ],
     ),
     "script-not-readable": ([{"train.py": "def f(:\n"}, {"train.py": "x = '\0'"}], [{"train.py": ""}]),

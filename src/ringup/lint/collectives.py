@@ -89,11 +89,17 @@ class Sides:
         return self.gate(node)[0]
 
     def gate(self, node: ast.AST) -> tuple[Side, ast.expr | None]:
-        """The same, and the test that divides them."""
+        """
+        The same, and the test that divides them.
+
+        Below `if a and rank == 0: ... elif b: ...` all ranks may come to b: a and b may exclude each other.
+        """
+        narrowed = False
         for test, taken in self.script.conditions(node):
             side = self.side(test)
-            if side:
+            if side and (taken or not narrowed or not isinstance(test, ast.BoolOp)):
                 return side if taken else _SWAPPED[side], test
+            narrowed = narrowed or not isinstance(test, ast.Constant)
         return "", None
 
     def side(self, test: ast.expr, depth: int = 0) -> Side:
