@@ -125,7 +125,8 @@ def test_a_rank_in_state_d_is_asked_through_another_thread(tmp_path: Path) -> No
     with Rank(tmp_path, what) as rank:
         rank.wait_for_state("D")
         seen = rank.seen()
-        assert place_of(seen.frames).where == "train.py:4"
+        place = place_of(seen.frames)
+        assert place.where == "train.py:4" and "posix_spawn" in place.source
         assert "cannot be interrupted (state D)" in doing(seen)
         os.close(os.open(tmp_path / "f", os.O_RDWR))  # lets both go
 
@@ -157,6 +158,24 @@ def test_a_forked_worker_tells_its_line_too(tmp_path: Path) -> None:
         (child,) = seen.children
         assert place_of(child.frames).where == "train.py:4"
         os.kill(child.pid, signal.SIGKILL)
+
+
+def test_a_file_server_that_does_not_answer_holds_nothing_up() -> None:
+    program = (
+        "import look_node, time\ndef work():\n yield 1\n yield [2]\n time.sleep(600)\n yield 3\n"
+        "print(look_node.bounded(work(), 0.3), look_node.bounded(iter([4])))"
+    )
+    payload = Path(ras.__file__).parent / "payload"
+    done = subprocess.run(
+        [PYTHON, "-c", program], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(payload)}
+    )
+    assert done.stdout == "[1, [2]] [4]\n", done.stderr
+
+
+@pytest.mark.parametrize("env", [{"NCCL_RAS_ADDR": "x" * 80 + ":²"}, {"PMI_RANK": "²", "RANK": ""}])
+def test_an_environment_of_odd_values_spoils_no_look(env: dict[str, str], tmp_path: Path) -> None:
+    with Rank(tmp_path, "time.sleep(60)", env=env) as rank:
+        assert len(rank.look("count").ranks) == ("RANK" not in env)
 
 
 def test_counting_asks_nobody(tmp_path: Path) -> None:

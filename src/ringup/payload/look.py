@@ -53,7 +53,7 @@ def first(env, names):
 
 
 def whole(text, default=-1):
-    return int(text) if text.isdigit() and len(text) < 10 else default
+    return int(text) if text.isdecimal() and len(text) < 10 else default
 
 
 def words(pid):
@@ -213,11 +213,11 @@ def add_stacks(ranks, found, all_threads):
         if time.monotonic() < until:
             known = look_stacks.stack(child["pid"], child["started"])
             child.update(threads=known["threads"][:1], why_not=known["why_not"])
-    # A file server that does not answer would hold us up as it does them.
-    if all(one["state"] != "D" for one in found):
-        for one in found:
-            for process in [one] + one["children"]:
-                look_stacks.add_source(process["pid"], process.get("threads"))
+    processes = [process for one in found for process in [one] + one["children"]]
+    # Who hangs at a file server may have come from there: those last.
+    processes.sort(key=lambda process: process["state"] == "D")
+    for i, text in look_node.bounded(look_stacks.sources(processes)):
+        look_stacks.own_frame(processes[i]).append(text)
 
 
 def main(mode, run="", place=""):

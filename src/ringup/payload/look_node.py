@@ -1,6 +1,9 @@
 """What else may hold a rank up on this node: memory, disks, network counters; and NCCL's own RAS service."""
 
+import json
 import os
+import select
+import signal
 import time
 
 import _socket as socket
@@ -9,6 +12,45 @@ import guard_tree as tree
 RAS_ADDRESS = "localhost:28028"
 RAS_S = 3.0
 LONGEST_REPORT_BYTES = 2 << 20
+FILES_S = 2.0
+"""How long files and file systems may take to answer; a dead file server never does."""
+
+
+def bounded(work, limit_s=FILES_S):
+    """
+    The items (plain data) that an iterator gives within the limit, made in a child.
+
+    What hangs on a file server's answer hangs there, maybe beyond SIGKILL, and we go on without it.
+    """
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # who started us may ignore it; the child is ours to wait for
+    read_end, write_end = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError:  # no process left to us
+        return []
+    if pid == 0:
+        try:
+            for item in work:
+                data = json.dumps(item).encode() + b"\n"
+                while data:
+                    data = data[os.write(write_end, data) :]
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    data, until = b"", time.monotonic() + limit_s
+    poll = select.poll()
+    poll.register(read_end, select.POLLIN)
+    while poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        piece = os.read(read_end, 65536)
+        if not piece:
+            break
+        data += piece
+    os.close(read_end)
+    os.kill(pid, signal.SIGKILL)  # ours, and not yet waited for
+    os.waitpid(pid, os.WNOHANG)
+    return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
 
 def numbers(path, names):
@@ -41,26 +83,22 @@ def interfaces():
 
 
 def disks(ranks):
-    """[path, free bytes, size] where the ranks write: their directories, /tmp and /dev/shm."""
-    found, seen = [], set()
+    """[path, free bytes, size] where the ranks write: /tmp, /dev/shm and their directories."""
+    seen = set()
     folders = ["/tmp", "/dev/shm"]
     for one in ranks:
         try:
             folders.append(os.readlink("/proc/%d/cwd" % one["pid"]))
         except OSError:
             pass
-    for folder in folders:
-        # A dead file server holds up statvfs for ever: not asked while a rank hangs there itself.
-        if any(one["state"] == "D" for one in ranks) and folder not in ("/tmp", "/dev/shm"):
-            continue
+    for folder in dict.fromkeys(folders):
         try:
             known = os.statvfs(folder)
             if os.stat(folder).st_dev not in seen:
                 seen.add(os.stat(folder).st_dev)
-                found.append([folder[:300], known.f_bavail * known.f_frsize, known.f_blocks * known.f_frsize])
+                yield [folder[:300], known.f_bavail * known.f_frsize, known.f_blocks * known.f_frsize]
         except OSError:
             pass
-    return found[:16]
 
 
 def cgroup_kills(ranks):
@@ -84,7 +122,7 @@ def node(ranks):
         "written_bytes": events.get("nr_written", 0) * os.sysconf("SC_PAGE_SIZE"),
         "oom_kills": events.get("oom_kill", 0),
         "cgroup_oom_kills": cgroup_kills(ranks),
-        "disks": disks(ranks),
+        "disks": bounded(disks(ranks))[:16],
         "interfaces": interfaces(),
     }
 
@@ -111,12 +149,12 @@ def ras(environments):
                 addresses.append(address)
     for address in addresses[:4]:
         host, _, port = address.rpartition(":")
-        if port.isdigit() and 0 < int(port) < 65536 and listens(int(port)):
+        if port.isdecimal() and 0 < int(port) < 65536 and listens(int(port)):
             found = {"address": address[:200], "format": "", "report": "", "problem": ""}
             try:
                 found["format"], found["report"] = ask_ras(host, int(port))
-            except OSError as error:
-                found["problem"] = error.strerror or str(error) or "no answer"
+            except (OSError, ValueError) as error:  # a name that is none is no OSError
+                found["problem"] = getattr(error, "strerror", "") or str(error) or "no answer"
             return found
     return None
 

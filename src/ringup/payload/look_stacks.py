@@ -160,7 +160,7 @@ def flights(pids):
                     file.seek(8)
                     if count > before:
                         found[pid] = json.loads(file.read(min(size, LONGEST_FLIGHT_BYTES)))
-            except (OSError, ValueError):
+            except (OSError, RecursionError, ValueError):
                 continue
             if count >= before + 2:
                 del asked[pid]
@@ -254,15 +254,22 @@ def complaint(text):
     return "; ".join(line[:200].replace("Error: ", "", 1) for line in lines[:1] + causes[-1:])
 
 
-def add_source(pid, threads):
-    """To the innermost frame outside libraries, the text of its line: what it calls may be no Python."""
-    for frame in threads[0][0] if threads else ():
-        if not LIBRARY.search(frame[0]):
-            name = frame[0] if frame[0].startswith("/") else "/proc/%d/cwd/%s" % (pid, frame[0])
-            if frame[1] and os.path.isfile(name):
+def own_frame(process):
+    """The innermost frame of a process's main thread that is outside libraries; None without a stack."""
+    frames = (process.get("threads") or [[[]]])[0][0]
+    return next((frame for frame in frames if not LIBRARY.search(frame[0])), None)
+
+
+def sources(processes):
+    """[index, text] of the lines that their own frames stand at: what those call may be no Python."""
+    for i, process in enumerate(processes):
+        frame = own_frame(process)
+        if frame and frame[1]:
+            name = frame[0] if frame[0].startswith("/") else "/proc/%d/cwd/%s" % (process["pid"], frame[0])
+            if os.path.isfile(name):
                 lines = tree.read(name, LONGEST_SOURCE_BYTES).split(b"\n", frame[1])
-                frame += [line.decode("utf-8", "replace").strip()[:200] for line in lines[frame[1] - 1 :][:1]]
-            return
+                for line in lines[frame[1] - 1 :][:1]:
+                    yield [i, line.decode("utf-8", "replace").strip()[:200]]
 
 
 def stack(pid, started, all_threads=False):
