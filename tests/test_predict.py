@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from ringup import bundle, cli
 from ringup.commands import predict as command
-from ringup.errors import UsageError
+from ringup.errors import PastedError, UsageError
 from ringup.facts import Node
 from ringup.nccl import network, shown, variables
+from ringup.nccl.network import Known, predict
 from ringup.parse.pasted import parse_pasted
 from tests import clusters as c
 
@@ -322,3 +323,36 @@ def test_no_paste_and_no_setting_breaks_a_prediction(
     )
     predicted = network.predict(made, env)
     assert json.dumps(shown.as_json(predicted)) and "\x1b" not in shown.as_text(predicted)
+
+
+@pytest.mark.parametrize("text", ["", "epoch 1\nloss 0.3\n", "\0\x1b[31m" * 100])
+def test_what_is_not_understood_at_all_is_an_error_and_no_prediction(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "x").write_text(text)
+    for words in (["--output", str(tmp_path / "x")], ["--output", f"n1={tmp_path / 'x'}", "--json"]):
+        with pytest.raises(PastedError, match="x: nothing in it is output of a tool that is read"):
+            cli.dispatch(["predict", *words])
+    assert capsys.readouterr().out == "" and PastedError.exit_code == 4
+
+
+def test_a_file_not_understood_among_others_is_told_and_its_node_not_guessed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_text("epoch 1\n")
+    words = ["--output", f"n1={RECORDED / 'hdr-addresses.txt'}", "--output", f"n2={tmp_path / 'x'}"]
+    assert cli.dispatch(["predict", "--json", *words]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith(f"{tmp_path / 'x'}: nothing in it is output")
+    first, second = json.loads(said.out)["nodes"]
+    assert (first["network"], second["network"], second["confidence"]) == ("Socket", None, "low")
+
+
+@pytest.mark.parametrize(
+    ("env", "network"), [({}, ""), ({"NCCL_IB_DISABLE": "1"}, "Socket"), ({"NCCL_NET": "Socket"}, "Socket")]
+)
+def test_a_node_of_which_nothing_is_known_gets_a_network_only_where_it_was_forced(
+    env: dict[str, str], network: str
+) -> None:
+    nothing = Node("n", unknown=dict(command.NOT_PASTED))
+    assert predict(Known(nothing), env).network == network

@@ -6,6 +6,7 @@ Every error a user can act on.
     ├── NodesError         the node list cannot be read or is empty
     ├── BundleError        a saved collection cannot be read
     ├── NodeUnreachable    ssh's or the shell's own words, one node
+    ├── PastedError        no output pasted for `predict` was understood
     ├── LaunchError        the job cannot be started as asked
     └── LogsError          no log could be read
 
@@ -41,6 +42,10 @@ class BundleError(RingupError):
 
 class NodeUnreachable(RingupError):
     """One node could not be reached; carries ssh's own words."""
+
+
+class PastedError(RingupError):
+    """Nothing of what was pasted was understood."""
 
 
 class LaunchError(RingupError):

@@ -15,19 +15,22 @@ from pathlib import Path
 
 from ringup import __version__
 from ringup.commands import common
-from ringup.errors import UsageError
+from ringup.errors import PastedError, UsageError
 from ringup.facts import Cluster, Node
 from ringup.nccl import across, choice, network, rdma, shown
 from ringup.nccl.network import Known, Prediction
 from ringup.parse.pasted import MOST_CHARACTERS, Pasted, parse_pasted, together
 from ringup.parse.topology import Topology, parse_topology
 from ringup.plan import expected
+from ringup.units import printable
 
 UNNAMED = "node"
 NOT_PASTED = {
     "interfaces": "paste `ip addr`",
     "rdma_ports": "paste `ibstatus` or `rdma link`",
 }
+
+NOT_UNDERSTOOD = "nothing in it is output of a tool that is read"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Gather what is known, predict for each node, show."""
     env = common.environment_from(args.env)
     version = _version(args.nccl)
-    pasted = _pasted(args.output)
+    pasted = _pasted(args.output, is_all=not args.from_file and not _names_nodes(args))
     if args.output and not args.from_file and not _names_nodes(args):
         nodes: tuple[Node, ...] = tuple(Node(name, unknown=dict(NOT_PASTED)) for name in pasted)
     else:
@@ -143,19 +146,32 @@ def _read(path: str, option: str) -> str:
         raise UsageError(f"{option} {path}: {words}", hint="name a readable file, or - for stdin") from error
 
 
-def _pasted(words: list[str]) -> dict[str, Pasted]:
-    """Node -> what was pasted for it; without NODE it is for the one node there is."""
+def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
+    """
+    Node -> what was pasted for it; without NODE it is for the one node there is.
+
+    Raises PastedError where nothing was understood and it `is_all` that is known.
+    """
     split = [_split(word) for word in words]
     named = list(dict.fromkeys(node for node, _ in split if node))
     if len(named) > 1 and any(not node for node, _ in split):
         raise UsageError("--output FILE without NODE= among several nodes", hint="write --output NODE=FILE")
     found: dict[str, Pasted] = {}
+    not_understood = []
     for node, path in split:
         name = node or (named[0] if named else UNNAMED)
         made = parse_pasted(_read(path, "--output"))
         if made.is_cut:
-            common.say(f"{path}: only its first {MOST_CHARACTERS >> 20} Mi characters were read")
+            common.say(f"{printable(path)}: only its first {MOST_CHARACTERS >> 20} Mi characters were read")
+        not_understood += [path] if made.is_empty else []
         found[name] = together(found[name], made) if name in found else made
+    if is_all and split and len(not_understood) == len(split):
+        raise PastedError(
+            f"{', '.join(not_understood[:3])}: {NOT_UNDERSTOOD}",
+            hint="paste what `ip addr` and `ibstatus` (or `rdma link`) print there; --help names all tools",
+        )
+    for path in not_understood:
+        common.say(f"{printable(path)}: {NOT_UNDERSTOOD}; it counts as not given")
     return found
 
 

@@ -185,7 +185,8 @@ def _verbs(known: Known, environment: Mapping[str, str], notes: Notes) -> rdma.P
         notes.fell_back = f"NCCL_IB_DISABLE={value}" if node.rdma_ports else ""
         return rdma.Ports()
     if "rdma_ports" in node.unknown:
-        notes.missing.append(f"the RDMA devices ({node.unknown['rdma_ports']}); taken as none")
+        taken = "" if "interfaces" in node.unknown else "; taken as none"
+        notes.missing.append(f"the RDMA devices ({node.unknown['rdma_ports']}){taken}")
         return rdma.Ports()
     if node.rdma_ports and "verbs" not in node.unknown and node.verbs.error:
         notes.fell_back = f"no libibverbs: NCCL falls back to sockets ({node.verbs.error})"
@@ -262,7 +263,9 @@ def _over_sockets(
 ) -> Prediction:
     node = known.node
     if "interfaces" in node.unknown:
-        return _made(known, found, "Socket", notes, traps_found)
+        passed_over = rdma.is_disabled(environment) or environment.get("NCCL_NET", "").lower() == "socket"
+        told = passed_over or "rdma_ports" not in node.unknown  # else nothing speaks for any network
+        return _made(known, found, "Socket" if told else "", notes, traps_found)
     chosen = choice.interfaces(node.interfaces, environment, known.version, choice.MAX_INTERFACES)
     if not chosen:
         notes.because.append("no interface is left for sockets: init fails")

@@ -27,6 +27,11 @@ class Pasted:
     is_cut: bool = False
     """The text was longer than is read."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing in it was understood."""
+        return not (self.rdma_ports or self.interfaces or self.matrix.distance)
+
 
 def parse_pasted(text: str) -> Pasted:
     """
