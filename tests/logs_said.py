@@ -205,6 +205,11 @@ SAID: list[tuple[str, str]] = [
     ("hostname-resolves-to-loopback", "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:209] ifa != nullptr. Unable to find interface for: [10.9.0.3]"),
     ("gpudirect-module-missing", "n0:5:9 [3] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 2 'mlx5_2'"),
     ("gpudirect-module-missing", "#  Rank  0 Group  0 Pid 91 on n0 device 0 [0x07] NVIDIA H100 80GB HBM3\nn0:91:99 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.4<0>\nn0:91:99 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0\nn0:91:99 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0"),
+    ("peer-unreachable-on-interface", "n0:5:5 [0] misc/socket.cc:237 NCCL WARN Net : No interface found in the same subnet as remote address 10.9.9.9<1778>\nn0:5:5 [0] bootstrap.cc:39 NCCL WARN NET/Socket : No usable listening interface found"),
+    ("virtual-interface-chosen", "[1690000000.100000] [n0:7356 :0]            sock.c:323  UCX  ERROR   connect(fd=48, dest_addr=172.17.0.1:42887) failed: Connection refused"),
+    ("store-unreachable", "Traceback (most recent call last):\n  File \"main.py\", line 9, in <module>\n    store = TCPStore(master_addr, master_port, start_daemon)\nRuntimeError: No route to host"),
+    ("rdma-peer-unreachable", "  link_layer: Ethernet (RoCE)\nFailed to modify QP to RTR: Connection timed out\nerrno: 110"),
+    ("peer-died-first", "RuntimeError: [/opt/conda/conda-bld/pytorch_1/work/third_party/gloo/gloo/transport/tcp/pair.cc:572] Connection closed by peer [10.1.0.5]:23917"),
     ("network-plugin-missing", "n0:5:9 [0] NCCL INFO Plugin Path : /opt/net/lib/libnccl-net.so\nn1:6:9 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\nn0:5:9 [0] NCCL INFO ncclCommInitRank comm 0x5a rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 18000 commId 0x77 - Init START"),
 ]  # fmt: skip
 

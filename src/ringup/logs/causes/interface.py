@@ -276,7 +276,11 @@ def peer_unreachable_on_interface(story: Story) -> Iterator[Cause]:
         e for e in story.all("gloo-mesh") if not story.has("gloo-remote", "gloo-connect", "gloo-loopback")
     ]
     lost = story.all("mpi-lost")
-    if hard:
+    foreign = story.all("no-common-subnet")
+    if foreign:
+        address = next((e["address"] for e in foreign if e["address"]), "NCCL_COMM_ID's address")
+        yield seen(foreign, f"no interface here is in the network of {address}, which NCCL_COMM_ID names")
+    elif hard:
         yield _unreachable(story, hard, apart)
     elif lost and not story.has("ssh-connect"):
         yield seen(lost, "mpirun lost its daemon on a node: no way back to the first node's address?", "low")

@@ -52,6 +52,7 @@ def port_in_use(story: Story) -> Iterator[Cause]:
 
 def _store_failures(story: Story) -> list[Event]:
     given_up = story.all("client-timeout", "client-failed-any", "store-timeout", "tcpstore-retry")
+    given_up += story.all("store-errno")
     refused = [e for e in story.all("client-refused") if e["errno"] in ("101", "110", "113")]
     if not given_up and not refused and not went_on(story):
         refused = [e for e in story.all("client-refused") if e["errno"] == "111"]

@@ -40,6 +40,7 @@ FAILED = (
     "address-family",
     "rank-checked-in",
     "no-socket-interface",
+    "no-common-subnet",
     "gloo-no-address",
     "gloo-name-not-here",
     "shm-failed",
@@ -106,6 +107,9 @@ _WEB = re.compile(
     r"(?i)https?:|HTTPS?Connection|urllib3|requests\.exceptions|aiohttp|hugging|hf_hub|wandb|modelscope|mlflow"
     r"|clearml|comet|\bpip\b|conda|registry|github|NameResolutionError|MaxRetryError|\b40[13]\b"
 )
+_PATH = re.compile(r"(?<![:/\w.])(?:/[\w.+@-]{1,80}){2,30}")
+"""A file's path: that it lies under `conda` or `github` says nothing of the web."""
+
 _MADE_DO = re.compile(
     r"(?i)\bretry|skipping|skipped|falling back|fall back|attempting to recover|recovering|optional"
     r"|not installed|ignor(?:ed|ing)|could not import|write error: Broken pipe"
@@ -114,7 +118,7 @@ _MADE_DO = re.compile(
 
 def of_the_web(event: Event) -> bool:
     """Whether a line is about a web service (a hub, a tracker, an index), not about the job's own nodes."""
-    return bool(_WEB.search(event.text))
+    return bool(_WEB.search(_PATH.sub("", event.text)))
 
 
 def made_do(event: Event) -> bool:

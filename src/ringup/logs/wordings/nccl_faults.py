@@ -9,12 +9,19 @@ FAULTS = (
     say(
         "no-socket-interface",
         r"no socket interface found|NET/Socket ?: no interface found|NET/IB ?: No IP interface found"
-        r"|No usable listening interface found|No interface found in the same subnet as remote address"
         r"|no device found matching \S*, verify NCCL_OOB_NET_IFNAME|no device found matching NCCL_OOB_NET_IFNAME"
         r"|no device found after excluding",
         "interface found",
         "no device found matching",
         "no device found after",
+    ),
+    say(
+        # Only asked for with NCCL_COMM_ID, whose address is looked for among this host's networks.
+        "no-common-subnet",
+        r"No interface found in the same subnet as remote address "
+        + ADDRESS
+        + "|No usable listening interface found",
+        "interface found",
     ),
     say("address-family", r"family (?P<family>\d+) is neither AF_INET", "is neither af_inet"),
     say(
@@ -31,6 +38,11 @@ FAULTS = (
         "nccl-connect",
         r"btl_tcp\S*.{0,40}connect\(\) to (?P<address>[0-9a-fA-F.:]+) failed: " + ERRNO,
         "btl_tcp",
+    ),
+    say(
+        "nccl-connect",
+        r"connect\(fd=\d+, (?:\S+ )?dest_addr=(?P<address>[0-9a-fA-F.:]+):(?P<port>\d+)\) failed: " + ERRNO,
+        "dest_addr=",
     ),
     say(
         "nccl-connect",
@@ -125,6 +137,11 @@ FAULTS = (
         "modify-qp",
         r"ibv_modify_qp failed with (?:error )?(?:(?P<errno>\d+) )?(?P<reason>[A-Z][A-Za-z ]+?)(?: errno \d+)?\s*(?:[,.]|$)(?:.*?on dev (?P<device>[\w:]+))?",
         "ibv_modify_qp failed",
+    ),
+    say(
+        "modify-qp",
+        r"[Ff]ailed to modify QP (?:\S+ )?to \w+[:,.] (?P<reason>[A-Z][A-Za-z ]+)",
+        "failed to modify qp",
     ),
     say("modify-qp", r"ibv_modify_qp failed", "ibv_modify_qp failed"),
     say(

@@ -200,6 +200,12 @@ STORE = (
     ),
     say("store-get", r"store->get\('(?P<key>[^']*)'\) got error: (?P<reason>[^\n.]*)", "store->get("),
     say("elastic-exit-barrier", r"_exit_barrier|exit barrier", "exit barrier", "_exit_barrier"),
+    say(
+        # Old torch's TCPStore raises the system's words alone.
+        "store-errno",
+        r"RuntimeError: (?:Connection timed out|Connection refused|No route to host|(?:Network|Host) is unreachable)\s*$",
+        "runtimeerror: ",
+    ),
 )
 
 GLOO = (
