@@ -112,6 +112,23 @@ def test_every_choice_stands_in_the_help() -> None:
         assert missing == [], name
 
 
+def test_what_looks_at_nodes_can_be_told_to_be_quiet() -> None:
+    for name in cli.COMMANDS:
+        known = cli.parser_for(name)._option_string_actions
+        assert ("-H" in known) <= ("--quiet" in known), name
+
+
+def test_clean_within_slurm_says_what_slurm_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    from ringup.commands import common
+
+    args = cli.parser_for("clean").parse_args([])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+        patched.setenv("SLURM_NTASKS_PER_NODE", "4")
+        assert [host.name for host in common.nodes_from(args)] == ["n1", "n2"]
+    assert capsys.readouterr().err.startswith("note: ntasks-per-node is 4")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_help_on_a_full_disk_is_told_in_two_lines() -> None:
     with open("/dev/full", "wb") as full:

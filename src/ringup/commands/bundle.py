@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the archive")
     group.add_argument("-o", "--output", metavar="F", help="its name (default: ringup-DATE.tar.gz here)")
     group.add_argument("--no-nodes", action="store_true", help="only logs; no node is looked at")
-    parser.set_defaults(quiet=False, json=False, html=None)
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.set_defaults(json=False, html=None)
     parser.add_argument("logs", nargs="*", metavar="LOG", help="log files or directories")
 
 
@@ -63,7 +64,7 @@ def of_nodes(args: argparse.Namespace) -> dict[str, str]:
         cluster = bundle.load(Path(args.from_file))
     else:
         with common.door(args) as door:
-            cluster = check.collect(door, common.job_from(args), args, check.Progress(False))
+            cluster = check.collect(door, common.job_from(args), args, check.Progress(args.quiet))
         check.save(cluster, args)
     findings, skipped, plan = check.judge(cluster)
     told = (cluster, findings, skipped, plan)

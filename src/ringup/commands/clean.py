@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -26,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", default="", metavar="PY", help="interpreter on the nodes (python3)")
     parser.add_argument("--kill", action="store_true", help="end what is proven to be a leftover")
     parser.add_argument("--json", action="store_true", help="JSON on stdout, everything else on stderr")
+    parser.add_argument("--quiet", action="store_true", help="no hints, only the result")
 
 
 def process_lines(one: Left, state: str) -> Iterator[str]:
@@ -94,5 +94,5 @@ def run(args: argparse.Namespace) -> int:
         for node in nodes:
             print("\n".join(node_lines(node, args.kill)))
     for words in hints(nodes, args.kill):
-        print(f"hint: {words}", file=sys.stderr)
+        common.say(f"hint: {words}", quiet=args.quiet)
     return 0 if all(node.is_clean for node in nodes) else 1

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ringup, or read from the files named (those NCCL's time-out left)",
     )
     parser.add_argument("--json", action="store_true", help="JSON on stdout, everything else on stderr")
+    parser.add_argument("--quiet", action="store_true", help="no notes, only the result")
 
 
 def job_lines(job: JobLook, full: bool) -> Iterator[str]:
