@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -204,6 +205,42 @@ def test_growing_files_are_followed_and_each_change_is_said_once(tmp_path: Path)
 
     said = [causes[0].rule for _, causes in changes([str(tmp_path)], stop, poll_s=0)]
     assert said == ["gpu-out-of-memory"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--follow"],
+        ["--follow", "-"],
+        ["--follow", "--html", "x.html", "x.log"],
+        ["--follow", "--from=f", "."],
+    ],
+)
+def test_what_cannot_be_followed_is_wrong_usage_and_waits_for_nothing(words: list[str]) -> None:
+    done = ringup(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("ringup: --follow ") and len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.slow
+def test_following_says_what_it_waits_for_and_each_cause_is_whole_json(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text("torch.OutOfMemoryError: CUDA out of memory.\n", encoding="utf-8")
+    words = ["logs", "--follow", "--json", str(log), str(tmp_path / "later.log")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ringup", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout and child.stderr
+        told = json.loads(child.stdout.readline())
+        child.send_signal(signal.SIGINT)
+        said = child.stderr.read()
+    assert child.returncode == 1
+    assert (told["schema"], told["rule"]) == (1, "gpu-out-of-memory") and told["ringup"]
+    assert said == (
+        f"ringup logs: {tmp_path / 'later.log'}: no such file or directory yet\n"
+        "following 1 file; Ctrl-C ends it\n"
+    )
 
 
 def test_a_log_that_is_written_anew_is_read_from_its_beginning(tmp_path: Path) -> None:

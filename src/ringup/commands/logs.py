@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ringup import __version__
 from ringup.commands import common
 from ringup.errors import UsageError
 from ringup.units import columns, printable
@@ -75,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
             )
         paths = ["-"]
     if args.follow:
+        _fits_follow(paths, args)
         return _follow(paths, args)
     if not (args.json or args.quiet):
         _first_look(paths)
@@ -106,6 +108,25 @@ def _style() -> Style:
     return Style(wanted, columns(sys.stdout))
 
 
+def _fits_follow(paths: list[str], args: argparse.Namespace) -> None:
+    """Say what is followed; raises UsageError for what cannot be."""
+    from ringup.logs import files
+
+    if "-" in paths:
+        raise UsageError(
+            "--follow reads files that grow, not standard input",
+            hint="name them: ringup logs --follow runs/RUN",
+        )
+    for name in ("html", "from_file", "by_iteration"):
+        if getattr(args, name) is not None:
+            option = name.removesuffix("_file").replace("_", "-")
+            raise UsageError(f"--follow and --{option} do not go together", hint="leave one of them out")
+    found, missing = files.find(paths)
+    for path, reason in missing:
+        common.say(f"ringup logs: {printable(path)}: {reason} yet")
+    common.say(f"following {len(found)} file{'s' * (len(found) != 1)}; Ctrl-C ends it", quiet=args.quiet)
+
+
 def _follow(paths: list[str], args: argparse.Namespace) -> int:
     """Say each change of the first cause until Ctrl-C; then 1 when it is an error."""
     from ringup.logs import show
@@ -116,7 +137,8 @@ def _follow(paths: list[str], args: argparse.Namespace) -> int:
         for story, causes in changes(paths):
             code = int(causes[0].severity == "error")
             if args.json:
-                print(json.dumps(show.cause_json(causes[0], story)), flush=True)
+                told = {"ringup": __version__, "schema": show.SCHEMA, **show.cause_json(causes[0], story)}
+                print(json.dumps(told), flush=True)
             else:
                 print("\n".join(show.cause_lines(causes[0], story, _style())), flush=True)
     return code
