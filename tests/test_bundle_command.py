@@ -116,3 +116,10 @@ def test_a_log_of_one_long_line_is_read_once_and_not_once_a_character(piece: str
 )
 def test_secrets_are_hidden_wherever_in_its_name_the_word_stands(text: str, hidden: str) -> None:
     assert redact(text) == hidden
+
+
+@pytest.mark.parametrize("words", [[], ["nosuch"]])
+def test_an_archive_of_nothing_is_an_error(tmp_path: Path, words: list[str]) -> None:
+    done, parts = packed(tmp_path, "--no-nodes", *words)
+    assert (done.returncode, parts, done.stdout) == (4, {}, "")
+    assert done.stderr.startswith("ringup: nothing to pack: ") and len(done.stderr.splitlines()) == 2

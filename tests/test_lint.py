@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringup import lint
+from ringup import cli, lint
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL
 from ringup.lint.starts import launches
 from ringup.rules import PROBLEMS, Finding
@@ -648,3 +648,12 @@ def test_workers_are_judged_by_the_processors_of_the_node_they_run_on() -> None:
 def test_which_ranks_stay_away_is_shown_and_not_guessed(code: str, said: str) -> None:
     found = only(script(code), "collective-on-some-ranks").found
     assert found == f"not every rank comes to barrier: {said}"
+
+
+def test_a_script_that_cannot_be_read_gets_no_launcher(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.py").write_text("def f(:")
+    assert cli.dispatch(["lint", str(tmp_path / "bad.py")]) == 1
+    said = capsys.readouterr().out
+    assert "script-not-readable" in said and "--with" not in said

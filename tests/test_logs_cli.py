@@ -117,6 +117,22 @@ def test_a_bad_iteration_expression_is_wrong_usage() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello\n", "hint: NCCL says nothing here; "),
+        ("n0:4:4 [0] NCCL INFO NCCL version 2.20.5+cuda12.4\n", "hint: while a job"),
+    ],
+)
+def test_logs_without_a_cause_tell_what_tells_more(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "x.log").write_text(text, encoding="utf-8")
+    done = ringup(str(tmp_path / "x.log"))
+    assert done.stdout.startswith("no cause of a failure was found in 1 line of 1 file")
+    assert done.returncode == 0 and done.stderr.startswith(said)
+    assert ringup(str(tmp_path / "x.log"), "--quiet").stderr == ""
+
+
+@pytest.mark.slow
 def test_output_that_is_no_terminal_has_no_colour() -> None:
     assert "\x1b" not in ringup(str(RECORDED / "key-error.log")).stdout
 

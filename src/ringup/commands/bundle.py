@@ -44,13 +44,17 @@ def run(args: argparse.Namespace) -> int:
     if not args.no_nodes:
         parts |= of_nodes(args)
     logs, left_out = of_logs(args.logs)
+    if args.no_nodes and not logs:
+        why = "; ".join(left_out[:3]) or "no log was named, and --no-nodes leaves only logs"
+        raise BundleError(f"nothing to pack: {why}", hint="ringup bundle --no-nodes runs/RUN")
     parts |= logs
     if left_out:
         parts["LEFT-OUT"] = "\n".join(left_out) + "\n"
     pack(parts, target)
     for words in left_out:
         common.say(f"left out: {words}")
-    print(f"{target}: {len(parts)} files. Read them before you send them: tar tzf {target}")
+    files = f"{len(parts)} file{'s' * (len(parts) != 1)}"
+    print(f"{target}: {files}. Read them before you send them: tar tzf {target}")
     return 0
 
 

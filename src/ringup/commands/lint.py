@@ -75,15 +75,17 @@ def _plain(starts: dict[str, HowToStart]) -> dict[str, dict[str, object]]:
 
 def show(findings: list[Finding], starts: dict[str, HowToStart], quiet: bool) -> None:
     """Findings worst first, then how each script would be started."""
-    from ringup import report
+    from ringup import lint, report
 
     style = report.Style(sys.stdout)
     for finding in findings:
         print("\n".join(report.finding_lines(finding, style)) + "\n")
     if quiet:
         return
+    unreadable = {f.where.rpartition(":")[0] for f in findings if f.rule == lint.NOT_READABLE.name}
     for path, start in starts.items():
-        print(f"{path}: `ringup run --with {start.launcher}`: {start.why}")
+        if path not in unreadable:
+            print(f"{path}: `ringup run --with {start.launcher}`: {start.why}")
     print(report.counts(findings))
 
 

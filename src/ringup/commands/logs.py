@@ -22,6 +22,7 @@ from ringup.errors import UsageError
 from ringup.units import columns, printable
 
 if TYPE_CHECKING:
+    from ringup.logs.read import Diagnosis
     from ringup.logs.show import Style
 
 
@@ -98,7 +99,17 @@ def run(args: argparse.Namespace) -> int:
             diagnosis, _style(), verbose=args.verbose, quiet=args.quiet, iterations=iterations
         )
         print(text)
+        if diagnosis.healthy:
+            common.say(f"hint: {next_step(diagnosis)}", quiet=args.quiet)
     return 0 if diagnosis.healthy else 1
+
+
+def next_step(diagnosis: Diagnosis) -> str:
+    """What tells more of a job whose logs name no cause."""
+    look = "while a job hangs, `ringup stacks` shows where each rank is"
+    if diagnosis.versions.get("nccl"):
+        return look
+    return f"NCCL says nothing here; it does with NCCL_DEBUG=INFO (`ringup run --debug`); {look}"
 
 
 def _style() -> Style:

@@ -196,7 +196,8 @@ def _seen(diagnosis: Diagnosis) -> str:
     logs = [i for i in diagnosis.story.files if i.is_log]
     dumps = len(diagnosis.story.recorded.dumps) if diagnosis.story.recorded else 0
     also = f" and {dumps} flight recorder dump{'s' * (dumps != 1)}" if dumps else ""
-    return f" in {sum(i.lines for i in logs)} lines of {len(logs)} file{'s' * (len(logs) != 1)}{also}"
+    lines = sum(i.lines for i in logs)
+    return f" in {lines} line{'s' * (lines != 1)} of {len(logs)} file{'s' * (len(logs) != 1)}{also}"
 
 
 def _place(event: Event, story: Story) -> str:
