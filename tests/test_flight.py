@@ -86,6 +86,17 @@ def test_the_rank_that_is_behind_is_named_with_its_last_call() -> None:
     )
 
 
+def test_ranks_that_are_unequally_behind_are_not_given_one_count() -> None:
+    flights = {
+        0: dump(entry(1), waits(2)),
+        1: dump(entry(1)),
+        2: dump(entry(1), waits(2), waits(3)),
+        3: dump(entry(1), waits(2), waits(3)),
+    }
+    (one,) = compare(flights)
+    assert one.text.startswith("ranks 0, 1 of default_pg: 1 to 2 collectives begun, the others 3 ")
+
+
 @pytest.mark.parametrize(
     "other",
     [{"op": "nccl:broadcast"}, {"sizes": [[9]]}, {"input_dtypes": ["Half"]}],

@@ -189,7 +189,9 @@ def _behind(group: Group, flights: Mapping[int, Flight]) -> Difference | None:
     ahead = next(entries[most] for entries in group.calls.values() if most in entries)
     own = {rank: group.calls[rank][last[rank]] if last[rank] else None for rank in lowest}
     first = own[lowest[0]]
-    text = f"{show_ranks(behind)} of {group.shown}: {last[behind[0]]} collectives begun, the others {most}"
+    furthest = max(last[rank] for rank in behind)
+    begun = f"{least}" if least == furthest else f"{least} to {furthest}"
+    text = f"{show_ranks(behind)} of {group.shown}: {begun} collectives begun, the others {most}"
     text += f" ({ahead.call}{f', {ahead.where}' if ahead.where else ''})"
     doubt = "" if entered else "the others' records of the first that it lacks are lost"
     doubt = _doubt(group, 1, (), ()) or doubt
