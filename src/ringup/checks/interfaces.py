@@ -72,8 +72,10 @@ def missed(cluster: Cluster, node: Node, interface: Interface, subnets: dict[str
             if any(o and o.is_up and o.has_carrier for o in others):
                 return True
     same = [p.interface(interface.name) for p in peers]
-    return not interface.usable_addresses and all(
-        o is not None and o.is_up and o.has_carrier and o.usable_addresses for o in same
+    return (
+        bool(same)
+        and not interface.usable_addresses
+        and all(o is not None and o.is_up and o.has_carrier and o.usable_addresses for o in same)
     )
 
 
