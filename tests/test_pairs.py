@@ -14,7 +14,9 @@ import pytest
 from ringup import reach
 from ringup.facts import Host, Job, Link, Node, PortRanges, Unreached
 from ringup.probes import pairs
+from ringup.probes.links import look_ups, read_row
 from ringup.probes.pairs import Proof, prove
+from ringup.probes.schedule import Target
 from ringup.probes.voice import ANSWER_LIMIT_BYTES, Voice
 
 pytestmark = pytest.mark.slow
@@ -117,6 +119,24 @@ def test_a_node_that_talks_nonsense_spoils_nobody_else(tmp_path: Path, words: st
     fine = [li for li in proof.links if {li.src, li.dst} == {"n0", "n2"}]
     assert fine and all(li.ok for li in fine)
     assert not [li for li in proof.links if li.src == "n1" and li.ok]
+
+
+def test_a_number_beyond_any_float_is_no_answer() -> None:
+    head, peer = (Voice(node, "00" * 16) for node in local(2))
+    target = Target("n1", head.endpoints[0], 40000, "interface", 3.6)
+    peer.targets = [target]
+    row = [0, "routed", "", True, True, "", "", 10**400, 1.0, "", False, 1, 0]
+    assert read_row(row, peer, {}, {"n0": head, "n1": peer}) is None
+    assert list(look_ups([["n1", [], "", 10**400]])) == []
+
+
+def test_nonsense_of_one_node_hides_no_failure_of_another() -> None:
+    head, peer = (Voice(node, "00" * 16) for node in local(2))
+    peer.targets = [Target("n1", head.endpoints[0], 40000, "interface", 3.6)]
+    head.hear(b'{"op": "half", "seen": [[[1], 2, 3]]}\n')
+    row = [0, "routed", "", False, None, "timed out", "", 0, 0, "", False, 0, 0]
+    link = read_row(row, peer, {}, {"n0": head, "n1": peer})
+    assert link is not None and link.error == "timed out"
 
 
 def test_a_node_that_says_too_much_is_not_believed() -> None:

@@ -48,6 +48,8 @@ LONGEST_TEXT = 4096
 MOST_ITEMS = 100_000
 DEEPEST = 12
 MOST_GPUS = 4096
+MOST_BRIDGES = 64
+"""Above one PCI function; a domain has 256 buses, real machines stack fewer than ten."""
 LOST_AFTER_S = 4.0
 """An answer that was announced and of which nothing came for so long is lost; before that it is late."""
 
@@ -123,6 +125,8 @@ def check(value: Any) -> None:
         case PciDevice():
             if not all(_BUS_ID.fullmatch(bus) for bus in (value.bus_id, *value.above)):
                 raise Garbage(f"{value.bus_id} is not a PCI address")
+            if len(value.above) > MOST_BRIDGES:
+                raise Garbage(f"{len(value.above)} bridges above {value.bus_id} are not possible")
         case Resolution():
             for address in value.addresses:
                 _address(address)
@@ -268,7 +272,10 @@ def clock_between(began_s: float, begin: object, end: object, ended_s: float) ->
     """
     if not (isinstance(begin, int | float) and isinstance(end, int | float)):
         return None
-    low, high = end - ended_s, begin - began_s
+    try:
+        low, high = end - ended_s, begin - began_s
+    except OverflowError:  # an integer beyond any float
+        return None
     if not math.isfinite(low) or not math.isfinite(high) or low > high + 0.001 or abs(low) > 1e10:
         return None
     return Clock(round((low + high) / 2, 6), round(max(0.0, high - low) / 2, 6))

@@ -131,7 +131,7 @@ def source_interface(voice: Voice, kind: str, value: str, source: str, ways: Seq
 
 def saw_request(dst: Voice, src: Voice, target: Target) -> bool:
     """Whether the far node holds a connection request of ours that was never completed."""
-    mine = {e.address for e in src.endpoints}
+    mine = [e.address for e in src.endpoints]  # no set: what a node told need not be hashable
     return any(
         s[0] in mine and s[1] == target.endpoint.address and s[2] == target.port for s in dst.half_open
     )
@@ -143,7 +143,10 @@ def figure(value: Any) -> float:
 
     Raises ValueError or TypeError for anything that is none, or not finite.
     """
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ValueError("beyond any float") from error
     if not math.isfinite(number):
         raise ValueError(f"not finite: {value!r}")
     return number
