@@ -8,7 +8,21 @@ import pytest
 
 import ringup.checks  # noqa: F401
 from ringup.checks import paths
-from ringup.facts import Cluster, Job, Limits, Link, Listener, Process, Resolution, Space
+from ringup.facts import (
+    Cluster,
+    GpuDriver,
+    Job,
+    Limits,
+    Link,
+    Listener,
+    Node,
+    Process,
+    RdmaPort,
+    Resolution,
+    Space,
+)
+from ringup.plan.expected import expected
+from ringup.plan.least import least
 from ringup.rules import Finding, Skipped, run_checks
 from tests import clusters as c
 from tests.rule_cases import on_node1, seen, two
@@ -26,6 +40,23 @@ def one(cluster: Cluster, rule: str = "") -> Finding:
 
 def not_checked(cluster: Cluster, rule: str) -> list[Skipped]:
     return [s for s in run_checks(cluster)[1] if s.rule == rule]
+
+
+def test_digits_of_other_scripts_are_no_numbers_and_no_bug_of_ours() -> None:
+    port = RdmaPort("mlx5_0", 1, "ACTIVE", "LinkUp", "Ethernet", 100.0, "enp99s0")
+    odd = c.changed(
+        c.healthy(job=Job(script="train.py", launcher="deepspeed")),
+        "node1",
+        interpreter=replace(c.TORCH, torch="2.²", nccl="2.²", cuda="²"),
+        kernel="6.²",
+        gpu_count=1,
+        gpu_driver=GpuDriver("²"),
+        rdma_ports=(port,),
+        environment={"NCCL_IB_TC": "²", "CUDA_VISIBLE_DEVICES": "²", "NCCL_IB_HCA": "mlx5_0:²"},
+    )
+    run_checks(odd)
+    assert least(odd, debug=True).env
+    assert expected(odd, None)
 
 
 # Paths.
@@ -153,6 +184,13 @@ def test_docker0_is_no_duplicate_and_no_unreachable_interface() -> None:
     docker = c.interface("docker0", "172.17.0.1/16", kind="bridge")
     nodes = [c.node(f"node{k}", c.interface("enp1s0", f"10.0.0.{k + 1}/24"), docker) for k in range(2)]
     assert judged(c.cluster(*nodes, broken=[("*", "*", "172.17.0.1", "own address")])) == []
+
+
+@pytest.mark.parametrize("others", [(), (c.unreached("node1", "ssh-timeout"),)])
+def test_a_free_port_of_the_only_node_that_answered_is_not_down(others: tuple[Node, ...]) -> None:
+    free = c.interface("eno2", has_carrier=False)
+    alone = c.node("node0", c.interface("enp1s0", "10.0.0.1/24"), free)
+    assert "interface-down" not in {f.rule for f in judged(c.cluster(alone, *others))}
 
 
 def veths(gpu_count: int) -> Cluster:

@@ -129,7 +129,7 @@ def test_lines_are_printed_as_nccl_prints_them() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "unknown", "2", "abc.def"])
+@pytest.mark.parametrize("text", ["", "unknown", "2", "abc.def", "2.²"])
 def test_a_version_that_cannot_be_read_is_assumed(text: str) -> None:
     assert choice.version_of(text) == choice.ASSUMED
 

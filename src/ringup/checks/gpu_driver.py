@@ -27,7 +27,7 @@ def branch(release: str) -> int:
     (590, 0)
     """
     head = release.partition(".")[0]
-    return int(head) if head.isdigit() and len(head) < 6 else 0
+    return int(head) if head.isdecimal() and len(head) < 6 else 0
 
 
 @check(

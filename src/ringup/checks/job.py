@@ -203,7 +203,7 @@ def workers_in(arguments: Sequence[str]) -> int:
         name, equals, value = word.partition("=")
         if name.startswith("--") and name.strip("-").replace("-", "_") in WORKERS:
             text = value if equals else arguments[at + 1] if at + 1 < len(arguments) else ""
-            return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+            return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0
     return 0
 
 
@@ -250,4 +250,4 @@ def version_numbers(text: str) -> tuple[int, ...]:
     ((2, 7), (99,))
     """
     parts = text.split("+")[0].split(".")[:2]
-    return tuple(int(p) for p in parts) if parts and all(p.isdigit() for p in parts) else (99,)
+    return tuple(int(p) for p in parts) if parts and all(p.isdecimal() for p in parts) else (99,)

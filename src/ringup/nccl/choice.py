@@ -44,7 +44,7 @@ def version_of(text: str) -> Version:
     ((2, 20, 5), (2, 27, 7))
     """
     parts = text.split("+")[0].split(".")
-    if len(parts) >= 2 and all(p.isdigit() for p in parts[:3]):
+    if len(parts) >= 2 and all(p.isdecimal() for p in parts[:3]):
         return tuple(int(p) for p in parts[:3])
     return ASSUMED
 

@@ -100,9 +100,9 @@ def kernel_version(release: str) -> tuple[int, int]:
     ((5, 15), (0, 0))
     """
     first = release.split(".")
-    if len(first) < 2 or not first[0].isdigit():
+    if len(first) < 2 or not first[0].isdecimal():
         return 0, 0
-    digits = "".join(c for c in first[1].partition("-")[0] if c.isdigit())
+    digits = "".join(c for c in first[1].partition("-")[0] if c.isdecimal())
     return int(first[0]), int(digits or 0)
 
 

@@ -85,7 +85,7 @@ def shown_to(
         return tuple(gpus)
     chosen = _chosen(len(gpus), cuda_visible_devices)
     alike = len({g.name for g in gpus}) < 2 or order == "PCI_BUS_ID"
-    if any(w.startswith("MIG-") for w in chosen) or (not alike and any(w.isdigit() for w in chosen)):
+    if any(w.startswith("MIG-") for w in chosen) or (not alike and any(w.isdecimal() for w in chosen)):
         return tuple(gpus)
 
     def seen(gpu: Gpu) -> bool:
@@ -229,8 +229,8 @@ def parse_processes(lines: Iterable[str], gpus: Sequence[Gpu]) -> tuple[GpuProce
     found = []
     for line in lines:
         words = [w.strip() for w in line.split(",", 3)]
-        if len(words) == 4 and words[0] in index and words[1].isdigit() and len(words[1]) < 10:
-            used = int(words[2]) * MIB if words[2].isdigit() and len(words[2]) < 12 else None
+        if len(words) == 4 and words[0] in index and words[1].isdecimal() and len(words[1]) < 10:
+            used = int(words[2]) * MIB if words[2].isdecimal() and len(words[2]) < 12 else None
             found.append(GpuProcess(index[words[0]], int(words[1]), words[3][:200], used))
     return tuple(found)
 
@@ -351,7 +351,7 @@ def parse_rocm_smi(text: str) -> tuple[Gpu, ...]:
         told = {str(k).lower(): str(v) for k, v in values.items()}
 
         def amount(key: str, told: Mapping[str, str] = told) -> int | None:
-            return int(told[key]) if told.get(key, "").isdigit() and len(told[key]) < 18 else None
+            return int(told[key]) if told.get(key, "").isdecimal() and len(told[key]) < 18 else None
 
         found.append(
             Gpu(

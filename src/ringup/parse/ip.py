@@ -107,7 +107,7 @@ def parse_ip_links(text: str) -> tuple[Interface, ...]:
                 found.get(current, Interface(current, int(match[1]), "physical", False, False, 0)),
                 is_up="UP" in flags,
                 has_carrier="LOWER_UP" in flags,
-                mtu_bytes=int(mtu) if mtu.isdigit() else 0,
+                mtu_bytes=int(mtu) if mtu.isdecimal() else 0,
                 master=_after("master", words),
             )
         elif (match := _HARDWARE.match(line)) and current in found:
@@ -123,7 +123,7 @@ def parse_ip_links(text: str) -> tuple[Interface, ...]:
             if name in found:
                 made = Address(
                     address,
-                    int(length) if length.isdigit() else (128 if inet6 else 32),
+                    int(length) if length.isdecimal() else (128 if inet6 else 32),
                     "inet6" if inet6 else "inet",
                     scope,
                 )
@@ -157,7 +157,7 @@ def parse_ip_routes(text: str) -> tuple[Route, ...]:
                 _after("dev", words),
                 _after("via", words),
                 _after("src", words),
-                int(metric) if metric.isdigit() else 0,
+                int(metric) if metric.isdecimal() else 0,
             )
         )
     return tuple(found)

@@ -77,4 +77,4 @@ def _numbers(version: str) -> tuple[int, ...]:
     (2, 13)
     """
     parts = version.split("+")[0].split(".")[:2]
-    return tuple(int(p) for p in parts if p.isdigit())
+    return tuple(int(p) for p in parts if p.isdecimal())

@@ -59,7 +59,7 @@ def _traffic_class(
 ) -> str:
     values = _set_to("NCCL_IB_TC", nodes, env)
     if values:
-        shown = ", ".join(f"{v} (DSCP {int(v) >> 2})" if v.isdigit() else v for v in values)
+        shown = ", ".join(f"{v} (DSCP {int(v) >> 2})" if v.isdecimal() else v for v in values)
         return f"  NCCL_IB_TC: {shown} is the site's, and kept; right if the switches' lossless class has it"
     marked = {p.traffic_class for n in nodes for p in ports[n.name] if p.traffic_class}
     if marked:

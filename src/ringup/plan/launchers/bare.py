@@ -32,7 +32,7 @@ def deepspeed(place: Place, job: Job) -> Start:
     counts = list(place.nproc_all)
     info = {f"node{i}": [*range(count)] for i, count in enumerate(counts)}
     if isinstance(place.node_rank, int) and len(place.devices) >= place.nproc:
-        ids = [int(d) if d.isdigit() else d for d in place.devices[: place.nproc]]
+        ids = [int(d) if d.isdecimal() else d for d in place.devices[: place.nproc]]
         info[f"node{place.node_rank}"] = ids
     words = (
         place.python,
