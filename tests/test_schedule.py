@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ringup.facts import Host, Job, Node, PortRanges
+from ringup.facts import Host, Job, Node, PortRanges, Route
 from ringup.probes import schedule
 from tests.clusters import interface, node
 
@@ -56,6 +56,24 @@ def test_a_bridge_with_a_real_port_is_a_network_and_docker0_is_not() -> None:
         interface("docker0", "172.17.0.1/16", kind="bridge"),
     )
     assert {e.interface: e.minor for e in schedule.endpoints(one)} == {"br0": False, "docker0": True}
+
+
+def test_a_bridge_of_open_vswitch_that_leads_out_is_a_network() -> None:
+    one = node(
+        "a",
+        interface("ens3", master="ovs-system"),
+        interface("br-ex", "10.0.0.1/24", kind="bridge"),
+        interface("docker0", "172.17.0.1/16", kind="bridge"),
+        routes=(Route("default", "br-ex", "10.0.0.254"), Route("172.17.0.0/16", "docker0")),
+    )
+    assert {e.interface: e.minor for e in schedule.endpoints(one)} == {"br-ex": False, "docker0": True}
+
+
+def test_ports_where_all_listen_exist_whatever_the_kernels_range_is() -> None:
+    for first, last in ((65500, 65535), (65535, 1), (1, 3), (32768, 60999)):
+        head = node("a", ports=PortRanges(first, last))
+        found = {schedule.meeting_port(head, random.Random(k), {40000}) for k in range(200)}
+        assert min(found) >= 1024 and max(found) <= 65535 and len(found) > 30
 
 
 def test_an_interface_with_hundreds_of_addresses_is_not_tried_on_all() -> None:

@@ -99,11 +99,7 @@ class Round:
         head = self.nodes[0]
         self.rendezvous = schedule.rendezvous_ports(head, self.job, self.dice, spread)
         taken = {*spread, *self.rendezvous}
-        low, high = (
-            head.ports.ephemeral_first,
-            max(head.ports.ephemeral_last, head.ports.ephemeral_first + 100),
-        )
-        meeting = next(p for p in iter(lambda: self.dice.randint(low, high), 0) if p not in taken)
+        meeting = schedule.meeting_port(head, self.dice, taken)
         for name, voice in self.voices.items():
             voice.channel = self.reach.start(name, program, (), self)
             voice.say(

@@ -8,7 +8,7 @@ plainly, as NCCL and Gloo do it.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from typing import Literal
@@ -28,6 +28,9 @@ LARGE_BYTES_FEW = 262144
 """Up to FEW_NODES: outlasts a rate limiter's burst, so the rate is of some use."""
 FEW_NODES = 4
 WAYS_TO_EXPLAIN = 3
+
+NARROW_PORTS = 100
+"""A range of fewer is not enough to choose from."""
 
 DEFAULT_PORT = 29500
 """torch.distributed.run's own default."""
@@ -78,8 +81,13 @@ class Target:
 
 
 def is_minor(node: Node, interface: Interface) -> bool:
-    """A bridge that only virtual machines or containers hang on, such as docker0."""
-    if interface.kind != "bridge":
+    """
+    A bridge that only virtual machines or containers hang on, such as docker0.
+
+    Not one by which the node reaches the world: Open vSwitch's br-ex has no port the kernel knows as its own.
+    """
+    leads_out = any(r.destination == "default" and r.interface == interface.name for r in node.routes)
+    if interface.kind != "bridge" or leads_out:
         return False
     real = {"physical", "bond", "vlan", "infiniband"}
     return not any(i.master == interface.name and i.kind in real for i in node.interfaces)
@@ -153,6 +161,14 @@ def rendezvous_ports(head: Node, job: Job, dice: random.Random, taken: Sequence[
             found += dice.sample(range(low, high), 2)
     unusable = {*taken, *head.ports.reserved} - {job.port}
     return list(dict.fromkeys(p for p in found if p not in unusable))
+
+
+def meeting_port(head: Node, dice: random.Random, taken: Container[int]) -> int:
+    """Where all listen for each other: a port of the ephemeral range, or beside it where that is narrow."""
+    first, last = head.ports.ephemeral_first, head.ports.ephemeral_last
+    low = max(1024, min(first, 65535 - NARROW_PORTS))
+    high = min(max(last, low + NARROW_PORTS), 65535)
+    return next(p for p in iter(lambda: dice.randint(low, high), 0) if p not in taken)
 
 
 def ways(target: Endpoint, own: Sequence[Endpoint]) -> tuple[Way, ...]:
