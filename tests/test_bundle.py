@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,19 @@ def test_a_place_that_cannot_be_written_is_said_so_and_nothing_is_left(tmp_path:
     with pytest.raises(BundleError, match="cannot be written"):
         bundle.save(cluster(), tmp_path / "taken")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "taken"]
+
+
+def test_what_is_no_file_is_written_into_and_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"  # as /dev/stdout may be; root could put a file in the place of /dev/null
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    bundle.save(cluster(), pipe)
+    assert os.read(reader, 1 << 16).startswith(b"{") and stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(reader)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "newest").symlink_to("facts.json")
+    bundle.save(cluster(), tmp_path / "newest")
+    assert (tmp_path / "newest").is_symlink() and bundle.load(tmp_path / "facts.json") == cluster()

@@ -76,7 +76,8 @@ def test_facts_findings_and_logs_are_in_it_and_can_be_read_back(tmp_path: Path) 
 
 
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:
-    done, parts = packed(tmp_path, "--no-nodes", str(tmp_path / "nothing.log"))
+    (tmp_path / "a.log").write_text("step 1\n")
+    done, parts = packed(tmp_path, "--no-nodes", str(tmp_path / "nothing.log"), str(tmp_path / "a.log"))
     assert done.returncode == 0
     assert "nothing.log: no such file" in done.stderr and "nothing.log" in parts["b/LEFT-OUT"]
 

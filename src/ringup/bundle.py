@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,19 +112,37 @@ def _name_uncollected(cluster: Any) -> None:
                 node.setdefault("unknown", {}).setdefault(name, "an earlier version did not collect it")
 
 
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """
+    Where to write what is to stand at `path`: beside it, and it takes its place only if all went well.
+
+    What is no file (/dev/null, /dev/stdout, a pipe) is written into: root could replace it.  Raises OSError.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    target = path.resolve()
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        yield beside
+        beside.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
 def save(cluster: Cluster, path: Path) -> None:
     """
     Write a cluster; the file is whole or not there.
 
     Raises BundleError when it cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(to_json(cluster))
-        beside.replace(path)
+        with whole(path) as place:
+            place.write_bytes(to_json(cluster))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         raise BundleError(
             f"{path} cannot be written: {error.strerror}", hint="name a file in a directory you may write"
         ) from error

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Collect, judge, redact, pack."""
     target = Path(args.output or time.strftime("ringup-%Y%m%d-%H%M%S.tar.gz"))
+    check.writable(str(target), args.save)
     parts = {"README": f"Made by ringup {__version__}; secrets were looked for and replaced.\n"}
     if not args.no_nodes:
         parts |= of_nodes(args)
@@ -132,19 +133,17 @@ def without_secrets(name: str, text: str) -> str:
 
 def pack(parts: dict[str, str], target: Path) -> None:
     """Write the archive; it is whole or not there.  Raises BundleError."""
-    beside = target.with_name(f".{target.name}.part")
+    from ringup import bundle
+
     folder = target.name.removesuffix(".gz").removesuffix(".tar") or "ringup"
     try:
-        with tarfile.open(beside, "w:gz") as archive:
+        with bundle.whole(target) as place, tarfile.open(place, "w:gz") as archive:
             for name, text in parts.items():
                 data = without_secrets(name, text).encode("utf-8", "backslashreplace")
                 entry = tarfile.TarInfo(f"{folder}/{name}")
                 entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
                 archive.addfile(entry, io.BytesIO(data))
-        beside.replace(target)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         raise BundleError(
-            f"{target} cannot be written: {error.strerror}", hint="name another place with --output"
+            f"{target} cannot be written: {error.strerror or error}", hint="name another place with --output"
         ) from error
