@@ -10,7 +10,7 @@ import pytest
 
 from ringup import bundle
 from ringup.cli import dispatch
-from ringup.errors import RingupError
+from ringup.errors import LaunchError, RingupError
 from tests import clusters as c
 
 
@@ -88,3 +88,16 @@ def test_a_number_that_cannot_be_blames_no_node(option: str, value: str, facts: 
     with pytest.raises(SystemExit) as ended:
         dispatch(["check", "--from", facts, f"{option}={value}"])
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("option", ["--save", "--html"])
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [("", "Is a directory"), ("none/f", "No such file or directory"), ("file/f", "Not a directory")],
+)
+def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked(
+    option: str, place: str, why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchError, match=why):
+        dispatch(["check", "-H", "host.invalid", option, f"{tmp_path}/{place}"])

@@ -76,6 +76,10 @@ def run(args: argparse.Namespace) -> int:
                 "no log was named", hint="ringup logs FILE..., a directory, or `-` for standard input"
             )
         paths = ["-"]
+    if args.html:
+        from ringup.commands import check
+
+        check.writable(args.html)
     if args.follow:
         _fits_follow(paths, args)
         return _follow(paths, args)
