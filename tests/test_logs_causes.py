@@ -227,3 +227,13 @@ def test_an_nvlink_error_is_not_called_a_memory_error(tmp_path: Path) -> None:
     text = diagnose(tmp_path, said).causes[0].text
     assert "NVLink" in text
     assert "uncorrectable memory" not in text
+
+
+def test_a_process_that_loads_two_copies_of_nccl_is_no_rank_of_another_release(tmp_path: Path) -> None:
+    said = "".join(
+        f"n{n}:{n}8:{n}8 [0] NCCL INFO NCCL version {version}+cuda12.6\n"
+        for version in ("2.22.3", "2.25.1")
+        for n in (0, 1)
+    )
+    end = "n0:8:11 [0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer n1<36138>"
+    assert [c.rule for c in diagnose(tmp_path, said + end).causes] == ["peer-died-first"]

@@ -38,7 +38,7 @@ def _intent(story: Story, host: HostStory) -> list[Event]:
     found += [e for e in host.events.get("plugin-loaded", []) if _RDMA_PLUGIN.search(e.text)]
     found += [e for e in story.all("plugin-loaded") if e.host == host.name and _RDMA_PLUGIN.search(e.text)]
     found += [e for e in host.events.get("net-using", []) if re.search(r"\]ib[\w]*:", e.text)]
-    found += list(story.all("ibstatus-device", "ibdev2netdev", "rdma-link"))[:2]
+    found += list(story.all("ibstatus-device", "ibdev2netdev", "rdma-link", "ib-driver-missing"))[:2]
     there = story.all("offered-interface")
     found += [e for e in there if e["kind"] == "infiniband" and e.host in (host.name, "")][:1]
     found += [

@@ -35,6 +35,9 @@ def gid_missing_or_wrong(story: Story) -> Iterator[Cause]:
         )
     ]
     roce = _is_roce(story)
+    if asked := story.all("query-gid"):
+        yield seen([*asked, *roce[:1]], "the RDMA port has no GID at the index that is asked for")
+        return
     if said:
         yield seen(
             [*said, *roce[:1]],
@@ -72,6 +75,12 @@ def rdma_peer_unreachable(story: Story) -> Iterator[Cause]:
     ]
     if said:
         yield seen(said, "the address of a queue pair's peer cannot be resolved or reached", "high")
+    elif silent := [e for e in story.all("ofi-request") if re.search(r"Unreachable remote", e.text)]:
+        yield seen(
+            silent,
+            "a peer never answered over EFA: the security group must allow all traffic to and from itself",
+            "medium",
+        )
 
 
 @cause("rdma-retry-exceeded")

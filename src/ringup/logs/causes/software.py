@@ -83,16 +83,24 @@ def nccl_versions_differ(story: Story) -> Iterator[Cause]:
 
 
 def _printed(story: Story) -> dict[str, Event]:
-    """One line per release named by NCCL itself."""
+    """One line per release named by NCCL itself, where processes differ in what they name."""
     found: dict[str, Event] = {}
-    for event in story.all("nccl-version"):
-        if "compiled with" not in event.text:
-            version = ".".join(event["version"].rstrip(".").split(".")[:3])
-            if version.count(".") >= 1 and not any(
-                v.startswith(version) or version.startswith(v) for v in found
-            ):
-                found[version] = event
-    return found
+    said: dict[tuple[int, str, str, str], set[str]] = defaultdict(set)
+    # torch's own message names the release it was linked with, which need not be the one loaded.
+    lines = [e for e in story.all("nccl-version") if not re.search("compiled with|NCCL error in", e.text)]
+    hosts = {e.host for e in lines}
+    lone = len(hosts) == 2 and "" in hosts
+    for event in lines:
+        version = ".".join(event["version"].rstrip(".").split(".")[:3])
+        if not version.count("."):
+            continue
+        known = next((v for v in found if v.startswith(version) or version.startswith(v)), version)
+        found.setdefault(known, event)
+        who = ("", "") if lone else (event.host, event.pid)
+        said[event.file, event.label, who[0], who[1]].add(known)
+    sets = list(said.values())
+    apart = any(not a & b for n, a in enumerate(sets) for b in sets[:n])
+    return found if apart or len(found) < 2 else {}
 
 
 def _phrased_apart(story: Story) -> list[Event]:

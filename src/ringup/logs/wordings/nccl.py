@@ -52,6 +52,12 @@ SETUP = (
         "libibverbs",
     ),
     say(
+        "ib-driver-missing",
+        r"no userspace device-specific driver found for \S+|couldn't load driver '\S+'",
+        "no userspace device-specific",
+        "couldn't load driver",
+    ),
+    say(
         "plugin-none",
         r"No plugin found|Could not find: ?libnccl-net|libnccl-net\.so: cannot open",
         "plugin found",

@@ -144,6 +144,7 @@ FAULTS = (
         "failed to modify qp",
     ),
     say("modify-qp", r"ibv_modify_qp failed", "ibv_modify_qp failed"),
+    say("query-gid", r"ibv_query_gid\w* failed", "ibv_query_gid"),
     say(
         "ib-no-memory",
         r"(?:ibv_reg_mr\w*|ibv_create_cq|ibv_create_qp|ibv_alloc_pd|ibv_reg_dmabuf_mr|mlx5dv_\w+|efadv_\w+|fi_mr_reg\w*)(?:\([^)]*\))? failed"
