@@ -23,6 +23,7 @@ from ringup.commands import run as run_command
 from ringup.facts import Address, Cluster, Interface, Interpreter, Job, Link, Node
 from ringup.launch import record
 from ringup.plan import EnvVar, Plan
+from ringup.plan.kept import Kept
 from ringup.rules import Finding, Fix, Skipped
 
 NASTY = "<script>alert(1)</script>\x1b[31m\u202e"
@@ -99,6 +100,13 @@ def test_the_page_shows_hostile_words_as_words() -> None:
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     html = page.check_page(CLUSTER, [FINDING], [], PLAN)
     assert "http" not in html and "src=" not in html
+
+
+def test_the_page_says_what_is_set_already_and_what_is_open() -> None:
+    kept = [Kept("NCCL_DEBUG", NASTY, "debugging", f"only words {NASTY}", "node0")]
+    html = page.check_page(CLUSTER, [], [], replace(PLAN, open=("which card is open",)), (), kept)
+    assert "NCCL_DEBUG=&lt;script" in html and "which card is open" in html
+    assert "<script" not in html and "\x1b" not in html
 
 
 def test_one_finding_on_many_nodes_is_shown_once_with_its_places() -> None:

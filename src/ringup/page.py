@@ -10,7 +10,8 @@ from ringup.chosen import prediction_lines
 from ringup.facts import Cluster
 from ringup.plan import Plan
 from ringup.plan.expected import Expected
-from ringup.report import counts, pairs_line, root_lines, skipped_lines
+from ringup.plan.kept import Kept
+from ringup.report import counts, kept_lines, pairs_line, root_lines, skipped_lines
 from ringup.rules import Finding, Skipped
 from ringup.units import printable
 
@@ -107,18 +108,19 @@ def check_page(
     skipped: Sequence[Skipped],
     plan: Plan | None,
     predictions: Sequence[Expected] = (),
+    kept: Sequence[Kept] = (),
 ) -> str:
-    """The whole page."""
+    """The whole page: all that the text says, and who reached whom."""
     env = plan.env if plan else ()
     env_rows = [[text(v.name), text(v.value), text(v.node or "every node"), text(v.because)] for v in env]
     chosen = escape("\n".join(prediction_lines(predictions)))
     body = [
         f"<h1>ringup check: {text(counts(findings))}</h1>",
-        f"<p>{len(cluster.nodes)} nodes; {text(pairs_line(cluster))}.</p>",
+        f"<p>{len(cluster.nodes)} node{'s' * (len(cluster.nodes) != 1)}; {text(pairs_line(cluster))}.</p>",
         *(finding_html(f) for f in findings),
         "<h2>Environment</h2>",
         table(["variable", "value", "node", "because"], env_rows) if env_rows else "<p>Nothing to set.</p>",
-        *(f"<p>{text(note)}</p>" for note in (plan.notes if plan else ())),
+        *(f"<p>{text(note)}</p>" for note in ((*plan.notes, *plan.open) if plan else ())),
         *(["<h2>What will be chosen</h2>", f"<pre>{chosen}</pre>"] if chosen else []),
         "<h2>Nodes</h2>",
         table(["node", "interfaces", "python", "torch", "GPUs"], node_rows(cluster)),
@@ -126,6 +128,7 @@ def check_page(
     if cluster.links:
         body += ["<h2>Paths that carry small and large messages</h2>", matrix_html(cluster)]
     for title, told in (
+        ("Set already", kept_lines(kept)),
         ("Not checked", skipped_lines(skipped)),
         ("Root would also see", root_lines(skipped)),
     ):

@@ -132,10 +132,10 @@ def write_page(
     if args.html:
         from ringup import page
         from ringup.plan.expected import expected
+        from ringup.plan.kept import kept
 
-        common.write(
-            Path(args.html), page.check_page(cluster, findings, skipped, plan, expected(cluster, plan))
-        )
+        told = (expected(cluster, plan), kept(cluster))
+        common.write(Path(args.html), page.check_page(cluster, findings, skipped, plan, *told))
         common.say(f"page written: {args.html}", quiet=args.quiet)
 
 
