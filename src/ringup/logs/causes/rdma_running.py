@@ -120,6 +120,7 @@ def link_flapped(story: Story) -> Iterator[Cause]:
             [*said, *kernel],
             "an RDMA port went down during the run",
             "high" if said else "medium",
+            severity="warning" if said and all(map(story.overcome, said)) else None,
             ranks=ranks,
         )
 
@@ -148,6 +149,7 @@ def rdma_adapter_event(story: Story) -> Iterator[Cause]:
         e for e in said if re.search(r"GID|catastrophic|fatal|LID|SM |client|device", e["event"], re.I)
     ]
     mild = all(re.search(r"non-fatal|GID table changed", e.text) for e in said) and failure(story) is None
+    mild = mild or all(map(story.overcome, said))
     yield seen(
         said,
         f"the adapter reported: {said[0]['event'].strip()}",

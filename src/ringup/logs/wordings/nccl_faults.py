@@ -49,6 +49,15 @@ FAULTS = (
         r"Message:\s+connect\(\) to (?P<address>[0-9.]+):(?P<port>\d+) failed",
         "connect() to",
     ),
+    say(
+        # An open connection to a host that went off, or whose path is lost.
+        "nccl-connect",
+        r"Call to (?:recv|send)\w* (?:from|to) "
+        + ADDRESS
+        + r" failed ?: (?P<reason>Connection timed out|No route to host"
+        r"|(?:Network|Host) is unreachable)",
+        "call to ",
+    ),
     say("nccl-connect", r"Call to connect (?:failed|timeout|returned) ?:? ?" + ERRNO, "call to connect"),
     say("nccl-connect", r"connect returned " + ERRNO + r", (?:retrying|exceeded)", "connect returned"),
     say(
@@ -182,7 +191,7 @@ FAULTS = (
     ),
     say(
         "net-not-found",
-        r"(?:Error: )?network (?P<net>\w+) not found|Failed to initialize any NET plugin",
+        r"(?:Error: )?network (?P<net>\w[\w ]*?) not found|Failed to initialize any NET plugin",
         "not found",
         "any net plugin",
     ),
