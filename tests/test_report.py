@@ -18,13 +18,13 @@ from typing import TextIO
 import pytest
 
 from ringup import page, report
-from ringup.commands import logs
+from ringup.commands import explain, logs
 from ringup.commands import run as run_command
 from ringup.facts import Address, Cluster, Interface, Interpreter, Job, Link, Node
 from ringup.launch import record
 from ringup.plan import EnvVar, Plan
 from ringup.plan.kept import Kept
-from ringup.rules import Finding, Fix, Skipped
+from ringup.rules import PROBLEMS, Finding, Fix, Skipped
 
 NASTY = "<script>alert(1)</script>\x1b[31m\u202e"
 
@@ -156,3 +156,16 @@ def test_a_run_that_the_check_stopped_is_recorded_with_the_keys_of_any_other(tmp
     assert list(written) == list(usual)
     assert (written["run"], written["outcome"], written["exit_code"]) == ("r1", "check-stopped", 1)
     assert written["findings"] == json.loads(json.dumps(usual["findings"]))
+
+
+def test_the_list_of_problems_keeps_its_columns_on_a_terminal_and_is_a_line_each_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ringup.checks  # noqa: F401  (fills the registry)
+
+    shown = list(explain.listed(PROBLEMS.values()))
+    assert len("\n".join(shown).splitlines()) == len(PROBLEMS)
+    with terminal(80) as stream, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", stream)
+        lines = "\n".join(explain.listed(PROBLEMS.values())).splitlines()
+    assert len(lines) > len(PROBLEMS) and max(map(len, lines)) <= 80

@@ -5,14 +5,35 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from ringup.errors import UsageError
+from ringup.units import columns
+
+if TYPE_CHECKING:
+    from ringup.rules import Problem
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `ringup explain`."""
     parser.add_argument("name", nargs="?", help="a problem's name, as check and logs print it")
     parser.add_argument("--json", action="store_true", help="JSON on stdout")
+
+
+def listed(problems: Iterable[Problem]) -> Iterator[str]:
+    """By name; on a terminal the text stays in its column, elsewhere each is one line."""
+    known = sorted(problems, key=lambda problem: problem.name)
+    width = max(len(problem.name) for problem in known)
+    room = columns(sys.stdout) if sys.stdout.isatty() else sys.maxsize
+    for problem in known:
+        head = f"{problem.name:<{width}}  {problem.severity:<7}  "
+        indent = " " * min(len(head), room // 2)
+        yield textwrap.fill(
+            problem.summary, room, initial_indent=head, subsequent_indent=indent, break_long_words=False
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,9 +48,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(envelope(problems=[vars(p) for p in PROBLEMS.values()])))
             return 0
-        width = max(map(len, PROBLEMS))
-        for problem in sorted(PROBLEMS.values(), key=lambda p: p.name):
-            print(f"{problem.name:<{width}}  {problem.severity:<7}  {problem.summary}")
+        print("\n".join(listed(PROBLEMS.values())))
         return 0
     if args.name not in PROBLEMS:
         near = difflib.get_close_matches(args.name, PROBLEMS, n=3)
@@ -39,11 +58,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(envelope(problem=vars(problem))))
         return 0
-    import sys
-    import textwrap
-
-    from ringup.units import columns
-
     print(f"{problem.name}  (at worst: {problem.severity})\n")
     for label, text in (
         ("", problem.summary),
