@@ -161,7 +161,7 @@ _CONSEQUENCE = re.compile(
     r"|failed to send RPC to coordination|num_nodes_waiting|Error encountered progressing operation"
     r"|exitcode\s*: -15|received 15 death signal"
     r"|-> 6(?: \[|$|\s)|got 0 bytes|Connection was likely closed|EngineDeadError|ActorDiedError"
-    r"|ConnectionResetError|Broken pipe"
+    r"|ConnectionResetError|Broken pipe|Horovod has been shut down"
 )
 
 

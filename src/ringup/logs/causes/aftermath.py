@@ -5,8 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ringup.logs.causes.process import CONSEQUENCE_TAGS
-from ringup.logs.causes.signs import failure, hang, is_unwinding, made_do, of_the_web, went_on
+from ringup.logs.causes.signs import (
+    CONSEQUENCE_TAGS,
+    failure,
+    hang,
+    is_unwinding,
+    made_do,
+    of_the_web,
+    went_on,
+)
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story

@@ -6,14 +6,19 @@ import re
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import failure, made_do, went_on
+from ringup.logs.causes.signs import (
+    HARMLESS_XID,
+    UNBACKED,
+    failure,
+    is_of_a_peer,
+    made_do,
+    went_on,
+    xid_codes,
+)
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
 from ringup.units import parse_size_bytes
-
-_HARMLESS_XID = {13, 31, 43, 45}
-"""Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
 
 
 @cause(problems.SHM_TOO_SMALL)
@@ -21,6 +26,9 @@ def shm_too_small(story: Story) -> Iterator[Cause]:
     nccl = [e for e in story.all("shm-failed") if "Too many open files" not in e.text]
     loaders = [e for e in story.all("loader-bus", "shm-torch") if "Too many open files" not in e.text]
     cuda = [e for e in story.all("cuda-failure") if "shm" in e["where"]]
+    if story.has("too-many-files"):
+        # shm_open needs a descriptor, not space; before torch 1.10 its message holds no errno.
+        loaders = [e for e in loaders if "unable to open" not in e.text]
     space = [e for e in [*nccl, *loaders] if "No space" in e.text]
     if cuda and not space and not loaders:
         return
@@ -32,7 +40,9 @@ def shm_too_small(story: Story) -> Iterator[Cause]:
     elif rows and not went_on(story):
         yield seen(rows, f"/dev/shm has only {rows[0]['size']} (Docker's default is 64 MiB)", "medium")
     elif bus := [e for e in story.all("crash-word") if re.search(r"Bus error|SIGBUS", e.text)]:
-        yield seen(bus, "a bus error is often a page of /dev/shm that could not be had", "low")
+        unbacked = any(UNBACKED in e.text for e in bus)
+        text = "a bus error is often a page of /dev/shm that could not be had"
+        yield seen(bus, text, "medium" if unbacked else "low")
 
 
 def _row_bytes(event: Event) -> int:
@@ -107,8 +117,8 @@ def xid_in_kernel_log(story: Story) -> Iterator[Cause]:
     said = story.all("xid", "sxid")
     if not said:
         return
-    codes = sorted({int(c) for e in said if (c := e["code"] or e["code2"]) and len(c) < 6})
-    grave = [c for c in codes if c not in _HARMLESS_XID] or story.has("sxid")
+    codes = xid_codes(story)
+    grave = [c for c in codes if c not in HARMLESS_XID] or story.has("sxid")
     yield seen(
         said,
         f"the driver reported fault code {', '.join(map(str, codes)) or 'without number'}"
@@ -117,7 +127,7 @@ def xid_in_kernel_log(story: Story) -> Iterator[Cause]:
     )
 
 
-@cause(problems.FABRIC_MANAGER_NOT_RUNNING)
+@cause(problems.FABRIC_MANAGER_NOT_RUNNING, passing=True)
 def fabric_manager_not_running(story: Story) -> Iterator[Cause]:
     said = [e for e in story.all("fabric-manager") if not _running(e)]
     units = story.all("fabric-unit")
@@ -139,7 +149,7 @@ def _running(event: Event) -> bool:
     return "active (running)" in event.text
 
 
-@cause("nvls-setup-failed")
+@cause("nvls-setup-failed", passing=True)
 def nvls_setup_failed(story: Story) -> Iterator[Cause]:
     """
     NVLink SHARP multicast cannot be set up.
@@ -178,7 +188,7 @@ def gpus_hidden_between_ranks(story: Story) -> Iterator[Cause]:
 
     In logs: `nvmlDeviceGetHandleByPciBusId() failed: Not Found`.
     """
-    said = story.all("nvml-lookup")
+    said = story.all("nvml-lookup") + [e for e in story.all("bad-ordinal") if is_of_a_peer(e)]
     if said:
         yield seen(said, "a rank cannot look up its neighbour's GPU: containers or cgroups hide it", "high")
         return
@@ -188,7 +198,7 @@ def gpus_hidden_between_ranks(story: Story) -> Iterator[Cause]:
         yield seen([*alone[:1], *via[:2]], "ranks of one node talk over the NIC", "low", severity="warning")
 
 
-@cause("cumem-host-unusable")
+@cause("cumem-host-unusable", passing=True)
 def cumem_host_unusable(story: Story) -> Iterator[Cause]:
     """
     NCCL's cuMem host buffers do not work here.

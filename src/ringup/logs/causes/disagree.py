@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ringup import problems
 from ringup.logs.causes.counted import counted_behind, counted_mismatches
 from ringup.logs.causes.recorded import agreeing, recorded_behind, recorded_mismatches, recorded_standing
-from ringup.logs.causes.signs import busy
+from ringup.logs.causes.signs import bars_at_a_limit, busy
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
@@ -60,8 +60,7 @@ def rank_busy(story: Story) -> Iterator[Cause]:
     time-out earlier.
     """
     first = story.all("main-first")
-    limits = _limits_s(story)
-    bars = [e for e in story.all("progress") if _near_limit(e, limits)]
+    bars = bars_at_a_limit(story)
     store = [e for e in story.all("store-get") if re.search(r"(?i)time", e["reason"])]
     waits = story.all(
         "work", "gloo-recv-timeout", "store-wait", "work-aborted", "rdzv-timeout", "store-timeout"
@@ -107,18 +106,6 @@ def rank_busy(story: Story) -> Iterator[Cause]:
                 "the time-out is in one of the first, one-element collectives: a rank is late to start",
                 "low",
             )
-
-
-def _limits_s(story: Story) -> set[float]:
-    """Time-outs in force: those printed, else torch's defaults (NCCL 10 min, everything 30 min)."""
-    printed = {e.number("timeout") / 1000 for e in story.all("work") if e.number("timeout")}
-    return printed or {600.0, 1800.0, 3600.0}
-
-
-def _near_limit(event: Event, limits: set[float]) -> bool:
-    parts = [int(p) for p in event["elapsed"].split(":") if p.isdigit()]
-    elapsed = sum(p * 60**n for n, p in enumerate(reversed(parts)))
-    return event.number("percent") < 100 and any(0.93 * s <= elapsed <= 1.25 * s for s in limits)
 
 
 def _one_timeout_before(story: Story, words: list[Event]) -> list[Event]:
@@ -178,6 +165,7 @@ def _said_behind(story: Story) -> Iterator[Cause]:
     behind = sorted(r for r, n in enqueued.items() if n < max(enqueued.values()) and not _other_group(states))
     if not spoke and not states:
         lonely = [e for e in timeouts(story) if e["op"]]
+        lonely = lonely or [e for e in story.all("work-aborted") if "due to a collective timeout" in e.text]
         if lonely:
             yield seen(
                 lonely,
@@ -204,14 +192,11 @@ def _said_behind(story: Story) -> Iterator[Cause]:
             "silent: look there"
         )
         yield seen([*spoke.values(), *states.values()], text, "medium", ranks=missing[:64])
-    elif len(everyone) == 1:
+    elif len(everyone) == 1 or missing:
         event = gathered or next(iter(states.values()))
-        yield seen(
-            [event],
-            f"rank {event.rank} waited until the limit; who did not come is not in this log",
-            "low",
-            ranks=(),
-        )
+        who = f"rank {event.rank}" if len(everyone) == 1 else f"ranks {story.show_ranks(everyone)}"
+        text = f"{who} waited until the limit; who did not come is not in this log"
+        yield seen([event, *states.values()], text, "low", ranks=())
 
 
 def _other_group(states: dict[int, Event]) -> bool:
@@ -362,7 +347,9 @@ def ddp_unused_parameters(story: Story) -> Iterator[Cause]:
     said = story.all("ddp-unused")
     said = [e for e in said if "unused-warning" not in story.tags_at(e)]
     if said and any(
-        re.search(r"finished reduction|ready twice|ready only once|not used in producing", e.text)
+        re.search(
+            r"finished reduction|ready twice|ready only|not used in prod|receive grad|output tens", e.text
+        )
         for e in said
     ):
         yield seen(said, "parameters took no part in the loss of an iteration")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import failure, of_the_web, went_on
+from ringup.logs.causes.signs import bars_at_a_limit, failure, of_the_web, went_on
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, Confidence, cause, seen
 from ringup.logs.story import Story, is_loopback
@@ -165,7 +165,7 @@ def _is_shell_text(story: Story, event: Event) -> bool:
     return any(re.search(r"[/=$\"']|\.(?:sh|bashrc)\b", e["host"]) for e in tried)
 
 
-@cause(problems.HOSTNAME_RESOLVES_TO_LOOPBACK)
+@cause(problems.HOSTNAME_RESOLVES_TO_LOOPBACK, passing=True)
 def hostname_resolves_to_loopback(story: Story) -> Iterator[Cause]:
     dialled = [e for e in story.all("gloo-connect") if is_loopback(e["address"])]
     dialled += [
@@ -207,7 +207,8 @@ def peers_never_joined(story: Story) -> Iterator[Cause]:
     """
     short = [e for e in story.all("store-barrier") if 0 < e.number("count") < e.number("size")]
     clients = [e for e in story.all("clients-joined") if e.number("joined") < e.number("wanted")]
-    others = story.all("rdzv-timeout", "wait-poll")
+    # A wait at the store is one for a rank that never came only where no rank is seen at work.
+    others = story.all("rdzv-timeout", *([] if bars_at_a_limit(story) else ["wait-poll"]))
     others += [e for e in story.all("jax-barrier") if not story.has("jax-late-barrier")]
     waits = [
         e

@@ -44,10 +44,12 @@ def node_rank_duplicate(story: Story) -> Iterator[Cause]:
             and re.search(r"FORCE_TORCHRUN|llamafactory", text)
             and "NODE_RANK" not in text
         ):
+            # Its launcher says which node rank it read; older releases did read RANK.
+            shown = [e for e in story.all("node-rank") if e["rank"] == "0" and "num nodes" in e.text]
             yield seen(
-                [event],
+                [event, *shown],
                 "RANK is set where this launcher reads NODE_RANK: every node takes itself for node 0",
-                "low",
+                "high" if len(shown) > 1 else "low",
             )
             return
     members = Counter((e["rank"], e["nranks"]) for e in story.all("global-rank"))

@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import went_on
+from ringup.logs.causes.signs import (
+    CONSEQUENCE_TAGS,
+    HARMLESS_XID,
+    NOT_EXPLAINING,
+    UNBACKED,
+    went_on,
+    xid_codes,
+)
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
@@ -108,7 +115,7 @@ def _cancelled_before(story: Story, event: Event) -> bool:
 @cause(problems.OOM_KILLER_RAN, passing=True)
 def oom_killer_ran(story: Story) -> Iterator[Cause]:
     said = [e for e in story.all("oom-kill") if not re.search(r"CUDA out of memory|torch\.", e.text)]
-    said = [e for e in said if not _EITHER_WAY.search(e.text)]
+    said = [e for e in said if not _EITHER_WAY.search(e.text) or re.search(r"(?i)Detected \d+ oom", e.text)]
     if said:
         yield seen(said, "a process was killed for host memory, and the log says so")
 
@@ -161,11 +168,13 @@ def rank_crashed(story: Story) -> Iterator[Cause]:
 
     In logs: `exitcode: -11`, `Segmentation fault`.
     """
-    fatal = [e for number, e in exits(story) if number in (4, 5, 7, 8, 11)]
+    unbacked = any(UNBACKED in e.text for e in story.all("crash-word"))
+    fatal = [e for n, e in exits(story) if n in (4, 5, 8, 11) or (n == 7 and not unbacked)]
     words = [
         e
         for e in story.all("crash-word")
         if not _EITHER_WAY.search(e.text)
+        and UNBACKED not in e.text
         and not re.search(
             r"(?i)DataLoader|\bworkers? (?:\(pid|process|is)|in worker\b|shared memory|\babort", e.text
         )
@@ -208,8 +217,11 @@ def rank_raised_exception(story: Story) -> Iterator[Cause]:
     if not own:
         yield from _kernel_failed(story)
         yield from _ended_elsewhere(story)
+        yield from _loader_gone(story)
+        yield from _checkpoint_unfit(story)
         return
-    traced = [e for e in own if e["traceback"]]
+    # torch's hook for uncaught exceptions puts the rank before every line.
+    traced = [e for e in own if e["traceback"] or re.search(r"\[rank\d+\]: ", e.text)]
     first = (traced or own)[0]
     same = [e for e in own if e["type"] == first["type"]]
     kind = first["type"].rsplit(".", 1)[-1]
@@ -230,7 +242,7 @@ def rank_raised_exception(story: Story) -> Iterator[Cause]:
 def _kernel_failed(story: Story) -> Iterator[Cause]:
     """A GPU kernel of the program itself broke; NCCL's watchdog only reports it."""
     faults = [e for e in story.all("illegal-access") if not story.tags_at(e) & {"cuda-failure"}]
-    if faults and not story.has("xid", "ecc"):
+    if faults and not story.has("sxid", "ecc") and HARMLESS_XID.issuperset(xid_codes(story)):
         asserted = any("assert" in e.text for e in faults)
         what = "an assertion in a GPU kernel failed" if asserted else "a GPU kernel broke"
         yield seen(
@@ -242,7 +254,7 @@ def _kernel_failed(story: Story) -> Iterator[Cause]:
 
 def _ended_elsewhere(story: Story) -> Iterator[Cause]:
     """The launcher's summary names the first rank that failed; why, only that rank's own output says."""
-    codes = [e for number, e in exits(story) if not number]
+    codes = [e for number, e in exits(story) if not number and not _cancelled_before(story, e)]
     first = [e for e in codes if e["root"]] or codes
     told = any(not WRAPPERS.search(e["type"]) for e in story.all("exception"))
     proven = [e for e in first if e["first"]]
@@ -259,70 +271,26 @@ def _ended_elsewhere(story: Story) -> Iterator[Cause]:
         )
 
 
-CONSEQUENCE_TAGS = frozenset(
-    {
-        "gloo-closed",
-        "gloo-reset",
-        "recv-vector",
-        "closed-by-peer",
-        "nccl-reset",
-        "nccl-remote",
-        "pipe-broken",
-        "reset-by-peer",
-        "keepalive-failed",
-        "proxy-failed",
-        "work-aborted",
-        "store-get",
-        "num-nodes-waiting",
-        "ray-died",
-        "jax-died",
-        "monitored-victim",
-        "rdzv-connection",
-        "rdzv-closed",
-        "work",
-        "work-async",
-        "gloo-recv-timeout",
-        "tcpstore-retry",
-    }
-)
-"""What a rank prints because another one ended."""
+def _loader_gone(story: Story) -> Iterator[Cause]:
+    """A data loader's worker ended and nothing tells of what."""
+    gone = [e for e in story.all("loader-exited") if not story.overcome(e)]
+    told = story.has("loader-killed", "loader-bus", "shm-torch", "oom-kill", "killed-word", "too-many-files")
+    if gone and not told:
+        text = "a data loader's worker ended without a word: host memory or /dev/shm most often; "
+        yield seen(gone, text + "num_workers=0 shows an error of its own", "low")
 
-_NOT_EXPLAINING = frozenset(
-    {
-        "exception",
-        "traceback",
-        "frame",
-        "world-size",
-        "busy-word",
-        "step",
-        "loss",
-        "progress",
-        "env-set",
-        "unwind",
-        "nccl-version",
-        "main-first",
-        "spawn-call",
-        "epoch-done",
-        "exit",
-        "visible-devices",
-        "uneven-word",
-        "command",
-        "no-ipv6",
-        "rdzv-create",
-        "elastic-exit-barrier",
-        "disk-full",
-        "file-init",
-        "node-rank",
-        "min-nodes",
-        "warn",
-    }
-)
+
+def _checkpoint_unfit(story: Story) -> Iterator[Cause]:
+    """The lines below a load_state_dict's error, where the error itself was not kept."""
+    sizes = story.all("state-dict")
+    if sizes and not went_on(story) and not story.has("exception"):
+        yield seen(sizes, f"{_who(sizes[:1])} loads a checkpoint that does not fit the model", "low")
 
 
 def _is_own(story: Story, event: Event) -> bool:
     """Whether an exception is the program's own: no wrapping, no consequence, no text another name covers."""
     if WRAPPERS.search(event["type"]) or re.search(
-        r"Exception ignored in|Caught \w+ in DataLoader worker", event.text
+        r"Exception ignored in|Caught \w+ in DataLoader worker|other ranks still have inputs", event.text
     ):
         return False
     if re.search(r"(?i)(?:warning)$", event["type"]) or _LAUNCHER_FRAMES.search(event["frame"]):
@@ -330,7 +298,7 @@ def _is_own(story: Story, event: Event) -> bool:
     said = story.tags_at(event, below=2 if re.search(r"(?i)nccl|gloo|cuda|hip", event.text) else 0)
     if said & CONSEQUENCE_TAGS:
         return False
-    return not (said - _NOT_EXPLAINING)
+    return not (said - NOT_EXPLAINING)
 
 
 @cause("terminal-closed", passing=True)

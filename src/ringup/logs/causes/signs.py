@@ -47,6 +47,70 @@ FAILED = (
     "gpu-oom",
 )
 
+CONSEQUENCE_TAGS = frozenset(
+    {
+        "horovod-down",
+        "gloo-closed",
+        "gloo-reset",
+        "recv-vector",
+        "closed-by-peer",
+        "nccl-reset",
+        "nccl-remote",
+        "pipe-broken",
+        "reset-by-peer",
+        "keepalive-failed",
+        "proxy-failed",
+        "work-aborted",
+        "store-get",
+        "num-nodes-waiting",
+        "ray-died",
+        "jax-died",
+        "monitored-victim",
+        "rdzv-connection",
+        "rdzv-closed",
+        "work",
+        "work-async",
+        "gloo-recv-timeout",
+        "tcpstore-retry",
+    }
+)
+"""What a rank prints because another one ended."""
+
+NOT_EXPLAINING = frozenset(
+    {
+        "exception",
+        "traceback",
+        "frame",
+        "world-size",
+        "busy-word",
+        "step",
+        "loss",
+        "progress",
+        "env-set",
+        "unwind",
+        "nccl-version",
+        "main-first",
+        "spawn-call",
+        "epoch-done",
+        "exit",
+        "visible-devices",
+        "uneven-word",
+        "command",
+        "no-ipv6",
+        "rdzv-create",
+        "elastic-exit-barrier",
+        "disk-full",
+        "file-init",
+        "node-rank",
+        "min-nodes",
+        "warn",
+    }
+)
+"""Tags that do not tell what an exception on their line was."""
+
+UNBACKED = "nonexistent physical address"
+"""BUS_ADRERR, as UCX's handler words it: a mapped page could not be had, which is what a full tmpfs does."""
+
 
 def is_unwinding(event: Event) -> bool:
     """
@@ -64,6 +128,21 @@ def is_unwinding(event: Event) -> bool:
         )
         and event["source"] not in ("net.cc", "include/net.h")
     )
+
+
+HARMLESS_XID = {13, 31, 43, 45}
+"""Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
+
+
+def xid_codes(story: Story) -> list[int]:
+    """The driver's fault codes that were printed, each once, in order."""
+    found = {e["code"] or e["code2"] for e in story.all("xid", "sxid")}
+    return sorted(int(c) for c in found if c and len(c) < 6)
+
+
+def is_of_a_peer(event: Event) -> bool:
+    """Whether a bad device number is one a peer sent, not this rank's own."""
+    return "p2p.cc" in event.text and "WARN" in event.text
 
 
 def failure(story: Story, *apart: str) -> Event | None:
@@ -86,15 +165,37 @@ def hang(story: Story) -> Event | None:
     )
 
 
+def trained(story: Story) -> bool:
+    """Whether steps went by: data did flow."""
+    return max(story.repeats.get(tag, 0) for tag in ("step", "loss")) > 1
+
+
 def went_on(story: Story) -> bool:
     """Whether ranks completed their communicators or trained: what came before was no failure."""
-    steps = max(story.repeats.get(tag, 0) for tag in ("step", "loss"))
-    return story.init_complete or story.has("nccl-tests-row") or steps > 1
+    return story.init_complete or story.has("nccl-tests-row") or trained(story)
 
 
 def busy(story: Story) -> list[Event]:
     """Lines that say a rank was tokenizing, downloading, saving, evaluating."""
     return story.all("main-first", "busy-word")
+
+
+def bars_at_a_limit(story: Story) -> list[Event]:
+    """Progress bars that stood at a time-out's limit, not yet full, when they were last drawn."""
+    limits = _limits_s(story)
+    return [e for e in story.all("progress") if _near_limit(e, limits)]
+
+
+def _limits_s(story: Story) -> set[float]:
+    """Time-outs in force: those printed, else torch's defaults (NCCL 10 min, everything 30 min)."""
+    printed = {e.number("timeout") / 1000 for e in story.all("work") if e.number("timeout")}
+    return printed or {600.0, 1800.0, 3600.0}
+
+
+def _near_limit(event: Event, limits: set[float]) -> bool:
+    parts = [int(p) for p in event["elapsed"].split(":") if p.isdigit()]
+    elapsed = sum(p * 60**n for n, p in enumerate(reversed(parts)))
+    return event.number("percent") < 100 and any(0.93 * s <= elapsed <= 1.25 * s for s in limits)
 
 
 def nodes_wanted(story: Story) -> int:

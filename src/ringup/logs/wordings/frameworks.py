@@ -55,6 +55,12 @@ FRAMEWORKS = (
         "worker exit type",
     ),
     say(
+        "horovod-down",
+        r"Horovod has been shut down|HorovodInternalError",
+        "horovod has been shut",
+        "horovodinternalerror",
+    ),
+    say(
         "horovod-stalled",
         r"(?:One or more tensors|ranks) .{0,120}(?:stalled|waiting for)|Stalled (?:ops|ranks|tensor)|Missing ranks:? ?\[?(?P<ranks>[\d, ]*)|were submitted to be reduced, gathered or broadcasted by subset of ranks",
         "stalled",
@@ -69,7 +75,7 @@ FRAMEWORKS = (
     ),
     say(
         "mpi-abort",
-        r"mpirun (?:noticed|has detected) that|MPI_ABORT was invoked|Primary job  ?terminated|ORTE was unable|prterun|PMIX ERROR|orted",
+        r"mpirun (?:noticed|has detected|detected) that|MPI_ABORT was invoked|Primary job  ?terminated|ORTE was unable|prterun|PMIX ERROR|\borted\b",
         "mpirun",
         "mpi_abort",
         "primary job",
@@ -108,7 +114,7 @@ FRAMEWORKS = (
     ),
     say(
         "exception",
-        r"(?:^|[\s:|\]\"(])(?P<type>(?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout)):(?: (?P<text>.*))?$",
+        r"(?:^|[\s:|\]\"(])(?P<type>(?:[A-Za-z_][\w]*\.)*(?-i:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout))):(?: (?P<text>.*))?$",
         "error:",
         "exception:",
         "interrupt:",

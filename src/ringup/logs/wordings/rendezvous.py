@@ -51,7 +51,7 @@ LAUNCH = (
     say("global-rank", r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: (?P<member>\d+)/(?P<nranks>\d+)", "global_rank"),
     say(
         "command",
-        r"^\s*(?:\S+@\S+[:~ ].{0,40}[$#]|[$#>+]) ?(?P<command>(?:[A-Z_]+=\S* )*(?:srun|sbatch|mpirun|mpiexec|horovodrun|torchrun|python\S*|deepspeed|accelerate|colossalai|llamafactory-cli|ssh|pdsh|kubectl|docker|sudo|bash|\./|/)\S*.*)$",
+        r"^\s*(?:(?:\([\w.-]{1,40}\) ?)?\S+@\S+[:~ ].{0,60}?[$#]|[$#>+]) ?(?P<command>(?:[A-Z_]+=\S* )*(?:\\$|srun|sbatch|mpirun|mpiexec|horovodrun|torchrun|python\S*|deepspeed|accelerate|colossalai|llamafactory-cli|ssh|pdsh|kubectl|docker|sudo|bash|\./|/)\S*.*)$",
         "$ ",
         "# ",
         "> ",

@@ -34,7 +34,7 @@ SHELL = (
     say("name-tried", r"Could not resolve hostname (?P<host>[^\s:]+)", "could not resolve hostname"),
     say(
         "ssh-denied",
-        r"Permission denied \((?:[\w-]+,?)+\)|Permission denied, please try again|Host key verification failed|No authentication methods available|AuthenticationException|Authentication failed|REMOTE HOST IDENTIFICATION HAS CHANGED|Too many authentication failures|UNPROTECTED PRIVATE KEY|ssh_askpass|password: *$|The authenticity of host .{0,80}can't be established|PasswordRequiredException|Could not open a connection to your authentication agent",
+        r"Permission denied \((?:[\w-]+,?)+\)|Permission denied, please try again|Host key verification failed|No authentication methods available|AuthenticationException|Authentication failed|REMOTE HOST IDENTIFICATION HAS CHANGED|Too many authentication failures|UNPROTECTED PRIVATE KEY|ssh_askpass|password: *$|The authenticity of host .{0,80}can't be established|PasswordRequiredException|Could not open a connection to your authentication agent|not a valid \w+ (?:private |public )?key file|Load key .{1,120}: ",
         "permission denied",
         "host key verification",
         "authentication",
@@ -44,6 +44,8 @@ SHELL = (
         "password:",
         "authenticity of host",
         "passwordrequired",
+        "key file",
+        "load key",
     ),
     say(
         "ssh-255",
@@ -108,7 +110,7 @@ SHELL = (
 CUDA = (
     say(
         "bad-ordinal",
-        r"invalid device ordinal|invalid device \d+(?:,\d+)* requested|insufficient CUDA devices|CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice|hipErrorInvalidDevice|CUDA error 101|Invalid device \d+ \(totalnDev=\d+\)|rank \d+ exceeds ndev|Attempting to deserialize object on CUDA device \d+ but torch\.cuda\.device_count\(\) is|You requested gpus?: ?\[.*?But your machine only has|Invalid device id|device_?id.{0,30}out of range|requested .{0,30}GPUs? .{0,30}only \d+ (?:are |is )?(?:available|visible)|nproc_per_node.{0,60}(?:exceeds|greater than|larger than|more than).{0,40}(?:gpu|device)|invalid device (?:number|id)|Using \d+ GPUs? .{0,20}only \d+",
+        r"invalid device ordinal|invalid device \d+(?:,\d+)* requested|insufficient CUDA devices|CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice|hipErrorInvalidDevice|CUDA error 101|Invalid device \d+ \(totalnDev=\d+\)|rank \d+ exceeds ndev|Attempting to deserialize object on CUDA device \d+ but torch\.cuda\.device_count\(\) is|You requested gpus?: ?\[[\d, ]*\]|Invalid device id|device_?id.{0,30}out of range|requested .{0,30}GPUs? .{0,30}only \d+ (?:are |is )?(?:available|visible)|nproc_per_node.{0,60}(?:exceeds|greater than|larger than|more than).{0,40}(?:gpu|device)|invalid device (?:number|id)|Using \d+ GPUs? .{0,20}only \d+",
         "invalid device",
         "insufficient cuda",
         "cuda_error_invalid_device",
@@ -151,7 +153,7 @@ CUDA = (
     ),
     say(
         "gpu-lost",
-        r"Unable to determine the device handle for GPU|fallen off the bus|GPU is lost|GPU_IS_LOST|NVML_ERROR_GPU_IS_LOST|GPU requires reset|Reboot the system to recover this GPU|No devices were found|device handle for GPU.{0,40}Unknown Error|GPU has (?:been lost|disappeared)",
+        r"Unable to determine the device handle for GPU|fallen off the bus|GPU is lost|GPU_IS_LOST|NVML_ERROR_GPU_IS_LOST|GPU requires reset|Reboot the system to recover this GPU|No devices were found|device handle for GPU.{0,40}Unknown Error|GPU has (?:been lost|disappeared)|RmInitAdapter failed",
         "device handle for gpu",
         "fallen off the bus",
         "gpu is lost",
@@ -160,6 +162,7 @@ CUDA = (
         "recover this gpu",
         "no devices were found",
         "gpu has",
+        "rminitadapter",
     ),
     say(
         "aer",
@@ -177,7 +180,7 @@ CUDA = (
     say("sxid", r"\bSXid ?\((?P<gpu>[^)]*)\): ?(?P<code>\d+)", "sxid"),
     say(
         "driver-old",
-        r"driver version is insufficient for CUDA runtime|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|forward compatibility was attempted on non supported|NVIDIA driver on your system is too old|CUDA Driver version found is \d+\. Minimum requirement|cudaErrorInsufficientDriver|driver .{0,40}does not support .{0,20}CUDA|cuda>=\d+\.\d+.{0,40}(?:update your driver|unsatisfied)|unsatisfied condition: cuda>=|provided PTX was compiled with an unsupported toolchain|API call is not supported in the installed CUDA driver|CallRequiresNewerDriver",
+        r"driver version is insufficient for CUDA runtime|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|forward compatibility was attempted on non supported|NVIDIA driver on your system is too old|CUDA Driver version found is \d+\. Minimum requirement|cudaErrorInsufficientDriver|driver .{0,40}does not support .{0,20}CUDA|cuda>=\d+\.\d+.{0,40}(?:update your driver|unsatisfied)|unsatisfied condition: cuda>=|provided PTX was compiled with an unsupported toolchain|API call is not supported in the installed CUDA driver",
         "driver version is insufficient",
         "forward compatibility",
         "is too old",
@@ -188,7 +191,6 @@ CUDA = (
         "driver_mismatch",
         "unsupported toolchain",
         "in the installed cuda driver",
-        "requiresnewerdriver",
     ),
     say(
         "driver-library",

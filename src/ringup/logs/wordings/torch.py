@@ -140,9 +140,11 @@ TRAINING = (
     ),
     say(
         "ddp-unused",
-        r"Expected to have finished reduction in the prior iteration|find_unused_parameters=True|parameters that were not used in producing loss|marked (?:as )?ready twice|mark a variable ready only once",
+        r"Expected to have finished reduction in the prior iteration|find_unused_parameters=True|parameters that were not used in producing loss|Parameter(?:s| indices) which did not receive grad for rank|wasn't able to locate the output tensors|marked (?:as )?ready twice|mark a variable ready only once",
         "finished reduction",
         "not used in producing loss",
+        "did not receive grad",
+        "locate the output tensors",
         "ready twice",
         "ready only once",
     ),
@@ -194,6 +196,11 @@ TRAINING = (
         "is killed by signal",
     ),
     say(
+        "state-dict",
+        r"size mismatch for \S+: copying a param with shape",
+        "size mismatch for",
+    ),
+    say(
         "loader-exited",
         r"DataLoader worker \(pid\(s\) (?P<pids>[\d, ]+)\) exited unexpectedly",
         "exited unexpectedly",
@@ -236,6 +243,15 @@ ELASTIC = (
         "exit",
         r"(?:srun|slurmstepd): error: (?P<host>[\w.-]+): tasks? (?P<task>[\d,-]+): (?:Exited with exit code (?P<code>\d+)|(?P<name>Killed|Segmentation fault|Aborted|Bus error|Terminated|Out Of Memory|Illegal instruction|Floating point exception))",
         "task",
+    ),
+    # Hydra (MPICH, Intel MPI) prints the wait status, whose low bits are the signal.
+    say(
+        "exit",
+        r"= +(?:KILLED BY SIGNAL: (?P<signal>\d+)|EXIT CODE: (?P<signal2>[4-9]|11|15)\s*$)"
+        r"|EXIT STRING: .{0,80}\(signal (?P<signal3>\d+)\)",
+        "killed by signal",
+        "exit code: ",
+        "exit string",
     ),
     say(
         "exit",

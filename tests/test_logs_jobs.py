@@ -1,0 +1,71 @@
+"""What launchers, frameworks and the operating system print when a job ends, read as they mean it."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringup.logs.read import Diagnosis, read_logs
+
+ENDS: list[tuple[str, str]] = [
+    # Slurm before 21.08 counts the kills and says "may have been killed" in one sentence.
+    ("oom-killer-ran", "/var/spool/slurmd/job00007/slurm_script: line 9:  411 Killed      python t.py\nslurmstepd: error: Detected 2 oom-kill event(s) in step 7.batch cgroup. Some of your processes may have been killed by the cgroup out-of-memory handler."),
+    ("job-cancelled", "slurmstepd: error: *** STEP 77.0 ON n4 CANCELLED AT 2024-02-03T04:05:06 DUE TO PREEMPTION ***\nslurmstepd: error: Failed to send MESSAGE_TASK_EXIT: Connection refused\nsrun: error: n4: tasks 0-1: Exited with exit code 1"),
+    # Hydra prints the wait status: 9 is SIGKILL, 135 SIGBUS with a core.
+    ("rank-killed", "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 412 RUNNING AT n1\n=   EXIT CODE: 9\n=   CLEANING UP REMAINING PROCESSES"),
+    ("rank-killed", "=   RANK 3 PID 412 RUNNING AT n1\n=   KILLED BY SIGNAL: 9 (Killed)"),
+    ("rank-crashed", "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\nYOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)"),
+    # A mapped page of /dev/shm that could not be had, in the words of UCX's handler.
+    ("shm-too-small", "[n1:77   :0:91] Caught signal 7 (Bus error: nonexistent physical address)\n 2 0x00758 ncclGroupEnd()  ???:0\nERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 0 (pid: 77) of binary: /usr/bin/python"),
+    ("open-files-too-low", "RuntimeError: unable to open shared memory object </torch_51_88> in read-write mode\nOSError: [Errno 24] Too many open files"),
+    ("rank-raised-exception", "RuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly"),
+    ("rank-killed", "RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed. \nRuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly"),
+    ("rank-raised-exception", "[rank1]: \tsize mismatch for head.weight: copying a param with shape torch.Size([8]) from checkpoint, the shape in current model is torch.Size([0])."),
+    # "not supported" holds the name of Open MPI's daemon.
+    ("rank-raised-exception", "[rank5]: app.StateException: the checkpoint was made by 8 ranks, a change to 16 is not supported."),
+    ("ssh-not-passwordless", "Error: failed to run torchrun --nnodes=2 t.py on n2, is localhost: False, exception: not a valid RSA private key file"),
+    ("peer-died-first", "[1,1]<stderr>:RuntimeError: Horovod has been shut down. This was caused by an exception on one of the ranks."),
+    ("device-ordinal-not-visible", "lightning.MisconfigurationException: \n   You requested GPUs: [0, 1]\n   But your machine only has: [0]"),
+    ("ddp-unused-parameters", "Parameter indices which did not receive grad for rank 1: 12 13\n In addition, you can set the environment variable TORCH_DISTRIBUTED_DEBUG"),
+    ("node-rank-duplicate", "(env) me@n0:~# FORCE_TORCHRUN=1 NNODES=2 RANK=0 MASTER_ADDR=n0 \\\n> llamafactory-cli train a.yaml\nMulti-node training enabled: num nodes: 2, node rank: 0\n(env) me@n1:~# FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_ADDR=n0 \\\n> llamafactory-cli train a.yaml\nMulti-node training enabled: num nodes: 2, node rank: 0"),
+    # A wait at the store while another rank is seen at work is no rank that never came.
+    ("rank-busy-while-others-wait", "Tokenizing (num_proc=8):  90%|#########  | 900/1000 [29:58<03:05, 9.1 examples/s][rank1]:[W516 14:34:56.8 socket.cpp:464] [c10d] waitForInput: poll for socket SocketImpl(fd=7) returned 0, likely a timeout\n[rank1]: Traceback (most recent call last):"),
+    ("peers-never-joined", "[W228 18:45:15.7 socket.cpp:462] [c10d] waitForInput: poll for socket SocketImpl(fd=1, addr=[n1]:38674, remote=[n0]:23456) returned 0, likely a timeout"),
+    ("rank-fell-behind", "[rank4]:[E1129 11:56:57.2 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 4] Exception (either an error or timeout) detected by watchdog at work: 96, last enqueued NCCL work: 96, last completed NCCL work: 95.\n[rank5]:[E1129 11:56:57.2 ProcessGroupNCCL.cpp:616] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=96, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600024 milliseconds before timing out."),
+    ("rank-fell-behind", "[rank5]:[E723 01:58:45.6 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal due to a collective timeout from  rank 2 and we will try our best to dump the debug info. Last enqueued NCCL work: 136, last completed NCCL work: 136."),
+]  # fmt: skip
+
+
+def diagnose(tmp_path: Path, text: str) -> Diagnosis:
+    log = tmp_path / "job.log"
+    log.write_text(text + "\n", encoding="utf-8")
+    return read_logs([str(log)])
+
+
+@pytest.mark.parametrize(("rule", "text"), ENDS, ids=[f"{n}-{rule}" for n, (rule, _) in enumerate(ENDS)])
+def test_the_first_cause_is_what_ended_the_job(tmp_path: Path, rule: str, text: str) -> None:
+    assert [c.rule for c in diagnose(tmp_path, text).causes][:1] == [rule]
+
+
+def test_an_uncaught_exception_is_an_error_though_its_traceback_is_cut_off(tmp_path: Path) -> None:
+    hooked = diagnose(tmp_path, "[rank5]: KeyError: 'loss'").causes[0]
+    printed = diagnose(tmp_path, "KeyError: 'loss'").causes[0]
+    assert (hooked.severity, printed.severity) == ("error", "warning")
+
+
+def test_a_rank_number_where_the_launcher_wants_another_is_doubted_until_it_says_so(tmp_path: Path) -> None:
+    command = "$ FORCE_TORCHRUN=1 NNODES=2 RANK=1 llamafactory-cli train a.yaml\n"
+    said = "Multi-node training enabled: num nodes: 2, node rank: 0\n"
+    assert [diagnose(tmp_path, t).causes[0].confidence for t in (command, command + 2 * said)] == [
+        "low",
+        "high",
+    ]
+
+
+def test_a_checkpoint_that_fits_in_part_is_no_failure_of_a_job_that_trains(tmp_path: Path) -> None:
+    said = "size mismatch for head.weight: copying a param with shape torch.Size([8]) from checkpoint"
+    trained = "\nstep 1 loss: 2.1\nstep 2 loss: 2.0\nstep 3 loss: 1.9"
+    assert [c for c in diagnose(tmp_path, said + trained).causes if c.severity == "error"] == []
