@@ -9,6 +9,7 @@ import pytest
 from ringup.errors import LaunchError
 from ringup.facts import Cluster, Listener
 from ringup.plan import Plan, command, network
+from ringup.plan.listening import listening
 from tests.clusters import article_002, breaks, changed, cluster, healthy, interface, job, node, two_networks
 
 
@@ -56,6 +57,15 @@ def test_a_value_the_user_set_stays_and_is_said() -> None:
     assert "GLOO_SOCKET_IFNAME" not in plan.nodes[1].env
     assert plan.nodes[0].env["GLOO_SOCKET_IFNAME"] == "enp99s0"
     assert any("is yours and stays" in note for note in plan.notes)
+
+
+def test_an_empty_value_of_the_users_is_neither_replaced_nor_told_as_the_shells() -> None:
+    given = changed(article_002(), "node0", environment={"GLOO_SOCKET_IFNAME": "em1", "NCCL_DEBUG": "WARN"})
+    plan = decided(given, env={"GLOO_SOCKET_IFNAME": "", "NCCL_DEBUG": ""})
+    assert "GLOO_SOCKET_IFNAME" not in {v.name for v in plan.env}
+    assert [n.env["GLOO_SOCKET_IFNAME"] for n in plan.nodes] == ["", ""]
+    assert "GLOO_SOCKET_IFNAME= on node0 is yours and stays" in plan.notes
+    assert listening(plan, given, always=True).env == plan.env
 
 
 def test_the_users_env_wins_over_the_plan() -> None:

@@ -20,9 +20,15 @@ def variables(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     return _devices(cluster, notes) + _gid_index(cluster, notes)
 
 
-def user_value(job: Job, node: Node, name: str) -> str:
-    """What the user set: `--env`, then the node's shell, then nccl.conf for NCCL's own; "" when unset."""
-    return job.env.get(name) or node.environment.get(name) or node.nccl_conf.get(name, "")
+def user_value(job: Job, node: Node, name: str) -> str | None:
+    """
+    What the user set: `--env`, then the node's shell, then nccl.conf for NCCL's own; None when unset.
+
+    `--env NAME=` is a wish, too: it takes away what the shell has.
+    """
+    if name in job.env:
+        return job.env[name]
+    return node.environment.get(name) or node.nccl_conf.get(name) or None
 
 
 def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
@@ -40,7 +46,7 @@ def _devices(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
         # have different numbers of devices.
         left = [p for p in taken if p not in chosen and not users[p.name]]
         own = user_value(cluster.job, node, "NCCL_IB_HCA")
-        if left and not own:
+        if left and own is None:
             out = ", ".join(f"{rdma.shown(p)} {p.rate_gbit_s:g} Gbit/s" for p in left)
             why = f"NCCL would also take {out}, which is not of the network of {chosen[0].name}"
             reasons[node.name] = rdma.hca_value([p for p in taken if p not in left], node.rdma_ports), why
@@ -64,7 +70,8 @@ def _gid_index(cluster: Cluster, notes: list[str]) -> list[EnvVar]:
     for node in cluster.nodes:
         version = choice.version_of(node.interpreter.nccl)
         ports = [p for p in rdma.wanted(rdma.taken(node, cluster.job.env)) if p.link_layer == "Ethernet"]
-        if not ports or version >= gids.CHOOSES or user_value(cluster.job, node, "NCCL_IB_GID_INDEX"):
+        own = user_value(cluster.job, node, "NCCL_IB_GID_INDEX")
+        if not ports or version >= gids.CHOOSES or own is not None:
             continue
         found = {gids.gid_index(p, {}, gids.CHOOSES).index for p in ports}
         if None in found:

@@ -68,7 +68,7 @@ def debugging(cluster: Cluster, log_dir: str) -> list[EnvVar]:
             EnvVar(size, "2000", "the last 2000 collectives are kept; older torch keeps none by itself")
         )
     made.append(EnvVar(where, f"{log_dir}/flight_recorder_", "where the dump goes, the rank is appended"))
-    return [v for v in made if all(not devices.user_value(cluster.job, n, v.name) for n in cluster.nodes)]
+    return [v for v in made if all(devices.user_value(cluster.job, n, v.name) is None for n in cluster.nodes)]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -23,10 +23,10 @@ def listening(plan: Plan, cluster: Cluster, *, always: bool = False) -> Plan:
     expects_more = len(plan.nodes) > 1 and any(t.network not in SLOW for t in plan.transports)
     if cluster.job.backend == "gloo" or not (always or expects_more):
         return plan
-    if any(user_value(cluster.job, node, "NCCL_DEBUG") for node in cluster.nodes):
+    if any(user_value(cluster.job, node, "NCCL_DEBUG") is not None for node in cluster.nodes):
         return plan
     added = [EnvVar("NCCL_DEBUG", "INFO", f"tells which network NCCL takes; {APART}")]
-    if not any(user_value(cluster.job, node, "NCCL_DEBUG_SUBSYS") for node in cluster.nodes):
+    if all(user_value(cluster.job, node, "NCCL_DEBUG_SUBSYS") is None for node in cluster.nodes):
         subsystems = "INIT,BOOTSTRAP,ENV,NET,GRAPH" if always else "INIT,ENV,NET"
         added.append(
             EnvVar("NCCL_DEBUG_SUBSYS", subsystems, "only what is said while communicators are made")

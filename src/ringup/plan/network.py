@@ -199,7 +199,7 @@ def pin(
     free = []
     for node in cluster.nodes:
         own = user_value(cluster.job, node, name)
-        if own:
+        if own is not None:
             notes.append(f"{name}={own} on {node.name} is yours and stays")
         else:
             free.append(node.name)
