@@ -23,6 +23,7 @@ from ringup.facts import (
 )
 from ringup.plan.expected import expected
 from ringup.plan.least import least
+from ringup.plan.network import decide
 from ringup.rules import Finding, Skipped, run_checks
 from tests import clusters as c
 from tests.rule_cases import on_node1, seen, two
@@ -191,6 +192,33 @@ def test_a_free_port_of_the_only_node_that_answered_is_not_down(others: tuple[No
     free = c.interface("eno2", has_carrier=False)
     alone = c.node("node0", c.interface("enp1s0", "10.0.0.1/24"), free)
     assert "interface-down" not in {f.rule for f in judged(c.cluster(alone, *others))}
+
+
+def test_a_doubled_address_hides_no_failure_of_other_nodes() -> None:
+    card = {"speed_gbit_s": 100.0}
+    twice = c.node("node1", c.interface("enp99s0", "10.0.0.10/24", "10.0.0.11/24", **card))
+    nodes = (c.plain(0), twice, c.plain(2), c.plain(3))
+    broken = [("node2", "node3", "10.0.0.13", "timed out"), ("node3", "node2", "10.0.0.12", "timed out")]
+    found = {f.rule: f for f in judged(c.cluster(*nodes, broken=broken))}
+    assert set(found) == {"same-address-on-two-nodes", "no-common-network"}
+    assert "node2 -> node3 enp99s0 10.0.0.13: timed out" in found["no-common-network"].found
+
+
+def test_what_a_run_takes_out_of_the_environment_is_said() -> None:
+    left = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "GROUP_RANK": "0", "RANK": "0", "PET_NNODES": "2"}
+    cluster = c.changed(c.healthy(), "node1", environment=left)
+    plan = decide(cluster)
+    assert plan is not None and set(plan.nodes[1].unset) == set(left)
+    said = one(cluster, "launcher-environment-preset").found
+    assert all(name in said for name in left)
+
+
+def test_a_name_in_capitals_is_the_node_s_own_name() -> None:
+    first = c.node("Node0", c.interface("enp1s0", "10.0.0.1/24"), hostname="node0.cluster")
+    unknown = (Resolution("Node0", (), "Name or service not known"),)
+    second = c.node("node1", c.interface("enp1s0", "10.0.0.2/24"), peer_names=unknown)
+    finding = one(c.cluster(first, second), "hostname-unresolvable-from-peer")
+    assert (finding.severity, finding.where) == ("error", "node1")
 
 
 def veths(gpu_count: int) -> Cluster:

@@ -156,6 +156,18 @@ def test_a_slot_narrower_than_the_same_one_on_a_peer_is_told() -> None:
     assert told(all_of(pci=half)()) == []
 
 
+def test_the_link_of_a_resting_amd_gpu_and_of_its_own_switch_is_not_slow() -> None:
+    port = PciDevice("0000:00:01.1", (), "pci0000:00", 0x1022, 0x14DB, 0x0604)
+    fast = {"max_link_gt_s": 16.0, "link_width": 16, "max_link_width": 16}
+    port = replace(port, link_gt_s=2.5, **fast)
+    own = replace(port, bus_id="0000:01:00.0", above=(port.bus_id,), vendor=0x1002, device=0x1478)
+    below = replace(own, bus_id="0000:02:00.0", above=(*own.above, own.bus_id), device=0x1479)
+    gpu = replace(below, bus_id="0000:03:00.0", above=(*below.above, below.bus_id), class_code=0x0300)
+    assert found("pcie-link-degraded", all_of(pci=(port, own, below, gpu))()) == []
+    narrow = tuple(replace(d, link_width=8) for d in (own, below, gpu))
+    assert found("pcie-link-degraded", all_of(pci=(port, *narrow))())
+
+
 @pytest.mark.parametrize(
     ("by", "severity"),
     [

@@ -213,6 +213,15 @@ def test_rdma_left_off_in_a_shell_is_said_by_one_rule() -> None:
     assert {rule for rule, _ in serious(cluster)} == {"harmful-env-left-on"}
 
 
+def test_rdma_turned_off_where_there_is_none_harms_nobody() -> None:
+    env = {"NCCL_IB_DISABLE": "1"}
+    without = c.healthy()
+    cluster = replace(without, nodes=tuple(replace(n, environment=env) for n in without.nodes))
+    assert "harmful-env-left-on" not in {f.rule for f in run_checks(cluster)[0]}
+    unknown = replace(cluster, nodes=tuple(replace(n, unknown={"rdma_ports": "?"}) for n in cluster.nodes))
+    assert "harmful-env-left-on" in {f.rule for f in run_checks(unknown)[0]}
+
+
 # Marks and addresses.
 
 

@@ -41,11 +41,15 @@ FORCED = ("NCCL_PROTO", "NCCL_ALGO", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_
 SHARED = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "TORCH_FR_", "FI_", "OFI_NCCL_", "UCX_")
 """Prefixes of what both ends of a connection should agree on."""
 
+ELASTIC = ("PET_", "TORCHELASTIC_")
+"""Prefixes of what torchrun reads; a run takes them away, and the finding says so."""
+
 RANK_VARIABLES = (
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
     "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
     "NODE_RANK",
@@ -223,6 +227,11 @@ def is_named(name: str, text: str) -> bool:
     return text.upper() in bad_values or bool(variables.meant(name))
 
 
+def is_idle_switch(node: Node, name: str) -> bool:
+    """Whether RDMA is turned off on a node that has none."""
+    return name == "NCCL_IB_DISABLE" and "rdma_ports" not in node.unknown and not node.rdma_ports
+
+
 @check(
     "harmful-env-left-on",
     reads=("environment",),
@@ -239,8 +248,8 @@ def harmful_env_left_on(cluster: Cluster) -> Iterator[Finding]:
     found: dict[tuple[str, str, str], list[Node]] = {}
     for node in cluster.nodes:
         for name, text in choice.effective(node, cluster.job.env).items():
-            if name in cluster.job.env:
-                continue  # The user has just asked for it.
+            if name in cluster.job.env or is_idle_switch(node, name):
+                continue  # The user has just asked for it, or it changes nothing here.
             values, cost = LEFT_ON.get(name, ((), ""))
             if text.upper() in values:
                 found.setdefault((name, text, cost), []).append(node)
@@ -314,13 +323,13 @@ def launcher_environment_preset(cluster: Cluster) -> Iterator[Finding]:
     """
     Variables that a launcher sets for its ranks are already set in a node's shell.
 
-    Why: PET_* silently changes torchrun's defaults; a left-over RANK or WORLD_SIZE makes a single
-    process wait for peers.
+    Why: PET_* and TORCHELASTIC_* silently change torchrun's defaults; a left-over RANK or WORLD_SIZE makes
+    a single process wait for peers.
 
     Fix: unset them in the shell's start-up files or the image.
     """
     for node in cluster.nodes:
-        names = [n for n in node.environment if n.startswith("PET_") or n in RANK_VARIABLES]
+        names = [n for n in node.environment if n.startswith(ELASTIC) or n in RANK_VARIABLES]
         if names:
             words = ", ".join(f"{n}={printable(node.environment[n], 60)}" for n in names[:6])
             yield Finding(

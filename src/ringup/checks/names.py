@@ -257,7 +257,7 @@ def hostname_unresolvable_from_peer(cluster: Cluster) -> Iterator[Finding]:
 
 def is_own_name(node: Node) -> bool:
     """Whether the user's word for the node is what the node calls itself, and not ssh's alias."""
-    return node.name.split(".")[0] == node.hostname.split(".")[0]
+    return node.name.split(".")[0].lower() == node.hostname.split(".")[0].lower()
 
 
 def wrong_views(node: Node, place: Node, seen: Mapping[str, Resolution]) -> list[tuple[str, str]]:

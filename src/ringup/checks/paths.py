@@ -203,9 +203,8 @@ class View:
         self.filtered = {
             (f.src, f.dst, f.address) for f in port_filters(cluster) if low_only(f.open_ports, cluster)
         }
-        shared = [a for a, who in owners(cluster).items() if len(who) > 1]
+        self.doubled = {a for a, who in owners(cluster).items() if len(who) > 1}
         self.ambiguous = {n.name: strict_twins(n) for n in cluster.nodes}
-        self.duplicated = {net for net in self.subnets if any(_within(a, net) for a in shared)}
 
     def network_of(self, node: str, address: str) -> str:
         """The shared subnet an address of a node lies in, "" when it is that node's alone."""
@@ -224,7 +223,7 @@ class View:
         if any(self.is_down(name, network) for name in (link.src, link.dst)):
             return "down"
         wrong_peer = ("own address", "another node answered", "stranger answered")
-        if network in self.duplicated or link.error in wrong_peer:
+        if link.error in wrong_peer or self.is_doubled(link, network):
             return "duplicate"
         if network in self.ambiguous.get(link.src, ()) or network in self.ambiguous.get(link.dst, ()):
             return "ambiguous"
@@ -233,6 +232,13 @@ class View:
         if link.ok:
             return "black-hole"
         return "one-way" if self.is_one_way(link, network) else "unreachable"
+
+    def is_doubled(self, link: Link, network: str) -> bool:
+        """Whether the address that is tried, or one of those it is tried from, is another node's as well."""
+        own = self.nodes[link.src].interface(self.subnets.get(network, {}).get(link.src, ""))
+        return not self.doubled.isdisjoint(
+            {link.address, *(a.address for a in (own.usable_addresses if own else ()))}
+        )
 
     def is_down(self, node: str, network: str) -> bool:
         """Whether the node's own interface on this network is down."""

@@ -17,6 +17,8 @@ CORRECTABLE_PER_MIN = 10.0
 CORRECTABLE_LEAST = 1000
 GPU_IDLE = 0x1
 """Bit of nvmlClocksEventReasons; an idle GPU lowers its link's speed."""
+AMD = 0x1002
+"""Of its GPUs; its processors' root ports have 0x1022."""
 NETWORK = (0x0200, 0x0207)
 REDIRECTS = 0b1100
 """Bits of the ACS control register: requests and completions between peers are sent upwards."""
@@ -39,7 +41,10 @@ def has_own_link(device: PciDevice) -> bool:
     return not device.is_bridge or len(device.above) % 2 == 1
 
 
-def is_idle_gpu(node: Node, device: PciDevice) -> bool:
+def may_rest(node: Node, device: PciDevice) -> bool:
+    """Whether the link may only be slow because nobody uses it: of a GPU that is not known to be busy."""
+    if device.vendor == AMD:  # the GPU, or the switch on its board: whether they idle is not told
+        return True
     if not device.is_nvidia_gpu:
         return False
     gpus = node.gpus if known(node, "gpus") else ()
@@ -77,7 +82,7 @@ def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
             wide, fast = (0, 0.0) if is_virtual(node) else best_link(device, by_bus)
             wide = max(wide, elsewhere[device.bus_id, device.vendor, device.device])
             narrow = 0 < (device.link_width or 0) < wide
-            slow = 0 < (device.link_gt_s or 0) < fast and not is_idle_gpu(node, device)
+            slow = 0 < (device.link_gt_s or 0) < fast and not may_rest(node, device)
             if not (narrow or slow):
                 continue
             lanes = f"x{device.link_width}" if narrow else ""
