@@ -103,17 +103,18 @@ def run(args: argparse.Namespace) -> int:
             diagnosis, _style(), verbose=args.verbose, quiet=args.quiet, iterations=iterations
         )
         print(text)
-        if diagnosis.healthy:
-            common.say(f"hint: {next_step(diagnosis)}", quiet=args.quiet)
+        if not diagnosis.causes:
+            common.say(next_step(diagnosis), quiet=args.quiet)
     return 0 if diagnosis.healthy else 1
 
 
 def next_step(diagnosis: Diagnosis) -> str:
-    """What tells more of a job whose logs name no cause."""
-    look = "while a job hangs, `ringup stacks` shows where each rank is"
-    if diagnosis.versions.get("nccl"):
-        return look
-    return f"NCCL says nothing here; it does with NCCL_DEBUG=INFO (`ringup run --debug`); {look}"
+    """What tells more of a job whose logs name no cause: a line or two."""
+    hint = "hint: while a job hangs, `ringup stacks` shows where each rank is"
+    hosts = any(host.kind or host.bootstrap for host in diagnosis.story.hosts.values())
+    if hosts or diagnosis.versions.get("nccl") or diagnosis.run.transports or diagnosis.run.collectives:
+        return hint
+    return f"{hint}\nhint: NCCL's own lines are missing: NCCL_DEBUG=INFO, or `ringup run --debug`"
 
 
 def _style() -> Style:
