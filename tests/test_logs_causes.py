@@ -237,3 +237,26 @@ def test_a_process_that_loads_two_copies_of_nccl_is_no_rank_of_another_release(t
     )
     end = "n0:8:11 [0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer n1<36138>"
     assert [c.rule for c in diagnose(tmp_path, said + end).causes] == ["peer-died-first"]
+
+
+def test_loopback_is_not_blamed_where_all_ranks_are_on_one_machine(tmp_path: Path) -> None:
+    said = (
+        "n0:7:9 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
+        "n0:7:9 [0] NCCL INFO NET/Socket : Using [0]lo:127.0.0.1<0>\n"
+        "n0:7:9 [0] NCCL INFO comm 0x55 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0\n"
+        "n0:7:9 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [receive] via NET/Socket/0\n"
+        "n0:7:11 [0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer n0<36138>\n"
+    )
+    assert "loopback-interface-chosen" not in [c.rule for c in diagnose(tmp_path, said).causes]
+
+
+def test_bridges_are_not_blamed_for_a_wait_after_steps_went_by(tmp_path: Path) -> None:
+    steps = "".join(f"step {n} loss 2.{n}\n" for n in range(1, 5))
+    sent = "n0:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/3\n"
+    wait = (
+        "[rank0]:[E ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600011 "
+        "milliseconds before timing out."
+    )
+    causes = diagnose(tmp_path, BRIDGES + sent + steps + wait).causes
+    assert "virtual-interface-chosen" not in [c.rule for c in causes if c.severity == "error"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import failure, hang
+from ringup.logs.causes.signs import failure, hang, trained
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import HostStory, Story, is_link_local, is_loopback, is_virtual
@@ -31,7 +31,7 @@ def network_of(address: str) -> str:
         return ""
 
 
-@cause(problems.INTERFACE_NAME_MISSING)
+@cause(problems.INTERFACE_NAME_MISSING, passing=True)
 def interface_name_missing(story: Story) -> Iterator[Cause]:
     said = story.all("no-socket-interface")
     gloo = [e for e in story.all("gloo-no-address") if not re.search(r"[\^,=]", e["name"])]
@@ -73,7 +73,7 @@ def interface_name_missing(story: Story) -> Iterator[Cause]:
         yield seen(bare, "there is no address to make a socket for: no usable interface here", "medium")
 
 
-@cause(problems.GLOO_IFNAME_IN_NCCL_SYNTAX)
+@cause(problems.GLOO_IFNAME_IN_NCCL_SYNTAX, passing=True)
 def gloo_ifname_in_nccl_syntax(story: Story) -> Iterator[Cause]:
     said = [e for e in story.all("gloo-no-address") if re.search(r"[\^,=]", e["name"])]
     if said:
@@ -98,17 +98,20 @@ _NOT_OF_THE_NETWORK = (
 
 def _one_machine(story: Story) -> bool:
     """Whether the log shows that all ranks run on one machine: no data crosses an interface."""
+    if shown := [e.number("nodes") for e in story.all("topology")]:
+        return max(shown) == 1
     if len(story.hosts) > 1 or story.spans_hosts:
         return False
-    here = {(c.comm_id or c.nranks, c.rank) for c in story.communicators}
-    whole = any(sum(k == (c.comm_id or c.nranks) for k, _ in here) == c.nranks for c in story.communicators)
-    return whole or any(e.number("nodes") == 1 for e in story.all("topology"))
+    here = {(c.comm_id or str(c.nranks), c.rank, c.nranks) for c in story.communicators}
+    counts = Counter((key, nranks) for key, _, nranks in here)
+    return any(count == nranks for (_, nranks), count in counts.items())
 
 
 @cause(problems.VIRTUAL_INTERFACE_CHOSEN)
 def virtual_interface_chosen(story: Story) -> Iterator[Cause]:
     failed = failure(story) or hang(story)
-    lost = failure(story, *_NOT_OF_THE_NETWORK) or hang(story)
+    alone = _one_machine(story)
+    lost = not trained(story) and (failure(story, *_NOT_OF_THE_NETWORK) or hang(story))
     for host in story.hosts.values():
         virtual = [n for n in _socket_names(host) if is_virtual(n)]
         boot = bool(host.bootstrap and is_virtual(host.bootstrap[0]))
@@ -129,9 +132,9 @@ def virtual_interface_chosen(story: Story) -> Iterator[Cause]:
         where = f" on {host.name}" if host.name else ""
         done = [c for c in story.communicators if c.host == host.name and c.completed]
         fix = _pin(story, host)
-        if _one_machine(story) and failed:
+        if alone and failed:
             continue
-        if done and not lost:
+        if done and not (lost and (bind or carrying)):
             yield seen(
                 listed, f"virtual interfaces ({names}) are in use{where}", "low", severity="note", fix=fix
             )
@@ -240,6 +243,8 @@ def link_local_address_chosen(story: Story) -> Iterator[Cause]:
 
 @cause(problems.LOOPBACK_INTERFACE_CHOSEN)
 def loopback_interface_chosen(story: Story) -> Iterator[Cause]:
+    if _one_machine(story):
+        return
     for host in story.hosts.values():
         chosen = [n for n, a in host.sockets.values() if n == "lo" or is_loopback(a)]
         boot = bool(host.bootstrap and (host.bootstrap[0] == "lo" or is_loopback(host.bootstrap[1])))

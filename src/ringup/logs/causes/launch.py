@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import failure, made_do, of_the_web, went_on
+from ringup.logs.causes.signs import failure, is_of_a_peer, made_do, of_the_web, went_on
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
@@ -135,7 +135,8 @@ def device_ordinal_not_visible(story: Story) -> Iterator[Cause]:
 
     In logs: `CUDA error: invalid device ordinal`.
     """
-    bad = story.all("bad-ordinal")
+    # A peer's number that means nothing here (transport/p2p) is another matter: GPUs hidden between ranks.
+    bad = [e for e in story.all("bad-ordinal") if not is_of_a_peer(e)]
     if bad:
         visible = next((e["devices"] for e in story.all("visible-devices")), "")
         more = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import failure, hang
+from ringup.logs.causes.signs import failure, hang, trained
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import HostStory, Story
@@ -187,7 +187,7 @@ def rdma_device_set_differs(story: Story) -> Iterator[Cause]:
         yield seen(counted, "ranks see different numbers of network devices", "medium")
     elif len(sizes) > 1:
         lists = "; ".join(f"{h.name}: {len(h.ib_devices)}" for h in hosts.values())
-        done = story.init_complete and not failed
+        done = trained(story) or (story.init_complete and not failed)
         yield seen(
             [h.events["net-using"][0] for h in hosts.values()],
             f"hosts offer different numbers of RDMA devices ({lists})",

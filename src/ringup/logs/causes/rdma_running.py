@@ -24,7 +24,7 @@ def _is_roce(story: Story) -> list[Event]:
     return found
 
 
-@cause(problems.GID_MISSING_OR_WRONG)
+@cause(problems.GID_MISSING_OR_WRONG, passing=True)
 def gid_missing_or_wrong(story: Story) -> Iterator[Cause]:
     said = [
         e
@@ -56,7 +56,7 @@ def gid_missing_or_wrong(story: Story) -> Iterator[Cause]:
         )
 
 
-@cause("rdma-peer-unreachable")
+@cause("rdma-peer-unreachable", passing=True)
 def rdma_peer_unreachable(story: Story) -> Iterator[Cause]:
     """
     A queue pair to the peer cannot be brought up.
@@ -158,7 +158,7 @@ def rdma_adapter_event(story: Story) -> Iterator[Cause]:
     )
 
 
-@cause(problems.MEMLOCK_TOO_LOW)
+@cause(problems.MEMLOCK_TOO_LOW, passing=True)
 def memlock_too_low(story: Story) -> Iterator[Cause]:
     refused = story.all("ib-no-memory")
     said = [

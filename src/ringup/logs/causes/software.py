@@ -157,7 +157,7 @@ def _settings_apart(story: Story) -> list[Event]:
     return found
 
 
-@cause("topology-detection-failed")
+@cause("topology-detection-failed", passing=True)
 def topology_detection_failed(story: Story) -> Iterator[Cause]:
     """
     NCCL cannot build its PCI picture, or an injected topology or graph file does not fit this machine.
@@ -180,7 +180,7 @@ def topology_detection_failed(story: Story) -> Iterator[Cause]:
             text += f"; {files[0]['name']} is set"
         elif usb:
             text += " on a network device that is not on PCI"
-        yield seen([*broken, *usb, *files], text, "high")
+        yield seen([*broken, *usb, *files], text, "high", severity="warning" if went_on(story) else None)
         return
     unwinding = [e for e in story.all("unwind") if e["code"] == "3"]
     firsts = [
@@ -204,7 +204,7 @@ def _begins_unwinding(story: Story, event: Event) -> bool:
     )
 
 
-@cause(problems.DRIVER_TOO_OLD_FOR_CUDA)
+@cause(problems.DRIVER_TOO_OLD_FOR_CUDA, passing=True)
 def driver_too_old(story: Story) -> Iterator[Cause]:
     said = story.all("driver-old")
     if said:
@@ -224,14 +224,14 @@ def driver_too_old(story: Story) -> Iterator[Cause]:
         )
 
 
-@cause(problems.DRIVER_LIBRARY_MISMATCH)
+@cause(problems.DRIVER_LIBRARY_MISMATCH, passing=True)
 def driver_library_mismatch(story: Story) -> Iterator[Cause]:
     said = story.all("driver-library")
     if said:
         yield seen(said, "the driver's kernel module and user library are of different releases")
 
 
-@cause("gpu-architecture-not-built")
+@cause("gpu-architecture-not-built", passing=True)
 def gpu_architecture_not_built(story: Story) -> Iterator[Cause]:
     """
     This NCCL, torch or extension holds no code for the GPU.
