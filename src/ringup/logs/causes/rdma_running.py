@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ringup import problems
-from ringup.logs.causes.signs import failure
+from ringup.logs.causes.signs import failure, trained
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
@@ -44,7 +44,10 @@ def gid_missing_or_wrong(story: Story) -> Iterator[Cause]:
             "a RoCE queue pair cannot be brought up: its GID has no routable address or not the peer's kind",
         )
         return
+    if trained(story):
+        return  # the GID worked
     retry = [e for e in story.all("wc-error") if e["status"] in _RETRY]
+    # NCCL prints GIDs for Ethernet links only: on InfiniBand, where fe80:: is what all have, there is none.
     link_local = [e for e in retry if re.search(r"(?i)localGid:? ?fe80", e.text)]
     if link_local:
         yield seen([*link_local, *roce[:1]], "the queue pair uses a link-local GID (fe80::)", "medium")
