@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,27 @@ def test_the_newer_name_of_a_field_is_asked_where_the_older_is_gone(machine: Gpu
     machine.says("gpus.csv", table.replace("clocks_throttle_reasons", "clocks_event_reasons"))
     node = asked(machine)
     assert node.gpus[0].throttle_reasons == 1 and node.gpu_driver.refused == ()
+
+
+IN_KERNEL = "import ctypes; c = ctypes.CDLL(None); c.vfork() or c.prctl(1, 9) or c.sleep(30)"
+"""A parent waits for its vfork()ed child in uninterruptible sleep (vfork(2)); the child ends with it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("others", "stuck"), [([], True), ([["/bin/sleep", "30"]], False)])
+def test_a_driver_hangs_only_where_none_of_those_that_ask_it_moves(
+    others: list[list[str]], stuck: bool
+) -> None:
+    part: dict[str, Any] = {"__name__": "ringup_gpu"}
+    source = (resources.files("ringup") / "payload" / "facts_gpu.py").read_text("utf-8")
+    exec(compile(source, "facts_gpu.py", "exec"), part)
+    words = [[sys.executable, "-c", IN_KERNEL], *others]
+    running = {str(n): part["Command"](w) for n, w in enumerate(words)}
+    until = time.monotonic() + 10
+    while part["moves"](running["0"].pid) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    part["run_until"](running, time.monotonic())
+    assert [command.told()["stuck"] for command in running.values()] == [stuck] * len(words)
 
 
 def test_nvidia_smi_that_hangs_holds_up_nothing_else(machine: GpuMachine) -> None:

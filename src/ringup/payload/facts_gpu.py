@@ -22,6 +22,11 @@ RENAMED = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}
 """The first name is known to every release so far, the second since 535."""
 REFUSED = "is not a valid field to query"
 MOST_REFUSED = 10
+STUCK_LOOK_S = 0.6
+"""
+A driver that starts GPUs sleeps uninterruptibly for moments, and who waits for its lock all the while: the
+kernel is stuck only where none of those that ask moves.
+"""
 MOST_LINES = 6000
 MOST_BYTES = 1 << 20
 PEER_MEMORY = (
@@ -87,10 +92,9 @@ class Command:
         self.status = status >> 8 if not status & 127 else 128 + (status & 127)
         return True
 
-    def give_up(self):
-        """Too late: whether it hangs in the kernel is seen before it is killed."""
-        state = read("/proc/%d/stat" % self.pid).rpartition(")")[2].split()
-        self.stuck = state[:1] == ["D"]
+    def give_up(self, stuck):
+        """Too late."""
+        self.stuck = stuck
         os.close(self.fd)
         os.kill(self.pid, 9)
         # What is in uninterruptible sleep is left to the kernel.
@@ -118,8 +122,21 @@ def run_until(running, end):
         for fd in ready:
             if waiting[fd].read():
                 del waiting[fd]
-    for command in waiting.values():
-        command.give_up()
+    late = list(waiting.values())
+    before = [moves(command.pid) for command in late]
+    stuck = bool(late) and None not in before
+    if stuck:
+        select.select([], [], [], STUCK_LOOK_S)
+        stuck = [moves(command.pid) for command in late] == before
+    for command in late:
+        command.give_up(stuck)
+
+
+def moves(pid):
+    """How often a process has left the processor; None unless it sleeps where no signal reaches it."""
+    if read("/proc/%d/stat" % pid).rpartition(")")[2].split()[:1] != ["D"]:
+        return None
+    return [line for line in read("/proc/%d/status" % pid, 1 << 16).splitlines() if "_switches:" in line]
 
 
 def refused_field(command):
