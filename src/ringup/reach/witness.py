@@ -67,7 +67,8 @@ class Witness:
         if time.monotonic() - self.fresh.heard < self._limit_s:
             return True
         phase = self.fresh.errors.phase
-        if Phase.CONNECTED <= phase < Phase.KEYS or self.fresh.state == "ready":
+        # Without even sshd's banner, which is short, it is the node that hangs or is starved, not the path.
+        if Phase.BANNER <= phase < Phase.KEYS or self.fresh.state == "ready":
             failure = self.fresh.judged(Unreached("ssh-long-answer-lost", self._words()), self._limit_s)
             # Nothing is said of a path by a machine that could not look; the answer may still come.
             return False if failure.kind == "no-cpu-time" else failure
