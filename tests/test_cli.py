@@ -146,3 +146,52 @@ cli.main([])
         [sys.executable, "-m", "interrupted_here"], cwd=tmp_path, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (130, "ringup: interrupted\n")
+
+
+@pytest.mark.parametrize("words", [["-m", "ringup"], ["-c", "from ringup.__main__ import main; main()"]])
+def test_ctrl_c_while_it_is_loaded_is_no_traceback(tmp_path: Path, words: list[str]) -> None:
+    """The second is the console script."""
+    (tmp_path / "sitecustomize.py").write_text(
+        """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ringup.errors":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+"""
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "ringup: interrupted\n")
+
+
+def test_the_console_script_is_that_of_the_package() -> None:
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'ringup = "ringup.__main__:main"' in text
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_current_directory_that_was_removed_is_said(tmp_path: Path, command: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", sys.executable, "-m", "ringup", command]
+    words += ["--local", "1", "--", "train.py"] if command == "run" else ["--local", "1"]
+    done = subprocess.run(words, cwd=gone, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-2].startswith("ringup: the current directory:")
+
+
+@pytest.mark.parametrize("words", [("run",), ("script", "slurm", "--nodes", "2", "--nproc", "1")])
+def test_an_option_behind_the_script_is_given_to_nobody_in_silence(words: tuple[str, ...]) -> None:
+    done = ringup(*words, "train.py", "--backend", "gloo")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--backend stands behind train.py" in done.stderr
+    assert "-- train.py --backend for the script's own" in done.stderr and len(done.stderr.splitlines()) == 2
+
+
+def test_options_before_a_script_are_ours_with_or_without_two_hyphens() -> None:
+    for between in ((), ("--",)):
+        done = ringup("script", "slurm", "--nodes", "2", "--nproc=1", "--quiet", *between, "train.py", "3")
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"train\.py(?: \\\n +| )3\n", done.stdout)

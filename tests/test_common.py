@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +47,10 @@ def test_a_port_that_is_none_is_refused() -> None:
 def test_script_and_arguments_are_kept_word_for_word() -> None:
     job = common.job_from(parse("--chdir", "/data"), ["train.py", "--name", "a b", "$(x)"])
     assert (job.script, job.arguments) == ("train.py", ("--name", "a b", "$(x)"))
+
+
+def test_a_directory_is_named_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes stand elsewhere: in a home directory, in the run's own."""
+    monkeypatch.chdir(tmp_path)
+    assert common.job_from(parse("--chdir", "src/train")).chdir == str(tmp_path / "src" / "train")
+    assert common.job_from(parse("--chdir", ".")).chdir == common.job_from(parse()).chdir == str(tmp_path)

@@ -382,3 +382,30 @@ def test_what_to_type_for_a_file_is_no_run() -> None:
     with pytest.raises(UsageError) as told:
         cli.dispatch(["script", "slurm", "--nodes", "2"])
     assert told.value.hint.startswith("ringup script KIND")
+
+
+@pytest.mark.parametrize(
+    ("kind", "script", "options", "warned"),
+    [
+        ("slurm", "nix.py", (), True),
+        ("slurm", "here.py", (), False),
+        ("slurm", "nix.py", ("--chdir", "/only/on/the/cluster"), False),
+        ("k8s-job", "nix.py", (), False),
+    ],
+)
+def test_a_script_that_is_not_here_is_a_warning(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    script: str,
+    options: tuple[str, ...],
+    warned: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.py").write_text("print(1)\n")
+    words = ["script", kind, "--nodes", "2", "--nproc", "1", "--quiet", *options, "--", script]
+    assert cli.dispatch(words) == 0
+    said = capsys.readouterr()
+    assert script in said.out
+    assert (f"warning: no {script} in" in said.err) is warned

@@ -1,5 +1,18 @@
-"""`python -m ringup`."""
+"""`python -m ringup`, and the console script."""
 
-from ringup.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """The command line; Ctrl-C while it is loaded is answered as any later one is."""
+    try:
+        from ringup import cli
+    except KeyboardInterrupt:
+        exec("")  # see cli.forget_ctrl_c
+        print("ringup: interrupted", file=sys.stderr)
+        sys.exit(130)
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -7,16 +7,19 @@ costs a few milliseconds over bare Python.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import importlib
 import io
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from ringup import __version__
 from ringup.errors import RingupError, UsageError
+
+if TYPE_CHECKING:
+    from ringup.commands.parser import Parser
 
 COMMANDS = {
     "check": "look at every node and prove every pair before anything is started",
@@ -73,7 +76,7 @@ def overview() -> str:
     return "".join(f"{line}\n" for part in wrapped for line in part or [""])
 
 
-def parser_for(name: str) -> argparse.ArgumentParser:
+def parser_for(name: str) -> Parser:
     """The parser of one command, with its own options."""
     from ringup.commands.parser import Parser
 
@@ -98,7 +101,7 @@ def dispatch(argv: list[str]) -> int:
 
         near = "".join(f"did you mean {one}? " for one in get_close_matches(name, COMMANDS, 1))
         raise UsageError(f"no command {name!r}", hint=f"{near}`ringup --help` lists them")
-    args = parser_for(name).parse_args(argv[1:])
+    args = parser_for(name).read(argv[1:])
     code: int = args.run_command(args)
     return code
 

@@ -211,8 +211,29 @@ def time_left_s(end: str, now_s: float) -> float:
     return max(0.0, int(end) - now_s) if end.isascii() and end.isdigit() else math.inf
 
 
+def directory(given: str) -> str:
+    """
+    `--chdir`, from where we stand; else that place itself.
+
+    Raises UsageError where that was removed.
+    """
+    if given.startswith("/"):
+        return given
+    try:
+        return str(Path.cwd() / given)
+    except OSError as error:
+        raise UsageError(
+            f"the current directory: {error.strerror}",
+            hint="`cd` to one that is there, or name one with --chdir /...",
+        ) from error
+
+
 def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
-    """The job as asked; `words` are the script and its arguments (for `run`)."""
+    """
+    The job as asked; `words` are the script and its arguments (for `run`).
+
+    Raises UsageError for values that cannot be.
+    """
     launcher = getattr(args, "launcher", "torchrun")
     script, *arguments = without_command(launcher, words or [""])
     env = environment_from(args.env)
@@ -222,7 +243,7 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
     return Job(
         script=script,
         arguments=tuple(arguments),
-        chdir=args.chdir or str(Path.cwd()),
+        chdir=directory(args.chdir),
         setup=args.setup,
         python=args.python,
         nproc=getattr(args, "nproc", None) or 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Sequence
 from typing import NoReturn
 
 from ringup.errors import UsageError
@@ -27,6 +28,27 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str | None = None) -> None:
         super().__init__(prog=prog, description=description, formatter_class=Paragraphs, allow_abbrev=False)
 
+    def read(self, words: Sequence[str], namespace: argparse.Namespace | None = None) -> argparse.Namespace:
+        """
+        Parse the words of a command line.
+
+        Without `--` an option behind the script could be either's: nobody is given it in silence.
+        """
+        found = self.parse_args(words, namespace)
+        script = getattr(found, "script", None)
+        if isinstance(script, list) and script and "--" not in words:
+            places = range(len(words) - len(script), -1, -1)
+            at = next((i for i in places if list(words[i : i + len(script)]) == script), len(words))
+            if behind := words[at + len(script) :]:
+                self._refuse(
+                    f"{behind[0].partition('=')[0]} stands behind {script[0]}: whose option is it?",
+                    f"-- parts them: {self.prog} ... -- {script[0]} {behind[0]} for the script's own",
+                )
+        return found
+
+    def _refuse(self, what: str, hint: str) -> NoReturn:
+        self.exit(UsageError.exit_code, f"{self.prog}: {printable(what)}\nhint: {printable(hint)}\n")
+
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""
         unknown = message.removeprefix("unrecognized arguments:")
@@ -35,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         else:
             what = message.removeprefix("argument ")
             hint = f"`{self.prog} --help` shows the options"
-        self.exit(UsageError.exit_code, f"{self.prog}: {printable(what)}\nhint: {printable(hint)}\n")
+        self._refuse(what, hint)
 
     def _unknown(self, words: list[str]) -> tuple[str, str]:
         """What there is no place for, and where it belongs."""

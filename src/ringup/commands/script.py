@@ -24,6 +24,7 @@ from ringup.facts import Cluster
 from ringup.plan import EnvVar, Plan
 from ringup.plan.command import LAUNCHERS
 from ringup.script import KINDS, Asked, kinds
+from ringup.units import printable
 
 IN_CONTAINERS = ("docker", "k8s-job", "jobset", "pytorchjob", "trainjob", "volcano")
 """Kinds whose paths are those of an image."""
@@ -98,13 +99,14 @@ def run(args: argparse.Namespace) -> int:
     parser = Parser(f"ringup script {kind}", __doc__)
     add_options(parser)
     parser.add_argument("script", nargs="*", metavar=SCRIPT_WORDS)
-    args = parser.parse_args(args.rest, namespace=args)
+    args = parser.read(args.rest, args)
     from ringup.commands.run import script_words
     from ringup.report import envelope
 
     words = script_words(args, "ringup script KIND [options] -- train.py ARGS")
     show_lint(args, words[0])
     asked = asked_from(args, words, kind)
+    warn_of_missing(asked, kind)
     text = kinds()[kind](asked)
     if args.json:
         print(json.dumps(envelope(kind=kind, text=text)))
@@ -115,6 +117,15 @@ def run(args: argparse.Namespace) -> int:
     common.write(Path(args.output), text, executable=text.startswith("#!"))
     common.say(f"written: {args.output}", quiet=quiet)
     return 0
+
+
+def warn_of_missing(asked: Asked, kind: str) -> None:
+    """A script that is not here may be where the job will run, or misspelt; an image is not looked into."""
+    folder = Path(asked.job.chdir or ".")
+    in_image = kind in IN_CONTAINERS and kind != "docker"
+    if not in_image and folder.is_dir() and not os.path.lexists(folder / asked.job.script):
+        script, where = printable(asked.job.script, 200), printable(str(folder), 200)
+        common.say(f"warning: no {script} in {where} on this machine; the job will look for it there")
 
 
 def show_lint(args: argparse.Namespace, script: str) -> None:
@@ -135,8 +146,8 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
     """
     job = common.job_from(args, words)
     contained = kind in IN_CONTAINERS
-    if contained and kind != "docker" and not args.chdir:
-        job = dataclasses.replace(job, chdir="")
+    if contained and kind != "docker":
+        job = dataclasses.replace(job, chdir=args.chdir)
     if "MASTER_ADDR" in job.env and kind not in KNOWN_NODES:
         raise UsageError(
             "--env MASTER_ADDR: the job finds that address when it runs",
