@@ -167,6 +167,15 @@ def test_a_setup_that_never_ends_is_stopped() -> None:
     assert "took too long" in node.setup_error and node.hostname == socket.gethostname()
 
 
+def test_a_directory_is_a_script_where_python_would_run_it(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    node = ask(request_of(chdir=str(tmp_path), script="job"), parts=("work",))
+    assert not node.script.exists and node.script.path == str(tmp_path / "job" / "__main__.py")
+    (tmp_path / "job" / "__main__.py").write_bytes(b"print(1)")
+    node = ask(request_of(chdir=str(tmp_path), script="job"), parts=("work",))
+    assert node.script.exists and node.script.sha256 == hashlib.sha256(b"print(1)").hexdigest()
+
+
 @pytest.mark.parametrize("name", ["a b", "it's", "$(touch x)", "-rf", "new\nline", ";touch x", "ü"])
 def test_no_name_of_a_directory_or_script_is_executed(tmp_path: Path, name: str) -> None:
     directory = tmp_path / name

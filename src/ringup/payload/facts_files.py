@@ -54,6 +54,11 @@ def file_fact(path):
     return {"path": path, "exists": True, "size_bytes": size, "sha256": sha256(path, size) if regular else ""}
 
 
+def script_fact(path):
+    """The script; of a directory Python runs __main__.py."""
+    return file_fact(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
+
+
 def usable(path):
     """The space under a directory that is ours or can be made by us, else None."""
     uid = os.getuid()
@@ -305,7 +310,7 @@ def work(request, root):
     return {
         "looks": lambda: looks(list(dict.fromkeys(seen))),
         "chdir": lambda: file_fact(directory),
-        "script": lambda: file_fact(path) if path else NO_FILE,
+        "script": lambda: script_fact(path) if path else NO_FILE,
         "disks": lambda: disks(places),
         "revision": lambda: revision(directory),
     }
