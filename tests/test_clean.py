@@ -152,6 +152,35 @@ def test_a_job_with_a_living_parent_is_never_offered(payload: Any, start: Start)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("init", "session", "later_s", "fate"),
+    [
+        ("tini", 7, 0.1, "running: started by process 1 (tini)"),
+        ("docker-init", 1, 0.1, "running: started by process 1 (docker-init)"),
+        ("tini", 7, 60, "orphan: its parent is gone"),
+        ("sleep", 1, 60, "running: started by process 1 (sleep)"),
+        ("sleep", 7, 60, "orphan: its parent is gone"),
+        ("systemd", 7, 60, "orphan: its parent is gone"),
+    ],
+)
+def test_what_a_container_was_started_for_is_no_orphan(
+    payload: Any, tmp_path: Path, init: str, session: int, later_s: float, fate: str
+) -> None:
+    """Process 1 is its parent, as that of an orphan is."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "uptime").write_text("1000.00 1000.00\n")
+    begun = {1: 500, 7: 500 + int(later_s * os.sysconf("SC_CLK_TCK"))}
+    for pid, name, parent, its_session in ((1, init, 0, 1), (7, "torchrun", 1, session)):
+        folder = tmp_path / "proc" / str(pid)
+        folder.mkdir()
+        fields = [str(n) for n in (parent, pid, its_session, *[0] * 15, begun[pid], 0)]
+        (folder / "stat").write_text(f"{pid} ({name}) S {' '.join(fields)}\n")
+        (folder / "status").write_text(f"Name:\t{name}\nSigIgn:\t0000000000000000\n")
+        (folder / "cgroup").write_text("0::/\n")
+    table = payload.processes.Table(str(tmp_path))
+    assert payload.processes.fate(table, 7, {7: "torchrun command line"}) == fate
+
+
 def test_a_run_whose_guard_lives_is_no_leftover(payload: Any, start: Start) -> None:
     tag = {"RINGUP_RUN": "test-guarded"}
     pid = start(env=tag)

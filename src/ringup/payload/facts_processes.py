@@ -29,23 +29,25 @@ SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 SHELLS = (
     "sh", "bash", "dash", "zsh", "ksh", "fish", "timeout", "env", "nohup", "setsid", "stdbuf", "nice", "time",
 )  # fmt: skip
+WAITERS = ("sleep", "tail", "pause", "cat")
+"""What the script of a container becomes once it has started everything."""
 INITS = (
     "systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "runit", "runsvdir",
-    "sleep", "tail", "pause", "cat", "sshd",
-)  # fmt: skip
-"""A process 1 that starts no jobs itself: what hangs directly under it has lost its parent."""
+    "sshd",
+) + WAITERS  # fmt: skip
+"""A process 1 that starts no jobs later on: what hangs directly under it came with it, or is an orphan."""
+BORN_WITH_S = 5.0
+"""How long after itself a container's init may start its one child: the container's own job."""
 
 LAUNCHERS = {
     "torchrun": "torchrun", "accelerate": "accelerate launch", "deepspeed": "deepspeed",
     "colossalai": "colossalai run", "llamafactory-cli": "llamafactory-cli",
 }  # fmt: skip
 MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torch.distributed.launch",
+    "torch.distributed.run": "torchrun", "torch.distributed.launch": "torch.distributed.launch",
     "accelerate.commands.launch": "accelerate launch",
-    "deepspeed.launcher.launch": "deepspeed",
-    "deepspeed.launcher.runner": "deepspeed",
-}
+    "deepspeed.launcher.launch": "deepspeed", "deepspeed.launcher.runner": "deepspeed",
+}  # fmt: skip
 
 
 def read(path, most=65536):
@@ -75,10 +77,10 @@ class Table:
         self.uptime_s = float(read(root + "/proc/uptime").split()[0])
         self.uid = os.getuid()
         self.parents, self.commands, self.starts, self.uids, self.states = {}, {}, {}, {}, {}
+        self.sessions, self.environments = {}, {}
         for name in os.listdir(root + "/proc"):
             if name.isdigit():
                 self.add(int(name))
-        self.environments = {}
 
     def add(self, pid):
         path = "%s/proc/%d" % (self.root, pid)
@@ -90,7 +92,7 @@ class Table:
             self.parents[pid], self.starts[pid] = int(fields[1]), int(fields[19])
             self.commands[pid] = head.partition("(")[2]
             self.uids[pid] = os.stat(path).st_uid
-            self.states[pid] = fields[0]
+            self.states[pid], self.sessions[pid] = fields[0], fields[3]
         except (OSError, IndexError, ValueError):
             self.parents.pop(pid, None)
 
@@ -133,14 +135,11 @@ class Table:
     def facts(self, pid, evidence=""):
         user = self.users.get(self.uids[pid], str(self.uids[pid]))
         return {
-            "pid": pid,
-            "ppid": self.parents[pid],
-            "user": user,
+            "pid": pid, "ppid": self.parents[pid], "user": user,
             "age_s": max(0.0, self.uptime_s - self.starts[pid] / float(HZ)),
             "command": shown(self.words(pid)) or "[%s]" % self.commands[pid],
-            "run_id": self.environment(pid).get("RINGUP_RUN", ""),
-            "evidence": evidence,
-        }
+            "run_id": self.environment(pid).get("RINGUP_RUN", ""), "evidence": evidence,
+        }  # fmt: skip
 
 
 def secret(name):
@@ -221,9 +220,8 @@ def listeners(table):
     for address, port, uid, inode in sorted(sockets, key=lambda s: (s[1], s[0]))[:MOST_LISTENERS]:
         pid = by_inode.get(inode)
         process = table.facts(pid) if pid in table.parents else None
-        out.append(
-            {"address": address, "port": port, "user": table.users.get(uid, str(uid)), "process": process}
-        )
+        user = table.users.get(uid, str(uid))
+        out.append({"address": address, "port": port, "user": user, "process": process})
     return out
 
 
@@ -294,6 +292,13 @@ def topmost(table, pid, jobs):
     return top
 
 
+def came_with_init(table, top):
+    """Whether a child of process 1 is what its container was started for, and no orphan."""
+    if table.commands[1] in WAITERS and table.sessions[top] == table.sessions[1]:
+        return True
+    return table.starts[top] - table.starts[1] <= BORN_WITH_S * HZ
+
+
 def fate(table, pid, jobs):
     """ "orphan: ..." when nobody is above the job any more, else "running: ..." with who is."""
     top = topmost(table, pid, jobs)
@@ -305,7 +310,7 @@ def fate(table, pid, jobs):
     if unit:
         return "running: service %s" % unit
     # Without a name /proc hides it from us (hidepid), as it does with an init of root's.
-    if parent == 1 and name and name not in INITS:
+    if parent == 1 and name and (name not in INITS or came_with_init(table, top)):
         return "running: started by process 1 (%s)" % name
     if parent == 0:
         return "running: started from outside this container"
@@ -375,22 +380,17 @@ def stuck(table):
     found = []
     for pid in blocked(table):
         # Its command line is not asked for: that look would hang as the process does.
-        found.append(
-            {
-                "pid": pid,
-                "ppid": table.parents[pid],
-                "user": table.users.get(table.uids[pid], str(table.uids[pid])),
-                "age_s": max(0.0, table.uptime_s - table.starts[pid] / float(HZ)),
-                "command": table.commands[pid],
-                "evidence": "waiting in the kernel for %g s and more" % BLOCKED_S,
-            }
-        )
+        found.append({
+            "pid": pid, "ppid": table.parents[pid], "command": table.commands[pid],
+            "user": table.users.get(table.uids[pid], str(table.uids[pid])),
+            "age_s": max(0.0, table.uptime_s - table.starts[pid] / float(HZ)),
+            "evidence": "waiting in the kernel for %g s and more" % BLOCKED_S,
+        })  # fmt: skip
     return {
-        "processes": len(table.states),
-        "zombies": len(zombies),
+        "processes": len(table.states), "zombies": len(zombies),
         "own_zombies": len([pid for pid in zombies if table.uids[pid] == table.uid]),
         "blocked": found,
-    }
+    }  # fmt: skip
 
 
 def questions(request, root):
