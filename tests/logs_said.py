@@ -216,6 +216,7 @@ SAID: list[tuple[str, str]] = [
     ("rank-raised-exception", "RuntimeError: CUDA error: an illegal memory access was encountered\n[12.1] NVRM: Xid (PCI:0000:47:00): 31, pid=1213, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS"),
     ("xid-in-kernel-log", "RuntimeError: CUDA error: an illegal memory access was encountered\n[12.1] NVRM: Xid (PCI:0000:47:00): 74, pid=1213, NVLink: fatal error detected on link 6"),
     ("rdma-retry-exceeded", "step 1200 loss 2.11\nstep 1201 loss 2.10\nn3:5:9 [4] transport/net_ib.cc:1795 NCCL WARN NET/IB : Got completion from peer 10.0.0.7<37948> with status=12 opcode=0 len=0 vendor err 129 (Recv) localGid fe80::1 remoteGidsfe80::2 hca mlx5_4"),
+    ("link-local-address-chosen", "n8:3:4 [0] NCCL INFO Bootstrap : Using usb0:169.254.3.2<0>\nn8:3:4 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 169.254.3.1<40815> failed : Software caused connection abort"),
     ("network-plugin-missing", "n0:8:9 [0] NCCL INFO NCCL_NET set by environment to AWS Libfabric\nn0:8:9 [0] net.cc:290 NCCL WARN Error: network AWS Libfabric not found."),
     ("peer-unreachable-on-interface", "n0:5:9 [0] misc/socket.cc:58 NCCL WARN socketProgressOpt: Call to recv from 10.7.7.2<46494> failed : Connection timed out\nn0:5:9 [0] NCCL INFO misc/socket.cc:749 -> 2"),
     ("rdma-peer-unreachable", "n0:8:9 [0] process_completions:95 NCCL WARN NET/OFI Request 0x7f0 completed with error. RC: 113. Error: 9 (Unreachable remote (never received a response)). Completed length: 0"),

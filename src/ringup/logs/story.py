@@ -93,8 +93,8 @@ def is_loopback(address: str) -> bool:
 
 
 def is_link_local(address: str) -> bool:
-    """Whether an IPv6 address is valid on one link only."""
-    return address.lower().startswith("fe80:")
+    """Whether an address is valid on one link only: fe80::/10, or 169.254/16 as on a BMC's USB port."""
+    return address.lower().startswith(("fe80:", "169.254."))
 
 
 _ENDS = (

@@ -201,7 +201,7 @@ def _pin(story: Story, host: HostStory) -> Fix:
 @cause("link-local-address-chosen")
 def link_local_address_chosen(story: Story) -> Iterator[Cause]:
     """
-    A peer is dialled at an fe80:: address; that works only on one link and with equal interface numbers.
+    A peer is dialled at an fe80:: or 169.254 address; that works only on one link and with equal interfaces.
 
     Why: an interface without IPv4 is offered with its link-local address, whose zone is another one
     on the peer.
@@ -216,10 +216,7 @@ def link_local_address_chosen(story: Story) -> Iterator[Cause]:
             dialled,
             f"the peer's link-local address {dialled[0]['address']} cannot be reached from here",
             "high",
-            fix=Fix(
-                "NCCL_SOCKET_FAMILY=AF_INET, or name an interface with IPv4",
-                env={"NCCL_SOCKET_FAMILY": "AF_INET"},
-            ),
+            fix=_off_the_link(dialled[0]["address"]),
         )
         return
     failed = failure(story) or hang(story)
@@ -239,6 +236,14 @@ def link_local_address_chosen(story: Story) -> Iterator[Cause]:
                 "medium",
             )
             return
+
+
+def _off_the_link(address: str) -> Fix:
+    if address.startswith("169.254."):
+        return Fix("NCCL_SOCKET_IFNAME = an interface with a routable address, on every process")
+    return Fix(
+        "NCCL_SOCKET_FAMILY=AF_INET, or name an interface with IPv4", env={"NCCL_SOCKET_FAMILY": "AF_INET"}
+    )
 
 
 @cause(problems.LOOPBACK_INTERFACE_CHOSEN)
