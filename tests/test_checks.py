@@ -221,6 +221,17 @@ def test_a_name_in_capitals_is_the_node_s_own_name() -> None:
     assert (finding.severity, finding.where) == ("error", "node1")
 
 
+@pytest.mark.parametrize(
+    ("address", "said"), [("10.0.0.10/24", "are one machine"), ("10.0.0.11/24", "to NCCL")]
+)
+def test_clones_and_containers_are_not_said_to_be_one_machine(address: str, said: str) -> None:
+    card = c.interface("enp99s0", address, speed_gbit_s=100.0)
+    docker = c.interface("docker0", "172.17.0.1/16", kind="bridge", has_carrier=False)
+    twin = c.node("node1", card, docker, hostname="node0", boot_id="boot-node0", gpu_count=1)
+    found = [f for f in judged(c.cluster(c.plain(0, gpu_count=1), twin)) if f.rule == "same-machine-twice"]
+    assert [f.severity for f in found] == ["error"] and said in found[0].found
+
+
 def veths(gpu_count: int) -> Cluster:
     """Docker hosts on which a container runs: its cable has a link-local address only."""
     nodes = [

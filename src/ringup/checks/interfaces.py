@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ringup import problems
 from ringup.checks import net, paths, verbs
@@ -129,6 +129,12 @@ def same_machine(cluster: Cluster) -> bool:
     ids = [n.boot_id for n in cluster.nodes if "boot_id" not in n.unknown and n.boot_id]
     hosts = [n.hostname for n in cluster.nodes if "hostname" not in n.unknown and n.hostname]
     return len(set(ids)) < len(ids) and len(set(hosts)) < len(hosts)
+
+
+def are_apart(nodes: Iterable[Node]) -> bool:
+    """Whether their cards have no address in common: containers of one machine, or clones of one snapshot."""
+    own = [[a.address for i in n.interfaces if is_candidate(i) for a in i.usable_addresses] for n in nodes]
+    return all(own) and sum(map(len, own)) == len({address for addresses in own for address in addresses})
 
 
 @check(problems.VIRTUAL_INTERFACE_CHOSEN, reads=(*READS, "cluster.links"), uses=USES)

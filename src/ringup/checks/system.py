@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from ringup import problems
-from ringup.checks.interfaces import same_machine
+from ringup.checks.interfaces import are_apart, same_machine
 from ringup.checks.verbs import is_without_nccl
 from ringup.facts import Clock, Cluster, Node, Space
 from ringup.reachability import few
@@ -36,7 +36,7 @@ def twins(cluster: Cluster, value: Callable[[Node], str]) -> Iterator[list[Node]
     return (g for g in groups.values() if len(g) > 1)
 
 
-@check("same-machine-twice", reads=("boot_id", "hostname"))
+@check("same-machine-twice", reads=("boot_id", "hostname"), uses=("interfaces", "gpu_count"))
 def same_machine_twice(cluster: Cluster) -> Iterator[Finding]:
     """
     Two names in the node list are one machine.
@@ -48,12 +48,21 @@ def same_machine_twice(cluster: Cluster) -> Iterator[Finding]:
     if cluster.is_local:
         return
     for same in twins(cluster, lambda n: f"{n.boot_id} {n.hostname}" if n.boot_id and n.hostname else ""):
-        names = [n.name for n in same]
+        names, host = [n.name for n in same], printable(same[0].hostname, 80)
+        if not are_apart(same):
+            yield Finding(
+                few(names),
+                found=f"{few(names)} are one machine, {host}",
+                wanted="every machine named once",
+                fix=Fix("take one of them out of the list"),
+            )
+            continue
         yield Finding(
             few(names),
-            found=f"{few(names)} are one machine, {printable(same[0].hostname, 80)}",
-            wanted="every machine named once",
-            fix=Fix("take one of them out of the list"),
+            found=f"{few(names)} have one host name, {host}, and one boot id: one machine to NCCL",
+            wanted="every machine named once, with a host name of its own",
+            severity="warning" if is_without_nccl(cluster) else "error",
+            fix=Fix("take one out of the list if they are containers of one machine; rename clones"),
         )
 
 
