@@ -36,6 +36,17 @@ ENDS: list[tuple[str, str]] = [
     ("peers-never-joined", "[W228 18:45:15.7 socket.cpp:462] [c10d] waitForInput: poll for socket SocketImpl(fd=1, addr=[n1]:38674, remote=[n0]:23456) returned 0, likely a timeout"),
     ("rank-fell-behind", "[rank4]:[E1129 11:56:57.2 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 4] Exception (either an error or timeout) detected by watchdog at work: 96, last enqueued NCCL work: 96, last completed NCCL work: 95.\n[rank5]:[E1129 11:56:57.2 ProcessGroupNCCL.cpp:616] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=96, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600024 milliseconds before timing out."),
     ("rank-fell-behind", "[rank5]:[E723 01:58:45.6 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal due to a collective timeout from  rank 2 and we will try our best to dump the debug info. Last enqueued NCCL work: 136, last completed NCCL work: 136."),
+    # multiprocessing's locks are files in /dev/shm.
+    ("shm-too-small", '  File "/usr/lib/python3.11/multiprocessing/synchronize.py", line 57, in __init__\n    sl = self._semlock = _multiprocessing.SemLock(\nOSError: [Errno 28] No space left on device'),
+    ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\n    torch.save(m, "m.pt")\nOSError: [Errno 28] No space left on device'),
+    ("rank-busy-while-others-wait", "Map (num_proc=9):  70%|#######   | 700/1000 [6:39:53<4:31:33, 17.0 examples/s][E ProcessGroupGloo.cpp:138] Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."),
+    ("job-cancelled", "=>> PBS: job killed: walltime 3617 exceeded limit 3600"),
+    ("job-cancelled", "Aborted by PBS Server\nJob exceeded its walltime limit. Job was aborted\nExit_status=-11"),
+    ("oom-killer-ran", "=>> PBS: job killed: vmem 9663676416b exceeded limit 8589934592b"),
+    ("oom-killer-ran", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\nExited with exit code 137."),
+    # A remote shell speaks its user's language.
+    ("environment-breaks-remote-shell", "n2: bash: -c: 行 0: 未预期的符号“(”附近有语法错误"),
+    ("python-or-launcher-missing", "n2: bash: torchrun: 未找到命令"),
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from ringup.logs.causes.signs import (
     failure,
     is_of_a_peer,
     made_do,
+    refused_semaphores,
     went_on,
     xid_codes,
 )
@@ -29,6 +30,7 @@ def shm_too_small(story: Story) -> Iterator[Cause]:
     if story.has("too-many-files"):
         # shm_open needs a descriptor, not space; before torch 1.10 its message holds no errno.
         loaders = [e for e in loaders if "unable to open" not in e.text]
+    loaders += refused_semaphores(story)
     space = [e for e in [*nccl, *loaders] if "No space" in e.text]
     if cuda and not space and not loaders:
         return

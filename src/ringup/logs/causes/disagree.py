@@ -63,7 +63,13 @@ def rank_busy(story: Story) -> Iterator[Cause]:
     bars = bars_at_a_limit(story)
     store = [e for e in story.all("store-get") if re.search(r"(?i)time", e["reason"])]
     waits = story.all(
-        "work", "gloo-recv-timeout", "store-wait", "work-aborted", "rdzv-timeout", "store-timeout"
+        "work",
+        "monitored-victim",
+        "gloo-recv-timeout",
+        "store-wait",
+        "work-aborted",
+        "rdzv-timeout",
+        "store-timeout",
     )
     words = [e for e in busy(story) if e.tag == "busy-word"]
     if first and (store or waits or bars or story.has("exception", "traceback")):

@@ -11,6 +11,7 @@ from ringup.logs.causes.signs import (
     HARMLESS_XID,
     NOT_EXPLAINING,
     UNBACKED,
+    refused_semaphores,
     went_on,
     xid_codes,
 )
@@ -296,7 +297,7 @@ def _is_own(story: Story, event: Event) -> bool:
     if re.search(r"(?i)(?:warning)$", event["type"]) or _LAUNCHER_FRAMES.search(event["frame"]):
         return False
     said = story.tags_at(event, below=2 if re.search(r"(?i)nccl|gloo|cuda|hip", event.text) else 0)
-    if said & CONSEQUENCE_TAGS:
+    if said & CONSEQUENCE_TAGS or event in refused_semaphores(story):
         return False
     return not (said - NOT_EXPLAINING)
 
@@ -331,7 +332,8 @@ def job_cancelled(story: Story) -> Iterator[Cause]:
     said = [e for e in story.all("cancelled") if not re.search(r"closing signal", e.text)]
     if not said:
         return
-    why = next((e["why"].lower() for e in said if e["why"]), "")
+    fields = ("why", "why2", "why3", "why4", "why5")
+    why = next((e[f].lower() for e in said for f in fields if e[f]), "")
     yield seen(
         said,
         f"the job was ended from outside{f' ({why})' if why else ''}",

@@ -183,7 +183,17 @@ def busy(story: Story) -> list[Event]:
 def bars_at_a_limit(story: Story) -> list[Event]:
     """Progress bars that stood at a time-out's limit, not yet full, when they were last drawn."""
     limits = _limits_s(story)
-    return [e for e in story.all("progress") if _near_limit(e, limits)]
+    waited = {(e.file, e.line) for e in story.all("monitored-victim", "wait-poll", "store-get", "work")}
+    return [
+        e
+        for e in story.all("progress")
+        if _near_limit(e, limits)
+        or ((e.file, e.line) in waited and _PREPARES.match(e["what"]) and e.number("percent") < 100)
+    ]
+
+
+_PREPARES = re.compile(r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar)")
+"""What one rank does before others may go on; a bar on a waiter's own line was being drawn just then."""
 
 
 def _limits_s(story: Story) -> set[float]:
@@ -196,6 +206,16 @@ def _near_limit(event: Event, limits: set[float]) -> bool:
     parts = [int(p) for p in event["elapsed"].split(":") if p.isdigit()]
     elapsed = sum(p * 60**n for n, p in enumerate(reversed(parts)))
     return event.number("percent") < 100 and any(0.93 * s <= elapsed <= 1.25 * s for s in limits)
+
+
+def refused_semaphores(story: Story) -> list[Event]:
+    """Exceptions that say `No space left` below the call that makes a lock in /dev/shm."""
+    made = {(e.file, e.line + below) for e in story.all("semaphore") for below in range(4)}
+    if not made:
+        return []
+    full = [e for e in story.all("disk-full") if (e.file, e.line) in made]
+    lines = {(e.file, e.line) for e in full}
+    return [e for e in story.all("exception") if (e.file, e.line) in lines]
 
 
 def nodes_wanted(story: Story) -> int:

@@ -62,7 +62,7 @@ SHELL = (
     ),
     say(
         "shell-broken",
-        r"export: .{0,200}not a valid identifier|not a valid identifier|readonly variable|Argument list too long|syntax error near unexpected token|unexpected EOF while looking for matching|export: Illegal variable name|bad variable name",
+        r"export: .{0,200}not a valid identifier|not a valid identifier|readonly variable|Argument list too long|syntax error near unexpected token|unexpected EOF while looking for matching|export: Illegal variable name|bad variable name|bash: .{0,40}(?:附近有语法错误|不是(?:一个)?有效的标识符)",
         "not a valid identifier",
         "readonly variable",
         "argument list too long",
@@ -70,16 +70,20 @@ SHELL = (
         "unexpected eof while",
         "illegal variable name",
         "bad variable name",
+        "附近有语法错误",
+        "有效的标识符",
     ),
     say(
         "command-missing",
-        r"(?P<name>[\w./-]+): (?:command )?not found\s*$|command not found: (?P<name2>\S+)|(?:^|[\s:/])(?:bash|sh|zsh|env|execvp?e?|exec)(?:\(\))?:(?: line \d+:)? .{0,160}No such file or directory|execve\(\): (?P<name3>\S+): No such file|env: .{0,40}No such file or directory|cd: (?P<dir>\S+): No such file|unable to find or execute|could not (?:access|find) (?:or execute )?the executable|can't open file '(?P<script>[^']+)'|exec: .{0,80}executable file not found|CondaEnvironment\w*Error|EnvironmentLocationNotFound",
+        r"(?P<name>[\w./-]+): (?:command )?not found\s*$|command not found: (?P<name2>\S+)|(?:^|[\s:/])(?:bash|sh|zsh|env|execvp?e?|exec)(?:\(\))?:(?: line \d+:)? .{0,160}No such file or directory|execve\(\): (?P<name3>\S+): No such file|env: .{0,40}No such file or directory|cd: (?P<dir>\S+): No such file|unable to find or execute|could not (?:access|find) (?:or execute )?the executable|can't open file '(?P<script>[^']+)'|exec: .{0,80}executable file not found|bash: .{0,160}(?:未找到命令|没有那个文件或目录)|CondaEnvironment\w*Error|EnvironmentLocationNotFound",
         "not found",
         "no such file",
         "unable to find or execute",
         "could not",
         "can't open file",
         "environment",
+        "未找到命令",
+        "没有那个文件或目录",
     ),
     say("module-missing", r"No module named '?(?P<module>[\w.]+)'?", "no module named"),
     say(
@@ -247,7 +251,7 @@ CUDA = (
 KERNEL = (
     say(
         "oom-kill",
-        r"oom[-_]kill(?:er|ed)?|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-killer|invoked oom|Detected \d+ oom[-_ ]kill event|State(?:=|: ?)OUT_OF_MEMORY|OUT_OF_ME\+|tasks? [\d,-]+: Out Of Memory|oom_reaper|Exceeded (?:job|step) memory limit|(?:process|job|step) .{0,40}killed .{0,30}(?:memory limit|out of memory)|killed due to (?:memory|the node running low on memory)|running low on memory|OutOfMemory\w* .{0,20}Ray|exit(?:ed with)? code 137 .{0,20}OOM|memory usage .{0,40}threshold",
+        r"oom[-_]kill(?:er|ed)?|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-killer|invoked oom|Detected \d+ oom[-_ ]kill event|State(?:=|: ?)OUT_OF_MEMORY|OUT_OF_ME\+|tasks? [\d,-]+: Out Of Memory|oom_reaper|Exceeded (?:job|step) memory limit|(?:process|job|step) .{0,40}killed .{0,30}(?:memory limit|out of memory)|killed due to (?:memory|the node running low on memory)|running low on memory|OutOfMemory\w* .{0,20}Ray|exit(?:ed with)? code 137 .{0,20}OOM|memory usage .{0,40}threshold|TERM_MEMLIMIT|reaching LSF memory usage limit|PBS: job killed: v?mem .{0,40}exceeded limit",
         "oom",
         "out of memory",
         "out_of_memory",
@@ -255,6 +259,8 @@ KERNEL = (
         "low on memory",
         "due to memory",
         "memory usage",
+        "term_memlimit",
+        "job killed",
     ),
     say(
         "killed-word",
@@ -312,6 +318,8 @@ KERNEL = (
         "/dev/shm",
     ),
     say("disk-full", r"No space left on device", "no space left on device"),
+    # multiprocessing makes its locks as files in /dev/shm (sem_open of glibc).
+    say("semaphore", r"\b_?SemLock(?:\.__init__)?\(", "semlock"),
     say("cannot-allocate", r"Cannot allocate memory", "cannot allocate memory"),
     say(
         "sighup",
@@ -323,9 +331,11 @@ KERNEL = (
     ),
     say(
         "cancelled",
-        r"CANCELLED(?: AT| DUE TO| by|\+)|\bCANCELLED\b.{0,20}\*\*\*|DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|slurmstepd: error: \*\*\* (?:JOB|STEP)|(?:PBS|qdel|bkill).{0,40}(?:walltime|killed|deleted)|walltime .{0,20}exceeded limit|KeyboardInterrupt|Received 15 death signal|Received 2 death signal|got signal: (?:2|15)\b|Received Signals\.SIG(?:TERM|INT)|TERM_RUNLIMIT|job .{0,20}(?:preempted|deleted)|DeadlineExceeded: Job was active|SIGINT",
+        r"CANCELLED(?: AT| DUE TO| by|\+)|\bCANCELLED\b.{0,20}\*\*\*|DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|slurmstepd: error: \*\*\* (?:JOB|STEP)|(?:PBS|qdel|bkill).{0,40}(?:(?P<why2>walltime)|killed|deleted)|(?P<why3>walltime) .{0,20}exceeded limit|exceeded (?:its )?(?P<why4>wall ?(?:time|clock)|time) limit|(?P<why5>time limit) for job execution has been reached|KeyboardInterrupt|Received 15 death signal|Received 2 death signal|got signal: (?:2|15)\b|Received Signals\.SIG(?:TERM|INT)|TERM_RUNLIMIT|job .{0,20}(?:preempted|deleted)|DeadlineExceeded: Job was active|SIGINT",
         "cancelled",
         "due to ",
+        "time limit",
+        "wallclock",
         "slurmstepd",
         "walltime",
         "keyboardinterrupt",
@@ -379,24 +389,4 @@ KERNEL = (
         "slurm_job_num",
     ),
     say("arp", r"NETDEV WATCHDOG|transmit queue \d+ timed out", "netdev watchdog", "transmit queue"),
-)
-
-LINUX_OUTPUT = (
-    say(
-        "ibstatus-device",
-        r"Infiniband device '(?P<device>[\w.]+)' port (?P<port>\d+) status",
-        "infiniband device",
-    ),
-    say("ibstatus-state", r"^\s*state:\s+\d: (?P<state>\w+)", "state:"),
-    say("ibstatus-layer", r"link_layer:\s+(?P<layer>\w+)", "link_layer:"),
-    say(
-        "ibdev2netdev",
-        r"(?P<device>[\w.]+) port (?P<port>\d+) ==> (?P<netdev>\S+) \((?P<state>\w+)\)",
-        " ==> ",
-    ),
-    say(
-        "rdma-link",
-        r"link (?P<device>[\w.]+)/(?P<port>\d+) .*?state (?P<state>[A-Z]+).*?(?:netdev (?P<netdev>\S+))?\s*$",
-        "link ",
-    ),
 )

@@ -73,7 +73,7 @@ TRAINING = (
     ),
     say(
         "progress",
-        r"(?P<what>[A-Za-z][\w #/().-]{0,60}?)?:? *(?P<percent>\d{1,3})%\|.*?\[(?P<elapsed>(?:\d+:)?\d{1,3}:\d\d)<(?P<left>\S+?)[,\]]",
+        r"(?P<what>[A-Za-z][\w #/().=-]{0,60}?)?:? *(?P<percent>\d{1,3})%\|.*?\[(?P<elapsed>(?:\d+:)?\d{1,3}:\d\d)<(?P<left>\S+?)[,\]]",
         "%|",
     ),
     say(
