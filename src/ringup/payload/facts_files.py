@@ -15,8 +15,8 @@ NO_FILE = {"path": "", "exists": False}
 MOST_SHM = 200
 ROOM_BYTES = 16 << 20
 """A run keeps its program, environment and spooled output there."""
-LOOK_S = 2.5
-"""Of the part's four seconds: a path that takes longer is on a file server that is down."""
+LOOK_S = 5.0
+"""Of the part's seven seconds: what takes longer is on a file server that is down, and no automounter's."""
 
 
 def space(path):

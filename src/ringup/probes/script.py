@@ -66,7 +66,7 @@ LIMITS_S = {
     "machine": 3.0,
     "software": 12.0,
     "spaces": 3.0,
-    "work": 4.0,
+    "work": 7.0,
     "home": 4.0,
 }
 """Seconds each part is given on a node; all run at once, and one that waits for the CPU gets twice that."""
