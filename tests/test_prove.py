@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ringup.commands import bench
-from ringup.facts import Cluster, Job, RdmaPort
+from ringup.facts import Bond, Cluster, Job, RdmaPort
 from ringup.plan import NodePlan, Plan, Transport
 from ringup.plan.network import decide
 from ringup.prove import LinkRate, Pair, Row
@@ -84,7 +84,7 @@ class TestOfRanks:
         assert (code, told["ok"]) == (1, False)
         causes = [r for r in told["ranks"] if r["is_cause"]]
         assert [(r["rank"], r["node"]) for r in causes] == [(2, "127.0.0.3")]
-        assert causes[0]["error"] == "did not arrive; it never said a word"
+        assert causes[0]["error"].startswith("did not arrive within 30 s; it never said a word")
         assert told["ranks"][0]["error"] == "not tested: waited for rank 2"
 
     def test_an_interrupted_test_blames_no_rank(self, tmp_path: Path) -> None:
@@ -130,6 +130,32 @@ class TestOfRanks:
         assert (code, told["suspects"]) == (1, [1])
         assert told["ranks"][1]["error"].startswith("64 MiB of its memory, written and read back: element ")
 
+    def test_where_the_search_for_the_wrong_rank_fails_nobody_is_named(self, tmp_path: Path) -> None:
+        words = test_words("--limit", "6", nodes=1, nproc=3)
+        code, told, _ = prove(tmp_path, *words, plant="1:wrong-then-breaks")
+        assert (code, told["suspects"]) == (1, [])
+        assert not any(r["is_cause"] for r in told["ranks"])
+        (note,) = told["notes"]
+        assert note.startswith("a group of ranks failed while the one at fault was searched for: whose fault")
+
+    @pytest.mark.parametrize(
+        ("command", "fault", "blamed"),
+        [
+            ("test", "out-of-memory", ["OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB"]),
+            ("bench", "out-of-memory", ["OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB"]),
+            ("test", "loses-its-peer", []),
+        ],
+    )
+    def test_ranks_that_still_wait_are_not_blamed_for_one_that_has_failed(
+        self, tmp_path: Path, command: str, fault: str, blamed: list[str]
+    ) -> None:
+        # Longer than a rank waits for the others' answer once it knows that they have failed, too.
+        more = ["--limit", "20"] + (["--min", "64K", "--max", "64K"] if command == "bench" else [])
+        code, told, _ = prove(tmp_path, command, *test_words(*more, nodes=1, nproc=3)[1:], plant=f"1:{fault}")
+        assert code == 1
+        ranks = told["failed"] if command == "bench" else told["ranks"]
+        assert [(r["rank"], r["error"]) for r in ranks if r["is_cause"]] == [(1, words) for words in blamed]
+
     def test_a_wrong_result_that_does_not_come_again_is_nobodys_fault(self, tmp_path: Path) -> None:
         code, told, _ = prove(tmp_path, *test_words(nodes=1, nproc=3), plant="1:wrong-once")
         assert (code, told["suspects"]) == (1, [])
@@ -170,6 +196,16 @@ class TestOfRates:
         words = ["bench", "--local", "1", "--nproc", "2", "--backend", "gloo", "--min", "64K", "--max", "64K"]
         code, told, _ = prove(tmp_path, *words, plant="1:times-out")
         assert (code, told["rows"], told["verdict"]) == (1, [], "not_judged")
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_node_without_cpu_time_is_not_called_slow(tmp_path: Path) -> None:
+    words = ["bench", "--local", "4", "--nproc", "1", "--backend", "gloo", "--min", "1M", "--max", "1M"]
+    code, told, err = prove(tmp_path, *words, plant="3:no-cpu")
+    assert (code, told["slow"]) == (0, []), err
+    assert any(pair["stage"] == "again" for pair in told["pairs"])
+    assert any("127.0.0.5 was slower than others" in note for note in told["notes"])
 
 
 def test_the_device_of_a_local_rank_must_be_visible(tmp_path: Path) -> None:
@@ -267,29 +303,68 @@ def test_a_send_over_one_of_several_cards_is_not_judged() -> None:
     )
 
 
-def pair(a: str, b: str, speed: float) -> Pair:
-    return Pair((a, b), speed)
+def pair(a: str, b: str, speed: float, starved: float = 0.0, stage: str = "") -> Pair:
+    return Pair((a, b), speed, starved, stage)
+
+
+def named(*pairs: Pair) -> list[str]:
+    return [slow.node for slow in judging.slow_nodes(pairs)[0]]
+
+
+FAST = (pair("a", "b", 1.0), pair("a", "c", 0.98))
 
 
 def test_the_node_that_is_slow_with_both_partners_is_named() -> None:
-    met = [pair("a", "b", 1.0), pair("c", "d", 0.1), pair("a", "c", 0.98), pair("b", "d", 0.1)]
-    met.append(pair("a", "d", 0.1))
-    assert [s.node for s in judging.slow_nodes(met)] == ["d"]
+    assert named(*FAST, pair("c", "d", 0.1), pair("b", "d", 0.1), pair("a", "d", 0.1)) == ["d"]
 
 
 def test_a_node_met_once_is_not_named() -> None:
-    met = [pair("a", "b", 1.0), pair("a", "c", 0.1), pair("b", "d", 1.0)]
-    assert judging.slow_nodes(met) == ()
+    assert named(pair("a", "b", 1.0), pair("a", "c", 0.1), pair("b", "d", 1.0)) == []
 
 
 def test_a_node_that_met_only_a_slow_one_beside_is_not_named() -> None:
     met = [pair("a", "b", 0.4), pair("c", "d", 0.01), pair("a", "c", 0.01), pair("b", "d", 1.2)]
-    assert judging.slow_nodes(met) == ()
+    assert named(*met) == []
 
 
 def test_equal_nodes_are_not_slow() -> None:
     met = [pair("a", "b", 1.0), pair("c", "d", 0.9), pair("a", "c", 0.95), pair("b", "d", 1.0)]
-    assert judging.slow_nodes(met) == ()
+    assert named(*met) == []
+
+
+def test_a_node_whose_ranks_had_no_cpu_time_is_not_called_slow_and_that_is_said() -> None:
+    met = (*FAST, pair("c", "d", 0.1, 0.9), pair("b", "d", 0.2, 0.8), pair("a", "d", 0.2, 0.8, "again"))
+    found, unsure = judging.slow_nodes(met)
+    assert found == ()
+    assert unsure == [
+        "d was slower than others (0.2 GB/s, not 1), but the ranks had no CPU time for up to 90% of that: "
+        "measure again when less runs there"
+    ]
+
+
+@pytest.mark.parametrize(("again", "nodes"), [(0.3, ["d"]), (0.95, [])])
+def test_a_slow_card_is_named_on_a_busy_machine_when_it_shows_in_spite_of_it_and_once_more(
+    again: float, nodes: list[str]
+) -> None:
+    met = (*FAST, pair("c", "d", 0.1, 0.4), pair("b", "d", 0.1, 0.4), pair("a", "d", 0.1, again, "again"))
+    assert named(*met) == nodes
+
+
+def test_who_keeps_up_with_healthy_pairs_of_the_same_moment_is_not_named() -> None:
+    # The first pair was measured in a quiet moment.
+    met = [pair("a", "b", 1.0), pair("c", "d", 0.01), pair("a", "c", 0.01), pair("b", "d", 0.5)]
+    met += [pair("a", "d", 0.5), pair("b", "c", 0.01)]
+    assert named(*met) == ["c", "d"]
+    met += [pair("a", "d", 0.5, stage="again"), pair("b", "c", 0.01, stage="again")]
+    assert named(*met, pair("a", "b", 0.55, stage="again")) == ["c"]
+
+
+def test_a_rate_reached_without_cpu_time_is_not_judged_slow() -> None:
+    starved = [replace(row, starved=0.6) for row in rows(0.1, 0.3, 0.3, 0.3)]
+    verdict, because = judging.judge(starved, EXPECTED, TEN, (), True)
+    assert verdict == "not_judged" and "the ranks had no CPU time for up to 60% of that" in because
+    still_slow = [replace(row, starved=0.3) for row in starved]
+    assert judging.judge(still_slow, EXPECTED, TEN, ())[0] == "slow"
 
 
 def plan_of(*nodes: str) -> Plan:
@@ -331,6 +406,8 @@ def test_a_straggling_rank_is_told() -> None:
     assert judging.stragglers([row] * 5) == [
         "rank 2 took over 1.25 times the ranks' median in 5 of the 5 largest sizes"
     ]
+    busy = replace(row, waited_us=(0.0, 0.0, 12.0, 0.0))
+    assert judging.stragglers([busy] * 5)[0].endswith("; it waited for a processor for 60% of the time")
 
 
 @pytest.mark.parametrize(
@@ -365,6 +442,24 @@ def test_the_slowest_interface_is_the_link() -> None:
     nodes = two_nodes()
     rate = link_rate(nodes, planned(nodes), "gloo")
     assert (rate.gbit_s, rate.source, rate.over) == (25.0, "n0 eth0, 25 Gbit/s", "tcp")
+
+
+@pytest.mark.parametrize(
+    ("mode", "down", "wanted"),
+    [
+        ("IEEE 802.3ad Dynamic link aggregation", (), (12.5, "n0 eth0, 12.5 Gbit/s a link of 2")),
+        ("IEEE 802.3ad Dynamic link aggregation", ("eth2",), (25.0, "n0 eth0, 25 Gbit/s")),
+        ("fault-tolerance (active-backup)", (), (25.0, "n0 eth0, 25 Gbit/s")),
+    ],
+)
+def test_one_connection_over_a_bond_has_one_of_its_links(
+    mode: str, down: tuple[str, ...], wanted: tuple[float, str]
+) -> None:
+    nodes = two_nodes()
+    bond = Bond("eth0", mode, "layer3+4", ("eth1", "eth2"), down)
+    nodes = replace(nodes, nodes=(replace(nodes.nodes[0], bonds=(bond,)), nodes.nodes[1]))
+    rate = link_rate(nodes, planned(nodes), "gloo")
+    assert (rate.gbit_s, rate.source) == wanted
 
 
 def test_a_stated_rate_wins_over_what_the_kernel_says() -> None:

@@ -7,7 +7,7 @@ Inputs differ by rank and by position, so that a missing, repeated or shifted co
 import torch
 import torch.distributed as dist
 
-from prove_world import say, short
+from prove_world import is_own, say, short
 
 COUNTS = (1, 1021, 262147)
 """Elements: one, an odd number in one packet, and about a mebibyte that is no multiple of anything."""
@@ -101,14 +101,21 @@ def wrong_results(world, members, group, counts=COUNTS):
     found = []
     for name, check in CHECKS.items():
         for count in counts:
+            world.begin()
             try:
                 wrong = check(world, members, group, count)
             except Exception as error:
+                if is_own(error):
+                    raise
                 return found + [{"op": name, "count": count, "error": short(error)}]
             # On with the rest even so: the others may have seen nothing wrong, and go on.
             if wrong and not any(one["op"] == name for one in found):
                 found.append(dict(wrong, op=name, count=count))
     return found
+
+
+class Broken(Exception):
+    """A group failed altogether, which says nothing of who makes results wrong."""
 
 
 class Rounds:
@@ -118,15 +125,18 @@ class Rounds:
         self.world, self.counts, self.number = world, counts, 0
 
     def test(self, groups):
-        """Which of the groups (lists of ranks, disjoint) get right results, in their order."""
+        """Which groups (lists of ranks, disjoint) get right results, in their order.  Raises Broken."""
         self.number += 1
         world = self.world
-        made = [dist.new_group(members) for members in groups]
-        fine = True
+        made = [world.group(members) for members in groups]
+        found = []
         for members, group in zip(groups, made):
             if world.rank in members:
-                fine = not wrong_results(world, members, group, self.counts)
-        told = world.agree("round%d" % self.number, fine)
+                found = wrong_results(world, members, group, self.counts)
+        is_broken = any(kind_of(one) == "broken" for one in found)
+        told = world.agree("round%d" % self.number, None if is_broken else not found)
+        if None in told:
+            raise Broken("a group of ranks failed while the one at fault was searched for")
         return [all(told[rank] for rank in members) for members in groups]
 
     def narrow(self, members, good):
@@ -207,7 +217,10 @@ def test(world):
         return False  # the group is of no more use, and nothing else can be asked
     suspects = [rank for rank, ones in enumerate(told) if any(kind == "memory" for kind, _ in ones)]
     counts = sorted({count for kind, count in all_told if kind == "wrong"})
-    say("suspects", ranks=suspects or isolate(world, counts[:2]))
+    try:
+        say("suspects", ranks=suspects or isolate(world, counts[:2]))
+    except Broken as error:
+        say("suspects", ranks=[], error=str(error))
     return False
 
 

@@ -8,10 +8,11 @@ Needs Python 3.8+ and torch.  Exits with 1 when something is wrong and has been 
 
 import os
 import sys
+import traceback
 
 import prove_correct
 import prove_sweep
-from prove_world import Refused, World, say, short
+from prove_world import Refused, World, is_own, say, short
 
 
 def main(mode, backend, arrive_s, limit_s, *rest):
@@ -32,16 +33,23 @@ def main(mode, backend, arrive_s, limit_s, *rest):
         say("refused", error=str(error))
         return 1
     except Exception as error:
+        traceback.print_exc()
         say("error", error=short(error))
-        if world is not None:
+        if world is not None and not is_own(error):
             world.roll_call()
-        raise
+        return 1
     say("done", ok=fine)
     return 0 if fine else 1
 
 
 if __name__ == "__main__":
-    code = main(*sys.argv[1:])
-    sys.stdout.flush()
-    # A group that is broken may wait in its destructor for ranks that are gone.
-    os._exit(code)
+    code = 1
+    try:
+        code = main(*sys.argv[1:])
+    except Refused:  # and told who is missing
+        pass
+    finally:
+        sys.stdout.flush()
+        # A group that is broken may wait in its destructor for ranks that are gone, and one that is still
+        # open may end Python with SIGABRT, which would be taken for this rank's own crash.
+        os._exit(code)

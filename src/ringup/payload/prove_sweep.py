@@ -10,11 +10,13 @@ import time
 import torch
 import torch.distributed as dist
 
-from prove_world import say, short
+from prove_world import cpu_wait_s, say, short
 
 WARM_UPS, ITERATIONS = 5, 20
 LONG_ENOUGH_S, LONGEST_S, LARGEST_TAKES_S = 0.5, 5.0, 2.5
 PAIR_S = 1.5
+PAIR_BYTES = 1 << 20
+"""At least so much between two nodes, however little was asked for: less measures how soon, not how fast."""
 LOOKS_SLOW = 0.75
 ELEMENT_BYTES = 4
 
@@ -136,6 +138,7 @@ def together(world, group):
 
     NCCL's own waits in the driver, where no limit ends it, and guesses the device where none is bound.
     """
+    world.begin()
     if world.device.type == "cuda":
         most(world, group, 0.0)
     else:
@@ -155,11 +158,13 @@ def spent(world, group, case, count):
 
 def measure(world, group, case, budget_s=LONGEST_S):
     """
-    One size: every member's mean, median, p99 and least time in seconds, and whether results are right.
+    One size: every member's mean, median, p99 and least time in seconds, whether results are right, and how
+    long its threads waited for a processor meanwhile; both per call.
 
     Warm-ups first (NCCL sets up channels on the first call of a size); then max(20 calls, 0.5 s),
     but no more than `budget_s`.
     """
+    world.begin()
     fine = case.check()
     began = time.perf_counter()
     once = most(world, group, min(spent(world, group, case, 1)))
@@ -169,7 +174,9 @@ def measure(world, group, case, budget_s=LONGEST_S):
         once = min(once, most(world, group, max(spent(world, group, case, 1))))
     once = max(once, 1e-7)
     count = max(1, int(min(max(ITERATIONS, LONG_ENOUGH_S / once), budget_s / once, 10000)))
+    before_s = cpu_wait_s()
     times = spent(world, group, case, count)
+    waited_s = cpu_wait_s() - before_s
     ordered = sorted(times)
     mine = [
         sum(times) / count,
@@ -177,12 +184,23 @@ def measure(world, group, case, budget_s=LONGEST_S):
         ordered[min(count - 1, int(count * 0.99))],
         ordered[0],
         float(fine),
+        max(0.0, waited_s / count),
     ]
     there = torch.tensor(mine, device=world.device, dtype=torch.float64)
     all_there = [torch.zeros_like(there) for _ in case.members]
     dist.all_gather(all_there, there, group=group)
     world.wait()
     return [list(map(float, one)) for one in all_there], count
+
+
+def starved(by_rank):
+    """
+    The part of a call's time that may have been lost for want of a processor, at most.
+
+    Of the two ranks that waited longest: a step needs both ends of a link, and further ones wait beside them.
+    """
+    seconds = sum(one[0] for one in by_rank) / len(by_rank)
+    return min(1.0, sum(sorted(one[5] for one in by_rank)[-2:]) / max(seconds, 1e-9))
 
 
 def is_unsupported(world, error):
@@ -197,6 +215,9 @@ def sweep(world, op, sizes):
     """All sizes of one operation; rank 0 tells each.  The largest size that was measured, its time."""
     members = list(range(world.size))
     last = None
+    if op == "send_recv" and world.size == 1:
+        say("unsupported", op=op, size_bytes=sizes[0], error="one rank has nobody to send to")
+        return None
     for size_bytes in sizes:
         try:
             case = Case(op, size_bytes, world, members, None)
@@ -223,6 +244,8 @@ def sweep(world, op, sizes):
                 median_us=[round(one[1] * 1e6, 1) for one in by_rank][:256],
                 p99_us=max(one[2] for one in by_rank) * 1e6,
                 least_us=min(one[3] for one in by_rank) * 1e6,
+                starved=round(starved(by_rank), 3),
+                waited_us=[round(one[5] * 1e6, 1) for one in by_rank][:256],
             )
         if seconds > LARGEST_TAKES_S and size_bytes != sizes[-1]:
             if world.rank == 0:
@@ -235,12 +258,13 @@ def pair_rounds(world, size_bytes):
     """
     Nodes in pairs: neighbours, then the fastest pairs with the slowest, then who looks slow once more.
 
+    Who would be named is measured again beside healthy pairs, which tell what the machines give just now.
     Rank 0 tells each pair's bus bandwidth; a node alone in its round is not measured in it.
     """
     names = [name for name, _ in sorted(world.nodes.items(), key=lambda item: item[1])]
     first = [(names[i], names[i + 1]) for i in range(0, len(names) - 1, 2)]
-    speeds = one_round(world, "pairs1", first, size_bytes)
-    ranked = sorted(first, key=lambda pair: speeds[pair])
+    results = one_round(world, "pairs1", first, size_bytes)
+    ranked = [pair for _, _, pair in sorted((speed, n, pair) for n, (pair, speed, _) in enumerate(results))]
     left = [name for name in names if name not in {n for pair in first for n in pair}]
     second = []
     while len(ranked) > 1:
@@ -250,50 +274,66 @@ def pair_rounds(world, size_bytes):
         # An odd node meets the first of a pair that has been measured; that one sits out otherwise.
         partner = (ranked or first)[0][0]
         second = [pair for pair in second if partner not in pair] + [(partner, left[0])]
-    speeds.update(one_round(world, "pairs2", second, size_bytes))
-    third = doubtful(names, speeds)
+    results += one_round(world, "pairs2", second, size_bytes)
+    third = meetings(names, results, doubtful(names, results))
+    if len(names) == 3:
+        third = [(names[1], names[2])]
     if third:
-        one_round(world, "pairs3", third, size_bytes)
+        results += one_round(world, "pairs3", third, size_bytes)
+    still = doubtful(names, results)
+    again = meetings(names, results, still) if still else []
+    if again:
+        one_round(world, "again", again, size_bytes)
+        good = [name for name in names if name not in still]
+        if len(good) > 1 and not any(a in good and b in good for a, b in again):
+            one_round(world, "again", [(good[0], good[1])], size_bytes)
 
 
-def doubtful(names, speeds):
+def doubtful(names, results):
+    """The nodes whose best pair is below LOOKS_SLOW of the median."""
+    best = {name: max([speed for pair, speed, _ in results if name in pair] or [0.0]) for name in names}
+    usual = sorted(best.values())[len(names) // 2]
+    return [name for name in names if best[name] < LOOKS_SLOW * usual]
+
+
+def meetings(names, results, suspects):
     """
-    Each node whose best pair is below LOOKS_SLOW of the median, with a good one it has not met.
+    Each of these nodes with another that is none of them, best one it has not met; the rest in pairs.
 
     One slow meeting proves nothing: the other may have been slow, or the moment.
     """
-    best = {name: max([s for pair, s in speeds.items() if name in pair] or [0.0]) for name in names}
-    usual = sorted(best.values())[len(names) // 2]
-    suspects = [name for name in names if best[name] < LOOKS_SLOW * usual]
     good = [name for name in names if name not in suspects]
     pairs = []
     for suspect in suspects:
-        met = {name for pair in speeds if suspect in pair for name in pair}
-        partner = next((name for name in good if name not in met), None)
+        met = {name for pair, _, _ in results if suspect in pair for name in pair}
+        partner = next((name for name in good if name not in met), good[0] if good else None)
         if partner is not None:
             good.remove(partner)
             pairs.append((partner, suspect))
-    return pairs
+    beside = [(good[i], good[i + 1]) for i in range(0, len(good) - 1, 2)]
+    return pairs + beside if pairs else []
 
 
 def one_round(world, stage, pairs, size_bytes):
-    """Bus bandwidth of every pair in GB/s, by pair; all pairs at once."""
+    """All pairs at once: (pair, bus bandwidth in GB/s, the part of its time lost for want of a processor)."""
     groups = [sorted(world.nodes[a] + world.nodes[b]) for a, b in pairs]
-    made = [dist.new_group(members) for members in groups]
-    mine = 0.0
+    made = [world.group(members) for members in groups]
+    mine = [0.0, 0.0]
     for members, group in zip(groups, made):
         if world.rank in members:
             case = Case("all_reduce", size_bytes, world, members, group)
             by_rank, _ = measure(world, group, case, PAIR_S)
             seconds = sum(one[0] for one in by_rank) / len(by_rank)
-            mine = case.size_bytes / seconds / 1e9 * factor("all_reduce", len(members))
-    told = world.agree(stage, mine)
-    speeds = {pair: told[members[0]] for pair, members in zip(pairs, groups)}
+            speed = case.size_bytes / seconds / 1e9 * factor("all_reduce", len(members))
+            mine = [speed, round(starved(by_rank), 3)]
+    world.rounds += 1
+    told = world.agree("pairs%d" % world.rounds, mine)
+    results = [(pair, *told[members[0]]) for pair, members in zip(pairs, groups)]
     if world.rank == 0:
-        for (a, b), speed in speeds.items():
+        for (a, b), speed, share in results:
             ranks = [min(world.nodes[a]), min(world.nodes[b])]
-            say("pair", stage=stage, ranks=ranks, busbw_gbyte_s=speed, size_bytes=size_bytes)
-    return speeds
+            say("pair", stage=stage, ranks=ranks, busbw_gbyte_s=speed, starved=share, size_bytes=size_bytes)
+    return results
 
 
 def tcp_counters():
@@ -316,7 +356,7 @@ def bench(world, ops, sizes, with_pairs):
         largest = largest or last
     if with_pairs and largest and len(world.nodes) > 2:
         # As much as takes about a tenth of a second, so that a pair is measured in a second.
-        size_bytes = int(min(largest[0], max(1 << 20, largest[0] / largest[1] * 0.1)))
+        size_bytes = int(max(PAIR_BYTES, min(largest[0], largest[0] / largest[1] * 0.1)))
         pair_rounds(world, size_bytes // ELEMENT_BYTES * ELEMENT_BYTES)
     after = tcp_counters()
     if before and after and world.local_rank == 0:

@@ -69,6 +69,29 @@ def numa_nodes():
     return sorted(found)
 
 
+def cpu_wait_s():
+    """
+    Seconds in which this process's threads were ready to run and had no processor.
+
+    The second figure of schedstat (Documentation/scheduler/sched-stats.rst); 0 where it is not counted.
+    """
+    nanoseconds = 0
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        try:
+            with open(path) as file:
+                nanoseconds += int(file.read().split()[1])
+        except (OSError, ValueError, IndexError):  # a thread that has just ended
+            continue
+    return nanoseconds / 1e9
+
+
+def is_own(error):
+    """Whether an exception is this rank's own affair: no peer that is slow or gone makes one of these."""
+    kinds = [getattr(torch, name, None) for name in ("OutOfMemoryError", "AcceleratorError")]
+    kinds.append(getattr(torch.cuda, "OutOfMemoryError", None))
+    return not isinstance(error, RuntimeError) or isinstance(error, tuple(kind for kind in kinds if kind))
+
+
 def device_of(backend, local_rank):
     """
     The device this rank uses and what is known of it: name, memory in bytes, NUMA node of a GPU.
@@ -87,13 +110,12 @@ def device_of(backend, local_rank):
     torch.cuda.set_device(local_rank)
     about = torch.cuda.get_device_properties(local_rank)
     numa = None
-    if hasattr(about, "pci_bus_id"):
+    try:
         bus = "%04x:%02x:%02x.0" % (about.pci_domain_id, about.pci_bus_id, about.pci_device_id)
-        try:
-            with open("/sys/bus/pci/devices/%s/numa_node" % bus) as file:
-                numa = int(file.read())
-        except (OSError, ValueError):
-            pass
+        with open("/sys/bus/pci/devices/%s/numa_node" % bus) as file:
+            numa = int(file.read())
+    except (AttributeError, OSError, ValueError):  # torch has told the bus since 2.6
+        pass
     known = {"name": about.name, "memory_bytes": about.total_memory, "gpu_numa": numa}
     return torch.device("cuda", local_rank), known
 
@@ -121,9 +143,11 @@ class World:
         known.update(device=str(self.device), numa=numa_nodes(), cpus=len(os.sched_getaffinity(0)))
         say("hello", torch=torch.__version__, backend=backend, **known)
         self.arrive_s = arrive_s
+        self.began_s = time.monotonic()
         wait = datetime.timedelta(seconds=arrive_s)
         self.store = next(iter(dist.rendezvous("env://", timeout=wait)))[0]
         self.nodes = {}
+        self.rounds = 0
 
     def arrive(self):
         """
@@ -166,29 +190,43 @@ class World:
         """
         The process group, its operations bounded by the limit; with NCCL by `wait`, its watchdog comes later.
         """
-        limit_s = self.limit_s + (WATCHDOG_LATER_S if self.backend == "nccl" else 0.0)
+        self.begin()
         dist.init_process_group(
             self.backend,
             store=dist.PrefixStore("prove", self.store),
             rank=self.rank,
             world_size=self.size,
-            timeout=datetime.timedelta(seconds=limit_s),
+            timeout=self.timeout(),
         )
+
+    def timeout(self):
+        """Of a group's operations; torch gives every group its own, half an hour where none is told."""
+        limit_s = self.limit_s + (WATCHDOG_LATER_S if self.backend == "nccl" else 0.0)
+        return datetime.timedelta(seconds=limit_s)
+
+    def group(self, members):
+        """A group of some ranks; every rank calls this, in the same order."""
+        return dist.new_group(members, timeout=self.timeout())
+
+    def begin(self):
+        """Operations begin, on all ranks about now: what fails is seen by all within the limit."""
+        self.began_s = time.monotonic()
 
     def roll_call(self):
         """
         An operation failed here: tell which ranks do not even answer, where the store can be asked.
 
-        Raises Refused when there are any.
+        Others may still wait in it, for all of its limit.  Raises Refused when there are any.
         """
+        waits_s = max(0.0, self.began_s + self.limit_s - time.monotonic()) + BEHIND_S
         try:
             self.store.set("roll", "")
             self.store.set("failed/%d" % self.rank, "")
-            missing = self.awaited("failed", BEHIND_S, 0.05)
+            missing = self.awaited("failed", waits_s, 0.05)
         except Exception:  # the store has gone with rank 0
             return
         if missing:
-            say("missing", ranks=missing[:64], count=len(missing), waited_s=BEHIND_S, stage="failed")
+            say("missing", ranks=missing[:64], count=len(missing), waited_s=round(waits_s, 1), stage="failed")
             raise Refused("%d ranks do not answer" % len(missing))
 
     def agree(self, stage, value):

@@ -11,6 +11,7 @@ Proof by doing: right results on every rank, and the rate that collectives reach
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,6 +68,10 @@ class Row:
     p99_us: float
     """The worst rank's."""
     wrong_ranks: tuple[int, ...] = ()
+    starved: float = 0.0
+    """The part of the time that may have been lost for want of a processor, from 0 to 1."""
+    waited_us: tuple[float, ...] = ()
+    """How long the threads of every rank (the first 256) waited for a processor, a call."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,25 @@ class Pair:
 
     nodes: tuple[str, str]
     busbw_gbyte_s: float
+    starved: float = 0.0
+    """As a row's."""
+    stage: str = ""
+    """ "again": measured to see whether who looks slow still does, and what healthy nodes then reach."""
+
+    @property
+    def at_best_gbyte_s(self) -> float:
+        """What it would have been, at most, had no rank waited for a processor."""
+        return at_best(self.busbw_gbyte_s, self.starved)
+
+
+def at_best(rate: float, starved: float) -> float:
+    """
+    A rate without the part of the time lost for want of a processor.
+
+    >>> at_best(0.5, 0.5), at_best(0.5, 1.0)
+    (1.0, inf)
+    """
+    return rate / (1.0 - starved) if starved < 1.0 else math.inf
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
+from ringup.facts import starved
 from ringup.plan import Plan
-from ringup.prove import Benched, LinkRate, Pair, Row, Slow
+from ringup.prove import Benched, LinkRate, Pair, Row, Slow, at_best
 from ringup.prove.lines import Line, number, numbers, text
 from ringup.prove.link import carries
 from ringup.units import printable, show_bytes
@@ -25,6 +26,8 @@ STEADY = 0.05
 LOSSY = 0.01
 """Part of the segments sent again from which loss is named: a shaped queue alone stays below."""
 LEAST_SEGMENTS = 1000
+AGAIN = "again"
+"""The stage of payload/prove_sweep.py in which those are measured again who would be named."""
 TOO_FAST = 1.1
 
 
@@ -41,8 +44,8 @@ def benched(
     lines = [line for rank in sorted(told) for line in told[rank]]
     rows = tuple(row(line) for line in lines if line["kind"] == "row")
     pairs = tuple(_pair(line, plan) for line in lines if line["kind"] == "pair")
-    slow = slow_nodes(pairs)
-    notes = [*_notes(lines), *_loss(plan, told)]
+    slow, unsure = slow_nodes(pairs)
+    notes = [*_notes(lines), *_loss(plan, told), *unsure]
     expected = carries(link, plan, ops[0])
     lossy = any("packets are lost" in note for note in notes)
     verdict, because = judge([r for r in rows if r.op == ops[0]], expected, link, slow, lossy)
@@ -77,7 +80,13 @@ def row(line: Line) -> Row:
         median_us=tuple(numbers(line, "median_us")),
         p99_us=number(line, "p99_us"),
         wrong_ranks=tuple(int(r) for r in numbers(line, "wrong_ranks")),
+        starved=_share(line),
+        waited_us=tuple(numbers(line, "waited_us")),
     )
+
+
+def _share(line: Line) -> float:
+    return min(1.0, max(0.0, number(line, "starved")))
 
 
 def _node_of(plan: Plan, rank: float) -> str:
@@ -87,7 +96,8 @@ def _node_of(plan: Plan, rank: float) -> str:
 
 def _pair(line: Line, plan: Plan) -> Pair:
     a, b = ([*numbers(line, "ranks"), -1, -1])[:2]
-    return Pair((_node_of(plan, a), _node_of(plan, b)), number(line, "busbw_gbyte_s"))
+    nodes = (_node_of(plan, a), _node_of(plan, b))
+    return Pair(nodes, number(line, "busbw_gbyte_s"), _share(line), printable(text(line, "stage"), 20))
 
 
 def _notes(lines: Sequence[Line]) -> list[str]:
@@ -153,6 +163,9 @@ def judge(
         return "not_judged", f"{of_link}: the data went over something else, too"
     if share >= SLOW_BELOW[link.over]:
         return "ok", of_link
+    waited = max(rows, key=lambda row: row.busbw_gbyte_s).starved
+    if at_best(share, waited) >= SLOW_BELOW[link.over]:
+        return "not_judged", f"{of_link}, but {_no_cpu(waited)}"
     if lossy:
         return "slow", f"{of_link}; packets are lost (see above), and TCP waits for them"
     if not steady:
@@ -160,46 +173,62 @@ def judge(
     return "slow", of_link
 
 
-def slow_nodes(pairs: Sequence[Pair]) -> tuple[Slow, ...]:
-    """
-    Nodes that are slow with whomever they meet.
+def _no_cpu(share: float) -> str:
+    return f"the ranks had no CPU time for up to {share:.0%} of that: measure again when less runs there"
 
-    A node's speed is that of its best pair; it is slow below SLOW_PAIR of the median of all nodes, shown
-    by two partners that are not slow themselves.
+
+def slow_nodes(pairs: Sequence[Pair]) -> tuple[tuple[Slow, ...], list[str]]:
     """
-    best: dict[str, float] = {}
-    met: dict[str, set[str]] = {}
+    Nodes that are slow with whomever they meet, and words on those that may have lacked CPU time only.
+
+    A node's speed is that of its best pair; it looks slow below SLOW_PAIR of the median of all nodes, and of
+    what healthy pairs reached when it was measured again.  It is slow when two partners that do not look
+    slow show it, and whoever met it again, counted as if nobody had waited for a processor.
+    """
+    met: dict[str, list[Pair]] = {}
     for pair in pairs:
-        for node, other in (pair.nodes, pair.nodes[::-1]):
-            best[node] = max(best.get(node, 0.0), pair.busbw_gbyte_s)
-            met.setdefault(node, set()).add(other)
-    if len(best) < 3:
-        return ()
+        for node in pair.nodes:
+            met.setdefault(node, []).append(pair)
+    if len(met) < 3:
+        return (), []
+    best = {node: max(pair.busbw_gbyte_s for pair in own) for node, own in met.items()}
     usual = statistics.median_high(best.values())
-    slow = {node for node, speed in best.items() if speed < SLOW_PAIR * usual}
-    return tuple(
-        Slow(
-            node,
-            f"{node} is slow with {' and '.join(sorted(met[node]))}: {best[node]:.3g} GB/s, not {usual:.3g}",
-            best[node],
-            usual,
-        )
-        for node in best
-        if node in slow and len(met[node] - slow) > 1
-    )
+    looks = {node for node in met if best[node] < SLOW_PAIR * usual}
+    beside = [p.busbw_gbyte_s for p in pairs if p.stage == AGAIN and not looks.intersection(p.nodes)]
+    usual = min(usual, max(beside, default=usual))
+    found, unsure = [], []
+    for node in [node for node in met if node in looks and best[node] < SLOW_PAIR * usual]:
+        shown = [pair for pair in met[node] if pair.at_best_gbyte_s < SLOW_PAIR * usual]
+        partners = {other for pair in met[node] for other in pair.nodes} - {node}
+        figures = f"{best[node]:.3g} GB/s, not {usual:.3g}"
+        clear = {other for pair in shown for other in pair.nodes} - looks
+        if len(clear) > 1 and all(pair in shown for pair in met[node] if pair.stage == AGAIN):
+            words = f"{node} is slow with {' and '.join(sorted(partners))}: {figures}"
+            found.append(Slow(node, words, best[node], usual))
+        elif len(partners - looks) > 1:
+            waited = max(pair.starved for pair in met[node])
+            unsure.append(f"{node} was slower than others ({figures}), but {_no_cpu(waited)}")
+    return tuple(found), unsure
 
 
 def stragglers(rows: Sequence[Row]) -> list[str]:
     """Ranks whose own median is far above the others' in most large sizes; told, not averaged away."""
     large = [row for row in rows if len(row.median_us) > 2][-5:]
-    late: dict[int, int] = {}
+    late: dict[int, list[float]] = {}
+    """Rank -> the part of its time for which it waited for a processor, in each size."""
     for row in large:
         usual = statistics.median(row.median_us)
         for rank, median in enumerate(row.median_us):
             if usual and median > 1.25 * usual:
-                late[rank] = late.get(rank, 0) + 1
+                waited = row.waited_us[rank] if rank < len(row.waited_us) else 0.0
+                late.setdefault(rank, []).append(min(1.0, waited / median))
     return [
-        f"rank {rank} took over 1.25 times the ranks' median in {times} of the {len(large)} largest sizes"
-        for rank, times in late.items()
-        if len(large) > 2 and times > len(large) // 2
+        f"rank {rank} took over 1.25 times the ranks' median in {len(parts)} of the {len(large)} "
+        "largest sizes" + _for_want_of_cpu(statistics.median(parts))
+        for rank, parts in late.items()
+        if len(large) > 2 and len(parts) > len(large) // 2
     ]
+
+
+def _for_want_of_cpu(share: float) -> str:
+    return f"; it waited for a processor for {share:.0%} of the time" if share >= starved.SHARE else ""

@@ -65,9 +65,24 @@ def _sockets(cluster: Cluster, plan: Plan) -> LinkRate:
             name = f"{node.name} {planned.interface}" if planned.interface else node.name
             kind = f" ({interface.kind})" if interface else ""
             return LinkRate(None, f"the rate of {name}{kind} cannot be read; --link-gbit N states it")
-        rates.append((interface.speed_gbit_s, f"{node.name} {interface.name}"))
-    slowest, where = min(rates)
-    return LinkRate(slowest, f"{where}, {slowest:g} Gbit/s", _share(cluster, plan))
+        links = _balanced_links(node, interface.name)
+        of = f" a link of {links}" if links > 1 else ""
+        rates.append((interface.speed_gbit_s / links, f"{node.name} {interface.name}", of))
+    slowest, where, of = min(rates)
+    return LinkRate(slowest, f"{where}, {slowest:g} Gbit/s{of}", _share(cluster, plan))
+
+
+def _balanced_links(node: Node, interface: str) -> int:
+    """
+    Links of a bond that its rate is the sum of; 1 for what is none.
+
+    A ring leaves a node by one connection, and the bond's hash keeps that on one link (the kernel's
+    networking/bonding.rst).
+    """
+    bond = next((bond for bond in node.bonds if bond.name == interface), None)
+    if bond is None or "active-backup" in bond.mode or "round-robin" in bond.mode:
+        return 1
+    return max(1, len(bond.slaves) - len(bond.down))
 
 
 def _rdma(cluster: Cluster, plan: Plan) -> LinkRate | None:

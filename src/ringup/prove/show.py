@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ringup.prove import Benched, RankState, Row, Tested
+from ringup.facts import starved
+from ringup.prove import Benched, Pair, RankState, Row, Tested
 from ringup.prove.benched import stragglers
 from ringup.units import printable, show_bytes
 
@@ -136,15 +137,19 @@ def bench_json(benched: Benched, ended: Tested) -> dict[str, Any]:
     }
 
 
+def _pair_line(pair: Pair) -> str:
+    a, b = pair.nodes
+    waited = f" (no CPU time for up to {pair.starved:.0%} of it)" if pair.starved >= starved.SHARE else ""
+    return f"  {a} - {b}: {pair.busbw_gbyte_s:.3g} GB/s{waited}"
+
+
 def bench_lines(benched: Benched) -> list[str]:
     """What is said below the rows."""
     first = [row for row in benched.rows if row.op == benched.ops[0]]
     lines = curve(first)
     if benched.pairs:
         lines += ["", "nodes in pairs (all_reduce):"]
-        lines += [
-            f"  {a} - {b}: {p.busbw_gbyte_s:.3g} GB/s" for p in benched.pairs[:40] for a, b in [p.nodes]
-        ]
+        lines += [_pair_line(pair) for pair in benched.pairs[:40]]
     if benched.transports:
         shown = ", ".join(f"{via} x{n}" for via, n in sorted(benched.transports.items()))
         lines += ["", f"NCCL's channels: {printable(shown, 400)}"]

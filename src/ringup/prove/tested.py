@@ -18,6 +18,8 @@ _PLACE = re.compile(r"\[\S+\.(?:cc|cpp|cu|h|hpp):\d+\] ?")
 _ADVICE = re.compile(
     r"(?:\. )?(?:This is typically caused by|Exception raised from|For debugging consider) .*"
 )
+_TIMED_OUT = re.compile(r"tim(?:ed|e) ?out", re.IGNORECASE)
+"""Who waited in vain is not at fault for that; nor is known who is, where all have answered."""
 
 Told = Mapping[int, Sequence[Line]]
 
@@ -29,6 +31,8 @@ class Seen:
         self.kinds = {rank: {line["kind"]: line for line in lines} for rank, lines in told.items()}
         self.result = result
         self.missing = _named(told, "missing")
+        waits = [line for lines in told.values() for line in lines if line["kind"] == "missing"]
+        self.waited_s = max((number(line, "waited_s") for line in waits), default=0.0)
         self.suspects = _named(told, "suspects")
         self.was_isolated = any("suspects" in kinds for kinds in self.kinds.values())
         refused = {r for r, kinds in self.kinds.items() if "refused" in kinds and "missing" not in kinds}
@@ -93,7 +97,9 @@ def tested(plan: Plan, told: Told, result: RunResult) -> Tested:
 def _notes(seen: Seen) -> list[str]:
     notes = []
     if seen.was_isolated and not seen.suspects:
-        notes.append("no smaller group of ranks gave a wrong result: whose fault it is cannot be told")
+        failed = [text(kinds["suspects"], "error") for kinds in seen.kinds.values() if "suspects" in kinds]
+        why = next(filter(None, failed), "no smaller group of ranks gave a wrong result")
+        notes.append(f"{why}: whose fault it is cannot be told")
     for rank, kinds in sorted(seen.kinds.items()):
         hello = kinds.get("hello", {})
         near, may = number(hello, "gpu_numa", -1), numbers(hello, "numa")
@@ -135,7 +141,7 @@ def _error(rank: int, seen: Seen) -> tuple[str | None, bool]:
     if "done" in kinds and kinds["done"].get("ok") is True:
         return None, False
     if rank in seen.missing:
-        return _missing_words(kinds), True
+        return _missing_words(kinds, seen.waited_s), True
     if "refused" in kinds and "missing" not in kinds:
         return text(kinds["refused"], "error"), True
     failure = seen.result.failure
@@ -155,7 +161,7 @@ def _broken(kinds: Mapping[str, Line], wrong: Line, seen: Seen, rank: int) -> tu
     """A rank that did not come to its end; its own words count where nobody else is known to be at fault."""
     if not seen.culprits and ("error" in kinds or wrong):
         words = wrong_words(wrong) if wrong else plain(text(kinds["error"], "error"))
-        return words, not is_consequence(words)
+        return words, not (is_consequence(words) or _TIMED_OUT.search(words))
     if kinds:
         return "not tested: " + seen.others(), False
     if seen.result.failure is not None:
@@ -168,11 +174,13 @@ def _first_wrong(kinds: Mapping[str, Line]) -> dict[str, Any]:
     return wrong[0] if isinstance(wrong, list) and wrong and isinstance(wrong[0], dict) else {}
 
 
-def _missing_words(kinds: Mapping[str, Line]) -> str:
+def _missing_words(kinds: Mapping[str, Line], waited_s: float) -> str:
     if "arrived" in kinds:
         return "fell silent: the others waited for it"
-    where = "it had begun" if "hello" in kinds else "it never said a word"
-    return f"did not arrive; {where}"
+    if "hello" in kinds:
+        return f"did not arrive within {waited_s:g} s; it had begun"
+    where = "it never said a word (torch may take longer to load: --wait)"
+    return f"did not arrive within {waited_s:g} s; {where}"
 
 
 def plain(error: str) -> str:

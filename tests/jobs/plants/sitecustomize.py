@@ -34,6 +34,31 @@ def plant(fault):
         dist.all_reduce = real
         return wrong_input(tensor, *args, **kwargs)
 
+    def wrong_then_breaks(tensor, *args, **kwargs):
+        if kwargs.get("group") is not None:
+            raise RuntimeError("Connection closed by peer")
+        return wrong_input(tensor, *args, **kwargs)
+
+    def raises(error):
+        def failing(*_args, **_kwargs):
+            raise error
+
+        return failing
+
+    def no_cpu():
+        """This process, and many that want its processor as well."""
+        import subprocess
+
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        spin = "import os, time\nend = time.time() + 90\nwhile os.getppid() != 1 and time.time() < end: pass"
+        for _ in range(8):
+            subprocess.Popen([sys.executable, "-S", "-c", spin], env={})
+
+    def out_of_memory():
+        import torch
+
+        return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
+
     def bad_memory():
         import torch
 
@@ -61,11 +86,16 @@ def plant(fault):
 
     if fault == "bad-memory":
         return bad_memory()
+    if fault == "no-cpu":
+        return no_cpu()
     faults = {
         "wrong-input": wrong_input,
         "wrong-output": wrong_output,
         "wrong-once": wrong_once,
         "times-out": times_out,
+        "wrong-then-breaks": wrong_then_breaks,
+        "out-of-memory": in_the_middle(raises(out_of_memory())),
+        "loses-its-peer": in_the_middle(raises(RuntimeError("Connection closed by peer"))),
         "dies": in_the_middle(lambda: os.kill(os.getpid(), signal.SIGSEGV)),
         "stops": in_the_middle(lambda: os.kill(os.getpid(), signal.SIGSTOP)),
         "sleeps": in_the_middle(lambda: time.sleep(600)),
