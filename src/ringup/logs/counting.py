@@ -22,8 +22,8 @@ from ringup.logs.counts.ledger import Batch
 SLICE_BYTES = 32 << 20
 """Smallest slice of a file: less is not worth the way to another process."""
 
-SHARES = (4, 2, 1, 1)
-"""Slices a process, the last ones small: one kept waiting on its core must not keep the rest waiting."""
+LARGEST_SLICE_BYTES = 256 << 20
+"""What was counted of a slice is held until those before it are put together."""
 
 PRIMER_BYTES = 1 << 20
 """Read first of a file that is cut: who writes to it, to tell a host's name from the end of a torn line."""
@@ -123,10 +123,18 @@ def _tasks(path: str, processes: int, slice_bytes: int, plan: _Task) -> Iterator
 
 
 def _shares(size_bytes: int, processes: int, slice_bytes: int) -> list[int]:
-    shares = [share for share in SHARES for _ in range(processes)]
-    if size_bytes * min(shares) >= slice_bytes * sum(shares):
-        return shares
-    return [1] * max(1, min(processes, size_bytes // slice_bytes))
+    """
+    Bytes of each slice: half of what is left to each process, so that none waits long for another at the end.
+
+    This is guided self-scheduling (Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987).
+    """
+    if size_bytes < 2 * processes * slice_bytes:
+        return [1] * max(1, min(processes, size_bytes // slice_bytes))
+    shares, left = [], size_bytes
+    while left >= 2 * slice_bytes:
+        shares.append(min(max(left // (2 * processes), slice_bytes), LARGEST_SLICE_BYTES))
+        left -= shares[-1]
+    return [*shares, left // 2, left - left // 2]
 
 
 def who_writes(block: bytes) -> Iterator[tuple[str, str, str]]:
