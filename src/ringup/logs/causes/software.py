@@ -82,12 +82,16 @@ def nccl_versions_differ(story: Story) -> Iterator[Cause]:
         )
 
 
+def _of_nccl_itself(story: Story) -> list[Event]:
+    """Versions that NCCL prints; torch's messages name the one it was linked with, not the one loaded."""
+    return [e for e in story.all("nccl-version") if not re.search("compiled with|NCCL error in", e.text)]
+
+
 def _printed(story: Story) -> dict[str, Event]:
     """One line per release named by NCCL itself, where processes differ in what they name."""
     found: dict[str, Event] = {}
     said: dict[tuple[int, str, str, str], set[str]] = defaultdict(set)
-    # torch's own message names the release it was linked with, which need not be the one loaded.
-    lines = [e for e in story.all("nccl-version") if not re.search("compiled with|NCCL error in", e.text)]
+    lines = _of_nccl_itself(story)
     hosts = {e.host for e in lines}
     lone = len(hosts) == 2 and "" in hosts
     for event in lines:
@@ -110,7 +114,7 @@ def _phrased_apart(story: Story) -> list[Event]:
         for mark, (first, last) in _MARKS.items():
             if event[mark]:
                 spans[event.host or str(event.file)].append((first, last, event))
-    for event in story.all("nccl-version"):
+    for event in _of_nccl_itself(story):
         match = re.match(r"(\d+)\.(\d+)", event["version"])
         if match and event.host:
             number = int(match[1]) * 100 + int(match[2])
