@@ -335,6 +335,14 @@ def test_a_running_job_that_holds_the_port_is_no_orphan() -> None:
     assert one(cluster).rule == "port-in-use"
 
 
+def test_the_processes_of_another_run_are_told_once() -> None:
+    alive = [c.process(n, age_s=50.0 - n, run_id=f"r{n // 4}", evidence="running") for n in range(8)]
+    findings = run_checks(on_node1(leftovers=tuple(alive))())[0]
+    found = next(f for f in findings if f.rule == "other-job-running").found
+    assert found.count("pid ") == 2 and found.count(", and 3 more of that run") == 2
+    assert found.startswith("pid 0 of ada, 50 s old: python train.py (running), and 3 more")
+
+
 def test_what_processes_call_themselves_cannot_draw_on_the_terminal() -> None:
     evil = Process(7, 1, "bob", 5.0, "x\x1b[2J" + "y" * 5000)
     cluster = c.changed(c.healthy(), "node0", listeners=(Listener("::", 29500, "bob", evil),))

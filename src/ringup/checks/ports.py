@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ringup import problems
 from ringup.checks import paths
@@ -26,6 +26,17 @@ def described(process: Process) -> str:
     """A process in words: pid, user, age, command."""
     age = f", {show_seconds(process.age_s)} old" if process.age_s > 0 else ""
     return f"pid {process.pid} of {printable(process.user, 40)}{age}: {printable(process.command, 160)}"
+
+
+def by_run(processes: Iterable[Process]) -> Iterator[str]:
+    """The oldest of each run in words, and how many more that run has."""
+    runs: dict[str, list[Process]] = {}
+    for process in processes:
+        runs.setdefault(process.run_id or str(process.pid), []).append(process)
+    for same in runs.values():
+        first = max(same, key=lambda process: process.age_s)
+        more = f", and {len(same) - 1} more of that run" if len(same) > 1 else ""
+        yield f"{described(first)} ({printable(first.evidence, 120)}){more}"
 
 
 def holder(node: Node, port: int) -> Listener | None:
@@ -183,7 +194,7 @@ def other_job_running(cluster: Cluster) -> Iterator[Finding]:
         if alive:
             yield Finding(
                 node.name,
-                found=listed(f"{described(p)} ({printable(p.evidence, 120)})" for p in alive),
+                found=listed(by_run(alive)),
                 wanted="nodes of one's own",
                 node=node.name,
             )
