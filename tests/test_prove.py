@@ -359,6 +359,12 @@ def test_who_keeps_up_with_healthy_pairs_of_the_same_moment_is_not_named() -> No
     assert named(*met, pair("a", "b", 0.55, stage="again")) == ["c"]
 
 
+def test_who_was_not_measured_again_is_not_compared_with_those_who_were() -> None:
+    met = [pair("a", "b", 0.5), pair("c", "d", 0.01), pair("a", "c", 0.5), pair("b", "d", 0.01)]
+    met += [pair("a", "d", 0.01, stage="again"), pair("b", "c", 1.0, stage="again")]
+    assert named(*met) == ["d"]
+
+
 def test_a_rate_reached_without_cpu_time_is_not_judged_slow() -> None:
     starved = [replace(row, starved=0.6) for row in rows(0.1, 0.3, 0.3, 0.3)]
     verdict, because = judging.judge(starved, EXPECTED, TEN, (), True)

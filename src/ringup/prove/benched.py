@@ -192,7 +192,9 @@ def slow_nodes(pairs: Sequence[Pair]) -> tuple[tuple[Slow, ...], list[str]]:
     if len(met) < 3:
         return (), []
     best = {node: max(pair.busbw_gbyte_s for pair in own) for node, own in met.items()}
-    usual = statistics.median_high(best.values())
+    # Not everybody was measured again: a quiet moment then is no measure for the others.
+    before = [[pair.busbw_gbyte_s for pair in own if pair.stage != AGAIN] for own in met.values()]
+    usual = statistics.median_high(max(speeds, default=0.0) for speeds in before)
     looks = {node for node in met if best[node] < SLOW_PAIR * usual}
     beside = [p.busbw_gbyte_s for p in pairs if p.stage == AGAIN and not looks.intersection(p.nodes)]
     usual = min(usual, max(beside, default=usual))
