@@ -399,6 +399,8 @@ def test_locked_memory_stops_nobody_who_has_no_gpu() -> None:
     low = Limits(65536.0, 65536)
     cluster = c.changed(r.healthy_roce(), "node1", limits=low)
     assert serious(cluster) == [("memlock-too-low", "error")]
+    root = replace(low, locks_freely=True)
+    assert serious(c.changed(r.healthy_roce(), "node1", limits=root)) == []
     without = replace(cluster, nodes=tuple(replace(n, gpu_count=0) for n in cluster.nodes))
     assert serious(without) == [] and "memlock-too-low" in noted(without)
     gloo = run_checks(replace(cluster, job=Job(backend="gloo")))[0]

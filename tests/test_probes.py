@@ -133,6 +133,25 @@ def test_what_the_setup_changes_is_what_the_job_gets() -> None:
     assert (node.setup_error, dict(node.unknown)) == ("", {})
 
 
+@pytest.mark.parametrize(
+    ("mapped", "rights", "freely"),
+    [
+        ("0 0 4294967295", "000001ffffffffff", True),
+        ("0 0 4294967295", "00000000a80425fb", False),  # docker's root
+        ("0 1000 1", "000001ffffffffff", False),  # of a user namespace
+        ("0 0 4294967295", "", False),
+    ],
+)
+def test_who_may_lock_all_memory_is_root_of_the_machine_itself(
+    tmp_path: Path, mapped: str, rights: str, freely: bool
+) -> None:
+    own = tmp_path / "proc" / "self"
+    own.mkdir(parents=True)
+    (own / "uid_map").write_text(f"{mapped}\n")
+    (own / "status").write_text(f"Name:\tsh\nCapEff:\t{rights}\nSeccomp:\t0\n")
+    assert ask(request_of(root=str(tmp_path)), parts=("system",)).limits.locks_freely is freely
+
+
 def test_another_python_from_the_setup_wins_over_the_launchers(tmp_path: Path) -> None:
     other = tmp_path / "bin" / "python3"
     other.parent.mkdir()

@@ -42,6 +42,8 @@ class Host:
     """PATH of its non-interactive ssh commands."""
     env: dict[str, str] = field(default_factory=dict)
     """What every session on it finds set, beside PATH; sshd learns of a change from `Lab.reload_sshd`."""
+    command: str = ""
+    """What sshd runs in place of a session's own command, which is then $SSH_ORIGINAL_COMMAND."""
     pid: int = 0
     """Its init, as this machine numbers it."""
 
@@ -78,7 +80,8 @@ class Host:
         words = {"PATH": self.path, **self.env}
         # Only the first SetEnv line counts (sshd_config of OpenSSH 9.2), so all stand on one.
         line = "SetEnv " + " ".join(f'"{name}={value}"' for name, value in words.items())
-        self.etc("ssh/sshd_config").write_text(f"{SSHD}{line}\n")
+        forced = f"ForceCommand {self.command}\n" if self.command else ""
+        self.etc("ssh/sshd_config").write_text(f"{SSHD}{line}\n{forced}")
 
     def write_files(self, known: Sequence[tuple[str, str]]) -> None:
         """What is its own below /etc, before it is started; `known` are (address, name) pairs."""

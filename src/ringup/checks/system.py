@@ -254,13 +254,13 @@ def open_files_too_low(cluster: Cluster) -> Iterator[Finding]:
 
 @check(problems.MEMLOCK_TOO_LOW, reads=("limits", "interfaces"), uses=("rdma_ports", "gpu_count"))
 def memlock_too_low(cluster: Cluster) -> Iterator[Finding]:
-    """Only where there is RDMA and NCCL may use it: sockets lock nothing."""
+    """Only where there is RDMA and NCCL may use it: sockets lock nothing, and root what it likes."""
     if cluster.job.backend == "gloo":
         return
     for node in cluster.nodes:
         ports = node.rdma_ports if "rdma_ports" not in node.unknown else ()
         rdma = any(i.kind == "infiniband" for i in node.interfaces) or any(p.state == "ACTIVE" for p in ports)
-        if rdma and node.limits.memlock_bytes < 64 * MIB:
+        if rdma and node.limits.memlock_bytes < 64 * MIB and not node.limits.locks_freely:
             yield Finding(
                 node.name,
                 found=f"{show_bytes(node.limits.memlock_bytes)} may be locked in the job's shell",

@@ -47,6 +47,8 @@ class Limits:
     memlock_bytes: float
     open_files: float
     processes: float = float("inf")
+    locks_freely: bool = False
+    """Whether `memlock_bytes` does not bind it: it has CAP_IPC_LOCK, as root of the machine itself has."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ NAMES = (
 )  # fmt: skip
 SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 HIDDEN = "(hidden)"
+IPC_LOCK = 14
 MOST_VARIABLES = 500
 
 
@@ -80,9 +81,27 @@ def limit(kind):
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def limits():
+def locks_freely(root):
+    """
+    Whether locked memory is not limited whatever the limit says (capabilities(7), CAP_IPC_LOCK).
+
+    Not root of a user namespace of its own: the kernel asks for the right on the machine.
+    """
+    try:
+        if [int(n) for n in read(root + "/proc/self/uid_map").split()] != [0, 0, 4294967295]:
+            return False
+        for line in read(root + "/proc/self/status").splitlines():
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> IPC_LOCK & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
+
+
+def limits(root):
     return {
         "memlock_bytes": limit(resource.RLIMIT_MEMLOCK),
+        "locks_freely": locks_freely(root),
         "open_files": limit(resource.RLIMIT_NOFILE),
         "processes": limit(resource.RLIMIT_NPROC),
     }
@@ -116,6 +135,6 @@ def questions(request, root):
     yield "cpu_count", lambda: len(os.sched_getaffinity(0))
     yield "memory_bytes", lambda: memory_bytes(root)
     yield "uptime_s", lambda: float(read(root + "/proc/uptime").split()[0])
-    yield "limits", limits
+    yield "limits", lambda: limits(root)
     yield "ports", lambda: ports(root)
     yield "environment", environment

@@ -123,9 +123,16 @@ def low_nofile(lab: Lab, host: str = "node1", value: int = 64) -> Iterator[None]
 
 @fault("low-memlock")
 def low_memlock(lab: Lab, host: str = "node1", value_bytes: int = 65536) -> Iterator[None]:
-    """An ssh session may lock 64 kB of memory."""
-    with _limited(lab, host, resource.RLIMIT_MEMLOCK, value_bytes):
-        yield
+    """An ssh session may lock 64 kB of memory, and has not the right to lock more (CAP_IPC_LOCK)."""
+    own = lab.host(host)
+    own.command = 'exec setpriv --bounding-set -ipc_lock /bin/sh -c "$SSH_ORIGINAL_COMMAND"'
+    lab.reload_sshd(own)
+    try:
+        with _limited(lab, host, resource.RLIMIT_MEMLOCK, value_bytes):
+            yield
+    finally:
+        own.command = ""
+        lab.reload_sshd(own)
 
 
 @fault("clock")
