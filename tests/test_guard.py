@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -276,7 +277,7 @@ def test_killing_one_half_of_the_guard_ends_everything(tmp_path: Path, half: str
         wait_for(lambda: not [p for p in pids if alive(p)], "the job's processes are gone")
         if half == "guard":
             assert node.wait("guard-lost")["left"] == []
-            wait_for(lambda: not node.run_dir.exists(), "the run's directory is gone")
+        wait_for(lambda: not node.run_dir.exists(), "the run's directory is gone")
 
 
 @pytest.mark.slow
@@ -354,6 +355,34 @@ def test_launcher_that_reads_nothing_still_lets_the_guard_end(tmp_path: Path) ->
         node.go().wait("rank")
         wait_for(lambda: not tagged(node.run_id), "the job's processes are gone")
         wait_for(lambda: node.process.poll() is not None, "the guard has ended")
+
+
+def test_a_guard_that_cannot_look_lets_the_run_go_on(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, FOREVER) as node:
+        guard = node.wait("ready")["guard"]
+        started = node.go().wait("started")
+        soft, hard = resource.prlimit(guard, resource.RLIMIT_NOFILE)
+        used = {int(entry.name) for entry in Path(f"/proc/{guard}/fd").iterdir()}
+        resource.prlimit(guard, resource.RLIMIT_NOFILE, (min({*range(100)} - used), hard))
+        node.tell({"type": "look", "source": "print(1)", "number": 7})
+        assert "Too many open files" in node.wait("look", number=7)["problem"]
+        resource.prlimit(guard, resource.RLIMIT_NOFILE, (soft, hard))
+        assert alive(started["pid"]) and not node.get("ending")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root has no limit of processes")
+def test_a_node_without_room_for_a_process_says_so(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, FOREVER) as node:
+        resource.prlimit(node.wait("ready")["guard"], resource.RLIMIT_NPROC, (0, 0))
+        assert "no process can be started" in node.go().wait("problem")["words"]
+        node.wait("ended")
+
+
+def test_a_run_directory_that_cannot_be_filled_does_not_stay(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, FOREVER, files={"no/such/folder": "x"}) as node:
+        assert "cannot be made" in node.wait("problem")["words"]
+        node.wait_end()
+        assert not node.run_dir.exists()
 
 
 def test_binary_output_and_endless_lines_arrive_unchanged(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from guard_head import Head, finish, join
 from guard_job import Job
 from guard_link import Lines, Link, Loop
 from guard_look import Look
-from guard_sentinel import leave_session, read_order, sentinel
+from guard_sentinel import leave_session, read_order, remove_run_dir, sentinel
 from guard_spool import Spool
 
 FINISH_S = 10.0
@@ -40,6 +40,8 @@ class Guard:
         self.head = self.second = None
         self.left = False
         """Whether the launcher's end is no longer ours."""
+        self.alone = False
+        """Whether the sentinel is gone."""
         self.waiting = rest
         self.heard = self.pulsed = time.monotonic()
         self.job = Job(order, self.loop, lambda: self.up, began)
@@ -70,6 +72,8 @@ class Guard:
             self.loop.turn(self._pause_s() if writing else min(self._pause_s(), self.up.wait_s()), writing)
             self._on_time(time.monotonic())
         self.spool.close()
+        if self.alone:
+            remove_run_dir(self.order["run_dir"])
         if not self.left and not self.stdio.ended and self._is_unheard(time.monotonic()):
             os.write(self.pulse, b"?")
         return 0
@@ -159,6 +163,7 @@ class Guard:
 
     def _sentinel_gone(self):
         self.loop.forget(self.life)
+        self.alone = True
         words = "the outer half of this node's guard was killed"
         self.up.send({"type": "problem", "words": words, "at": time.monotonic()})
         self._end(words, self.grace_s)

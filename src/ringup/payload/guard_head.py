@@ -350,6 +350,7 @@ class Head:
 
     def on_time(self, now):
         """Beats, silence, the end."""
+        self.journal.keep(now)
         often_s = FIRST_BEATS_S if now - self.began < 1 else min(BEAT_S, self.order["lease_s"] / 5)
         if now - self.beaten >= often_s:
             self._beat(now)

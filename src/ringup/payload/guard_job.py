@@ -56,9 +56,13 @@ class Job:
         except OSError as error:
             self._fail("no socket in the run's directory: %s" % error.strerror)
             return
-        pipes = [os.pipe(), os.pipe()]
-        failed_read, failed_write = os.pipe()
-        pid = os.fork()
+        try:
+            pipes = [os.pipe(), os.pipe()]
+            failed_read, failed_write = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            self._fail("no process can be started: %s (`ulimit -u`, `ulimit -n`)" % error.strerror)
+            return
         if pid == 0:
             self._become_launcher([write_end for _, write_end in pipes], failed_write)
         os.close(failed_write)
@@ -113,7 +117,7 @@ class Job:
             os.execvpe(words[0], words, environ)
         except BaseException as error:
             reason = getattr(error, "strerror", None) or str(error)
-            os.write(failed, ("cannot %s: %s" % (step, reason)).encode()[:4000])
+            os.write(failed, ("cannot %s: %s" % (step, reason)).encode("utf-8", "replace")[:4000])
         finally:
             os._exit(127)
 

@@ -13,8 +13,10 @@ SEGMENT_BYTES = 2 << 20
 OUTPUT_BYTES = 64 << 20
 CONTROL_BYTES = 16 << 20
 READ_BYTES = 64 << 10
+SHORT_BYTES = 1000
 KEPT_S = 7 * 86400
 """Journals of finished runs are kept that long."""
+KEEP_EVERY_S = 3600.0
 
 
 class Journal:
@@ -23,9 +25,10 @@ class Journal:
     def __init__(self, directory):
         self.directory = directory
         self.control = []
-        self.control_bytes = 0
+        self.control_bytes = self.control_saved = 0
         self.segments = []  # [number, bytes]
         self.lost_bytes = 0
+        self.kept_at = 0.0
         self._prune(os.path.dirname(directory))
         os.mkdir(directory, 0o700)
         self._control_fd = self._create("control")
@@ -46,14 +49,33 @@ class Journal:
 
     def add_control(self, line):
         """A message that is no output; kept whole until there are unreasonably many."""
-        if self.control_bytes + len(line) > CONTROL_BYTES:
+        is_long = len(line) > SHORT_BYTES  # how the run ended is short, and what everybody wants to know
+        if self.control_bytes + len(line) > CONTROL_BYTES * (1 if is_long else 2):
             return
         self.control.append(line)
         self.control_bytes += len(line)
+        self._save_control()
+
+    def _save_control(self):
+        """Lines that a full disk has not taken are tried again with the next one."""
         try:
-            os.write(self._control_fd, line)
+            while self.control_saved < len(self.control):
+                line, at = self.control[self.control_saved], os.lseek(self._control_fd, 0, os.SEEK_CUR)
+                if os.write(self._control_fd, line) < len(line):
+                    os.ftruncate(self._control_fd, os.lseek(self._control_fd, at, os.SEEK_SET))
+                    return
+                self.control_saved += 1
         except OSError:
             pass
+
+    def keep(self, now):
+        """Be as young as a run that goes on, however little it says: runs beside it prune what is old."""
+        if now - self.kept_at > KEEP_EVERY_S:
+            self.kept_at = now
+            try:
+                os.utime(self.directory)
+            except OSError:
+                pass
 
     def add_output(self, line):
         """A message with output."""

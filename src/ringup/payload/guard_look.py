@@ -28,13 +28,27 @@ class Look:
             return
         self.number, self.data = message.get("number"), b""
         self.until = time.monotonic() + LIMIT_S
-        self.fd, write_end = os.pipe()
         words = [sys.executable, "-c", self.source, str(message.get("mode", "count"))] + list(self.words)
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._become(words, write_end)
+        try:
+            self.fd, write_end = os.pipe()
+        except OSError as error:
+            self._tell_problem(error)
+            return
+        try:
+            self.pid = os.fork()
+        except OSError as error:
+            os.close(self.fd)
+            self._tell_problem(error)
+        else:
+            if self.pid == 0:
+                self._become(words, write_end)
+            self.loop.watch(self.fd, self._read)
         os.close(write_end)
-        self.loop.watch(self.fd, self._read)
+
+    def _tell_problem(self, error):
+        """Not being able to look is no reason to end what runs."""
+        words = "no process to look with can be started: %s" % error.strerror
+        self.up().send({"type": "look", "problem": words, "number": self.number})
 
     def _become(self, words, write_end):
         """In the child; never returns."""

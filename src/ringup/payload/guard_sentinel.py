@@ -41,9 +41,11 @@ def read_order(fd):
 
 def make_run_dir(path, files):
     """Make the run's own directory with the shim in it, and go there; words of what failed, or ""."""
+    made = False
     try:
         os.makedirs(os.path.dirname(path) or "/", mode=0o700, exist_ok=True)
         os.mkdir(path, 0o700)
+        made = True
         os.chdir(path)
         for name, source in files:
             fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -51,6 +53,8 @@ def make_run_dir(path, files):
                 file.write(source)
         return ""
     except OSError as error:
+        if made:
+            remove_run_dir(path)
         return "the run's directory %s cannot be made: %s" % (path, error.strerror)
 
 
@@ -113,7 +117,7 @@ class Sentinel:
 
     def __init__(self, order, guard, pulse):
         self.order, self.guard, self.pulse = order, guard, pulse
-        self.clean = self.detached = self.unheard = False
+        self.clean = self.detached = self.unheard = self.stuck = False
 
     def watch(self):
         """Until the guard has ended: its wait status."""
@@ -133,6 +137,7 @@ class Sentinel:
                 if not data:
                     break
             elif time.monotonic() - heard > patience_s:
+                self.stuck = True
                 os.kill(self.guard, signal.SIGKILL)  # our child, not yet waited for
         while True:
             ended = tree.reap()
@@ -153,7 +158,7 @@ class Sentinel:
             tree.reap()
             tell = note_loss if self.detached else say
             tell(self.order, {
-                "type": "guard-lost", "status": status, "at": time.monotonic(),
+                "type": "guard-lost", "status": status, "stuck": self.stuck, "at": time.monotonic(),
                 "killed": list(killed.items()), "left": list(left.items()),
             })  # fmt: skip
         remove_run_dir(self.order["run_dir"])
@@ -179,7 +184,13 @@ def sentinel(order, run_guard):
         return 1
     pulse_read, pulse_write = os.pipe()
     life_read, life_write = os.pipe()
-    guard = os.fork()
+    try:
+        guard = os.fork()
+    except OSError as error:
+        remove_run_dir(order["run_dir"])
+        words = "no process can be started: %s (`ulimit -u`)" % error.strerror
+        say(order, {"type": "problem", "words": words})
+        return 1
     if guard == 0:
         os.close(pulse_read)
         os.close(life_write)
