@@ -249,6 +249,20 @@ def test_node_that_cannot_reach_the_head_stops_the_start(tmp_path: Path) -> None
     assert not tagged(plan.run_id)
 
 
+def test_attach_runs_by_the_jobs_python_where_the_nodes_own_is_old(
+    tmp_path: Path, runs: list[Detached], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Detached(tmp_path, "print('bye', rank)")
+    runs.append(run)
+    (tmp_path / "bin").mkdir()
+    old = tmp_path / "bin" / "python3"
+    old.write_text("#!/bin/sh\necho 'needs Python 3.8 or later' >&2\nexit 1\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    result, _ = run.follow()
+    assert (result.outcome, result.findings) == ("ok", ())
+
+
 def test_secrets_are_not_noted(tmp_path: Path, runs: list[Detached]) -> None:
     plan = make_plan(tmp_path, "", env={"HF_TOKEN": "hf_abc"})
     noted = detach.note(

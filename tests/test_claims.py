@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from ringup import report
 from ringup.launch import Failure, RunResult
@@ -47,6 +51,24 @@ def test_a_claimed_port_is_left_to_the_run_that_has_it() -> None:
         assert first is not None
         second = network.decide(cluster, taken={first.master_port})
         assert second is not None and second.master_port not in (0, first.master_port)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_test_begun_beside_a_run_takes_another_port(tmp_path: Path) -> None:
+    claims = Claims(tmp_path / "cache" / "ringup")
+    assert claims.take(29500)
+    words = ["test", "--local", "1", "--nproc", "1", "--backend", "gloo", "--anyway", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ringup", *words, "--log-dir", str(tmp_path / "logs")],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    plan = json.loads((tmp_path / "logs" / "run.json").read_text())["plan"]
+    assert plan["master_port"] not in (0, 29500), done.stderr
 
 
 def test_a_port_that_was_taken_after_all_is_named_with_what_to_do() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import secrets
@@ -15,9 +16,12 @@ from typing import Any
 
 import pytest
 
-from ringup import hosts, reach
+from ringup import hosts, reach, report
 from ringup.facts import Host, Job
 from ringup.launch import Event, RunResult, ssh
+from ringup.launch.node import NodeRun
+from ringup.launch.output import Output
+from ringup.launch.record import plan_json
 from ringup.launch.render import render
 from ringup.plan import EnvVar, NodePlan, Plan
 from tests.guards import alive, tagged, wait_for
@@ -211,6 +215,11 @@ def test_secrets_stand_in_no_record_and_no_dry_run(tmp_path: Path) -> None:
     run = Run(tmp_path, "print(os.environ['HF_TOKEN'] == 'hf_' + 'abcdef')", nproc=1, job={"env": env})
     assert "127.0.0.2:0| True" in run.text
     assert "hf_abcdef" not in (run.log_dir / "run.json").read_text()
+    told = ("train.py", "--hub-token", "hf_abcdef", "--api-key=hf_abcdef", "--steps", "3")
+    job = dataclasses.replace(run.plan.job, setup="export HF_TOKEN=hf_abcdef; module load x", arguments=told)
+    nodes = [dataclasses.replace(n, setup=job.setup, words=told) for n in run.plan.nodes]
+    shown = json.dumps(plan_json(dataclasses.replace(run.plan, job=job, nodes=tuple(nodes))))
+    assert "hf_abcdef" not in shown and "module load x" in shown and '"--steps", "3"' in shown
     text = render(run.plan).text
     assert "hf_abcdef" not in text and "export HF_TOKEN=(hidden)" in text
     assert r"export GREETING=$'it\'s $(x)\n'  # asked for" in text
@@ -244,6 +253,48 @@ def test_log_directory_that_cannot_be_made_is_said_before_anything_starts(tmp_pa
         ssh.run(make_plan(tmp_path, "", nodes=1), door, log_dir=tmp_path / "file" / "logs")
 
 
+@pytest.mark.parametrize("lost", ["shutil.rmtree(logs)", "logs.rename(logs.with_name('elsewhere'))"])
+def test_a_log_directory_that_vanishes_hides_no_failure(tmp_path: Path, lost: str) -> None:
+    script = f"""
+import pathlib, shutil
+logs = pathlib.Path({str(tmp_path / "logs")!r})
+print("the data is bad", flush=True)
+while rank == 0 and logs.exists():
+    {lost}
+if rank == 0:
+    sys.exit(7)
+time.sleep(300)
+"""
+    run = Run(tmp_path, script)
+    assert (run.result.outcome, run.result.exit_code) == ("rank-failed", 7)
+    assert any("run.json" in note for note in run.result.notes)
+    assert run.result.record["exit_code"] == 7 and run.result.record["notes"] == list(run.result.notes)
+    told = report.run_lines(run.result, report.Style(io.StringIO()))
+    assert "  | the data is bad" in told and "  it printed nothing" not in told
+
+
+def test_one_thing_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> None:
+    output = Output(tmp_path, None)
+    output.later(lambda: {}["changed while it was read"])
+    output.to_file("rank.log", b"said\n")
+    output.close()
+    assert (tmp_path / "rank.log").read_bytes() == b"said\n"
+    assert "changed while it was read" in output.problem
+
+
+def test_a_guard_that_fails_by_itself_is_not_said_to_be_killed(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "", nodes=1)
+    node = NodeRun(plan.nodes[0], Output(tmp_path, None), lambda *_: None)
+    for status, stuck, words in (
+        (9, False, "was killed by SIGKILL (9)"),
+        (9, True, "did not move any more"),
+        (70 << 8, False, "failed with 70: OSError: [Errno 23] file table overflow"),
+    ):
+        node.errors = b"Traceback ...\nOSError: [Errno 23] file table overflow\n"
+        node.hear({"type": "guard-lost", "status": status, "stuck": stuck, "left": []})
+        assert words in node.ends[-1].words
+
+
 def test_what_is_left_behind_is_ended_and_is_a_finding(tmp_path: Path) -> None:
     from ringup.launch.last_look import last_look
 
@@ -259,7 +310,7 @@ def test_what_is_left_behind_is_ended_and_is_a_finding(tmp_path: Path) -> None:
 
 LAUNCH = """
 import sys, pathlib
-from ringup import hosts, reach
+from ringup import hosts, reach, report
 from ringup.launch import ssh
 from tests.test_launch import make_plan
 folder = pathlib.Path(sys.argv[1])

@@ -17,7 +17,7 @@ from ringup.plan import EnvVar, Plan
 from ringup.plan.expected import GLOO, Expected
 from ringup.plan.kept import Kept
 from ringup.rules import Finding, Fix, Severity, Skipped
-from ringup.units import columns, printable, show_seconds
+from ringup.units import columns, export_line, printable, show_seconds
 
 SCHEMA = 1
 NOT_REACHED = "not reached"
@@ -127,7 +127,7 @@ def finding_lines(finding: Finding, style: Style) -> list[str]:
         lines += wrapped("why", finding.why, style)
     if finding.fix and severity != "note":
         lines += wrapped("fix", finding.fix.text, style)
-        lines += [f"          export {k}={printable(v)}" for k, v in finding.fix.env.items()]
+        lines += [f"          {export_line(k, v)}" for k, v in finding.fix.env.items()]
         lines += [f"          $ {printable(c, 2000)}" for c in finding.fix.commands]
     return lines
 
@@ -226,7 +226,7 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
         lines.append("  its own words say that another rank ended first, and no rank was seen to")
     if failure.file:
         lines.append(f"  all of its output: {printable(failure.file, 400)}")
-    elif failure.rank is not None:
+    elif failure.rank is not None and not failure.lines:
         lines.append("  it printed nothing")
     return lines
 

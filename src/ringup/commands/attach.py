@@ -8,6 +8,7 @@ Hangs are looked for while it is attached, as `ringup run` does.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -68,6 +69,6 @@ def run(args: argparse.Namespace) -> int:
             watcher=watch_of(args, door),
         )
     if args.json:
-        print((log_dir / "run.json").read_text(encoding="utf-8"))
+        print(json.dumps(result.record, indent=1))
     say_end(result)
     return result.exit_code

@@ -96,7 +96,7 @@ def start(
         backend = prove_job.backend_of(cluster)
         told = (mode, backend, str(args.wait), str(args.limit), *more(args, backend))
         cluster = replace(cluster, job=prove_job.proving(cluster.job, told, backend))
-        findings, skipped, plan = check.judge(cluster, run_id)
+        findings, skipped, plan, _claims = run_command.judged(cluster, run_id, args)
         check.write_page(cluster, findings, skipped, plan, args)
         code = check.exit_code(findings, skipped, args.strict)
         if plan is None or (code and not args.anyway):

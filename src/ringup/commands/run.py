@@ -25,9 +25,10 @@ from ringup.launch import Event, RunResult
 from ringup.plan import Plan
 from ringup.plan.command import LAUNCHERS
 from ringup.reach import Reach
-from ringup.rules import Finding
+from ringup.rules import Finding, Skipped
 
 if TYPE_CHECKING:
+    from ringup.launch.claims import Claims
     from ringup.watch import Watch
 
 END_FILE = "ringup.log"
@@ -108,8 +109,8 @@ def window(text: str) -> float:
 
 
 def new_run_id() -> str:
-    """Sortable by time, unique without coordination: `20260131-142530-9f3c`."""
-    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+    """Sortable by time, unique without coordination, a hundred a second: `20260131-142530-9f3c05d1`."""
+    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(4)
 
 
 def script_words(args: argparse.Namespace, usage: str = "ringup run [options] -- train.py ARGS") -> list[str]:
@@ -204,19 +205,28 @@ def listens_here(cluster: Cluster, args: argparse.Namespace) -> bool:
     return chosen and cluster.head.host.local and bool(cluster.head.cache.path)
 
 
-def decide_and_start(
-    cluster: Cluster, door: Reach | None, run_id: str, log_dir: Path, args: argparse.Namespace
-) -> int:
-    """From facts to the end of the job."""
-    from ringup import report
+def judged(
+    cluster: Cluster, run_id: str, args: argparse.Namespace
+) -> tuple[list[Finding], list[Skipped], Plan | None, Claims]:
+    """As `check.judge`; and the claim on the plan's port, to be held until the job has ended."""
     from ringup.launch.claims import Claims
-    from ringup.launch.render import render
 
     findings, skipped, plan = check.judge(cluster, run_id)
     claims, taken = Claims(Path(cluster.head.cache.path)), set[int]()
     while plan and listens_here(cluster, args) and not claims.take(plan.master_port):
         taken.add(plan.master_port)
         findings, skipped, plan = check.judge(cluster, run_id, taken)
+    return findings, skipped, plan, claims
+
+
+def decide_and_start(
+    cluster: Cluster, door: Reach | None, run_id: str, log_dir: Path, args: argparse.Namespace
+) -> int:
+    """From facts to the end of the job."""
+    from ringup import report
+    from ringup.launch.render import render
+
+    findings, skipped, plan, _claims = judged(cluster, run_id, args)
     check.write_page(cluster, findings, skipped, plan, args)
     code = check.exit_code(findings, skipped, args.strict)
     if plan is None or (code and not args.anyway):
@@ -302,7 +312,7 @@ def start(plan: Plan, door: Reach, findings: list[Finding], log_dir: Path, args:
         watcher=watch_of(args, door),
     )
     if args.json:
-        print((log_dir / "run.json").read_text(encoding="utf-8"))
+        print(json.dumps(result.record, indent=1))
     say_end(result)
     return result.exit_code
 

@@ -14,7 +14,7 @@ A running job from a `Plan`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ringup.rules import Finding
@@ -85,6 +85,8 @@ class RunResult:
     notes: tuple[str, ...]
     log_dir: str
     seconds: float
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What run.json holds, or would if it could be written."""
 
 
 @dataclass(frozen=True)

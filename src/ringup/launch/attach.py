@@ -18,7 +18,7 @@ from ringup.launch.last_look import last_look
 from ringup.launch.node import LONGEST_MESSAGE_BYTES, NodeRun, integer, number, text
 from ringup.launch.output import Output
 from ringup.launch.program import payload
-from ringup.launch.ssh import BEAT_S, GRACE_S, no_consequence, quiet, watched
+from ringup.launch.ssh import BEAT_S, GRACE_S, know_interpreters, no_consequence, quiet, watched
 from ringup.launch.story import Story, short
 from ringup.reach import Channel, Reach
 from ringup.units import printable
@@ -163,6 +163,7 @@ def follow(
             output.terminal.later(lambda: on_event(event))
 
         follower = Follower(detached, output, tell)
+        know_interpreters(reach, detached.plan)
         channel = reach.start(
             follower.head.node,
             payload("attach"),

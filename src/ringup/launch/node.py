@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 from ringup.facts import Unreached
 from ringup.launch import RankEnd
 from ringup.launch.blame import End
-from ringup.launch.show import clean
+from ringup.launch.show import clean, end_words
 from ringup.plan import NodePlan
 from ringup.reach import Channel
 from ringup.reach.boot import UNHEARD
@@ -320,9 +321,18 @@ class NodeRun:
 
     def _on_guard_lost(self, message: Message) -> None:
         self.left = processes(message, "left")
-        words = "the guard on this node was killed"
+        words = f"the guard on this node {self._guard_end(message)}"
         self._fail(End("node", self.name, self._time(message), words=words))
         self._over()
+
+    def _guard_end(self, message: Message) -> str:
+        status = integer(message, "status", 9)
+        if message.get("stuck") is True:
+            return "did not move any more (a stopped process, a dead disk) and was ended"
+        if 0 <= status < 0x10000 and os.WIFEXITED(status):
+            said = self._said()
+            return f"failed with {os.WEXITSTATUS(status)}" + (f": {said}" if said else "")
+        return f"was {end_words(-os.WTERMSIG(status & 0x7F or 9))}"
 
     def _on_ended(self, message: Message) -> None:
         self.left = processes(message, "left")

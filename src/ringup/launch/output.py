@@ -221,6 +221,8 @@ class Output:
         if not self._pump.close(timeout_s):
             self.problem = self.problem or f"{self.log_dir} does not take what is written to it"
             return
+        if self._pump.problem:
+            self.problem = self.problem or f"{self.log_dir}: not all was written: {self._pump.problem}"
         for fd in self._open.values():
             os.close(fd)
         self._open.clear()

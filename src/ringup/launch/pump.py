@@ -20,6 +20,8 @@ class Pump:
         self._bytes = 0
         self._change = threading.Condition()
         self._closed = False
+        self.problem = ""
+        """What an action failed with; those after it are done all the same."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -49,6 +51,9 @@ class Pump:
                         return
                     self._change.wait()
                 action, size_bytes = self._waiting.popleft()
-            action()
+            try:
+                action()
+            except Exception as error:  # a thread that ends here would lose all that follows
+                self.problem = self.problem or f"{error!r} (please report this)"
             with self._change:
                 self._bytes -= size_bytes

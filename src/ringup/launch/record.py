@@ -17,6 +17,7 @@ from ringup.bundle import HIDDEN
 from ringup.launch import Failure, RankEnd
 from ringup.launch.render import is_secret
 from ringup.plan import Plan
+from ringup.redact import redact
 from ringup.rules import Finding
 
 FILE = "run.json"
@@ -26,10 +27,34 @@ def _shown(env: Mapping[str, str]) -> dict[str, str]:
     return {name: HIDDEN if is_secret(name) else value for name, value in env.items()}
 
 
+def _words(words: Iterable[str]) -> tuple[str, ...]:
+    """
+    Values of secret-looking options hidden, be they in one word with it or the next.
+
+    >>> _words(["train.py", "--hf-token", "abc", "--api-key=abc", "--tokenizer", "gpt2"])
+    ('train.py', '--hf-token', '(hidden)', '--api-key=(hidden)', '--tokenizer', 'gpt2')
+    """
+    found, option = [], ""
+    for word in words:
+        is_value = option and redact(f"{option} x") != f"{option} x"
+        found.append(HIDDEN if is_value else redact(word))
+        option = word if word.startswith("-") and "=" not in word else ""
+    return tuple(found)
+
+
 def plan_json(plan: Plan) -> dict[str, Any]:
     """The plan with its reasons, secrets hidden."""
-    job = dataclasses.replace(plan.job, env=_shown(plan.job.env))
-    nodes = [dataclasses.replace(n, env=_shown(n.env)) for n in plan.nodes]
+    job = dataclasses.replace(
+        plan.job,
+        env=_shown(plan.job.env),
+        setup=redact(plan.job.setup),
+        arguments=_words(plan.job.arguments),
+        launcher_arguments=_words(plan.job.launcher_arguments),
+    )
+    nodes = [
+        dataclasses.replace(n, env=_shown(n.env), setup=redact(n.setup), words=_words(n.words))
+        for n in plan.nodes
+    ]
     env = [dataclasses.replace(v, value=HIDDEN) if is_secret(v.name) else v for v in plan.env]
     whole = dataclasses.replace(plan, job=job, nodes=tuple(nodes), env=tuple(env), files={})
     plain: dict[str, Any] = msgspec.to_builtins(whole)

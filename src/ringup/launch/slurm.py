@@ -106,10 +106,12 @@ def submit(file: Path, output: Path, env: Mapping[str, str]) -> Submitted:
     """
     Hand the file to sbatch.
 
-    Raises LaunchError with sbatch's own words when it refuses.
+    Raises LaunchError with sbatch's own words when it refuses, and when it does not answer.
     """
     said = here.run(["sbatch", "--parsable", f"--output={_literal(output)}", str(file)], env=env)
     number = said.stdout.strip().partition(";")[0]
+    if said.code == here.TOO_LATE:
+        raise LaunchError(said.words, hint="it may have taken the job all the same: `squeue --me` shows it")
     if said.code or not number.isdigit():
         raise LaunchError(
             f"sbatch refused the job: {said.words}", hint=f"the file is {file}; --queue, --account, --option"

@@ -83,9 +83,8 @@ class Ssh:
         """Start a guard on every node; the job begins once all of them are ready."""
         self.started_s = time.monotonic()
         self.world_size = plan.world_size
+        know_interpreters(self.reach, plan)
         for node_plan in plan.nodes:
-            if node_plan.words:
-                self.reach.interpreters.setdefault(node_plan.node, _interpreter(node_plan))
             node = NodeRun(node_plan, self.output, self._on_change)
             self.nodes.append(node)
             node.channel = self.reach.start(
@@ -139,7 +138,10 @@ class Ssh:
         self._ready += what == "ready"
         self._joined += what == "joined"
         if what == "ready" and self._ready == len(self.nodes) and not self.stop_reason:
-            self.on_event(Event("ready", f"a guard on each of {len(self.nodes)} nodes"))
+            count = len(self.nodes)
+            self.on_event(
+                Event("ready", f"a guard on each of {count} nodes" if count > 1 else "a guard is there")
+            )
             if self.hand_over:
                 self.hand_over.begin()
                 return
@@ -186,6 +188,13 @@ def watched(
     except Exception as error:  # a bug in looking is no reason to end what runs
         tell(Event("note", f"hangs are no longer looked for: {error!r} (please report this)"))
         return "", None
+
+
+def know_interpreters(reach: Reach, plan: Plan) -> None:
+    """Our programs run by the job's Python where nobody has found a better one: a node's own may be old."""
+    for node in plan.nodes:
+        if node.words:
+            reach.interpreters.setdefault(node.node, _interpreter(node))
 
 
 def _interpreter(node: NodePlan) -> str:

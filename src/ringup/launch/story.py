@@ -138,7 +138,15 @@ class Story:
         if output.problem:
             notes.append(output.problem)
         ranks = tuple(sorted(_ranks(nodes), key=lambda r: (r.rank, r.node)))
-        result = RunResult(
+        content = self._content(
+            outcome, exit_code, ranks=ranks, failure=failure, cleanup=cleanup, notes=notes
+        )
+        try:
+            record.write(self.log_dir, content)
+        except OSError as error:  # how the run ended is told all the same
+            notes.append(f"{self.log_dir}/{record.FILE} tells no end: it cannot be written: {error.strerror}")
+            content["notes"] = list(notes)
+        return RunResult(
             self.plan.run_id,
             outcome,
             exit_code,
@@ -148,17 +156,8 @@ class Story:
             tuple(notes),
             str(self.log_dir),
             self.seconds(),
+            content,
         )
-        content = self._content(
-            outcome, exit_code, ranks=ranks, failure=failure, cleanup=cleanup, notes=notes
-        )
-        try:
-            record.write(self.log_dir, content)
-        except OSError as error:
-            raise LaunchError(
-                f"{self.log_dir}/{record.FILE} cannot be written: {error.strerror}", hint="free space there"
-            ) from error
-        return result
 
     def _failure(self, end: End, is_consequence: bool, nodes: Sequence[NodeRun]) -> Failure:
         node = next(n for n in nodes if n.name == end.node)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from ringup.errors import LaunchError
 from ringup.units import printable, show_seconds
 
+TOO_LATE = 124
+"""As timeout(1) says it."""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -27,7 +30,7 @@ class Ended:
 
 def run(words: Sequence[str], *, env: Mapping[str, str], limit_s: float = 60.0) -> Ended:
     """
-    Run it and wait, for at most `limit_s`; code 124 where it took longer.
+    Run it and wait, for at most `limit_s`; code TOO_LATE where it took longer.
 
     Raises LaunchError when there is no such program here.
     """
@@ -48,5 +51,5 @@ def run(words: Sequence[str], *, env: Mapping[str, str], limit_s: float = 60.0) 
             hint="run this where the scheduler's commands are, on a login node",
         ) from error
     except subprocess.TimeoutExpired:
-        return Ended(124, "", f"{words[0]} did not answer within {show_seconds(limit_s)}")
+        return Ended(TOO_LATE, "", f"{words[0]} did not answer within {show_seconds(limit_s)}")
     return Ended(done.returncode, done.stdout, done.stderr)
