@@ -8,20 +8,25 @@ import io
 import json
 import os
 import pty
+import shlex
 import struct
 import termios
 from collections.abc import Iterator
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 
 from ringup import page, report
-from ringup.commands import explain, logs
+from ringup.commands import explain, logs, logs_page
 from ringup.commands import run as run_command
 from ringup.facts import Address, Cluster, Interface, Interpreter, Job, Link, Node
 from ringup.launch import record
+from ringup.logs import read, show
+from ringup.logs.rule import Cause
+from ringup.logs.story import Story
 from ringup.plan import EnvVar, Plan
 from ringup.plan.kept import Kept
 from ringup.rules import PROBLEMS, Finding, Fix, Skipped
@@ -169,3 +174,16 @@ def test_the_list_of_problems_keeps_its_columns_on_a_terminal_and_is_a_line_each
         patched.setattr("sys.stdout", stream)
         lines = "\n".join(explain.listed(PROBLEMS.values())).splitlines()
     assert len(lines) > len(PROBLEMS) and max(map(len, lines)) <= 80
+
+
+def test_a_value_from_a_node_or_a_log_does_nothing_when_its_export_is_pasted() -> None:
+    evil = "=e$(id)`id`;id #'"
+    fix = Fix("do this", env={"NCCL_SOCKET_IFNAME": evil})
+    said = report.finding_lines(replace(FINDING, fix=fix), report.Style(io.StringIO()))
+    cause = Cause("text", "low", severity="error", fix=fix, rule="some-rule")
+    diagnosis = read.Diagnosis([cause], Story([], []), None)  # type: ignore[arg-type]
+    said += show.cause_lines(cause, diagnosis.story, show.Style())
+    (pasted, same) = [line.strip() for line in said if "export" in line]
+    assert pasted == same and shlex.split(pasted) == ["export", f"NCCL_SOCKET_IFNAME={evil}"]
+    for html in (page.finding_html(replace(FINDING, fix=fix)), logs_page.cause_html(cause, diagnosis)):
+        assert f"<pre>{escape(pasted)}</pre>" in html

@@ -13,7 +13,7 @@ from ringup.plan.expected import Expected
 from ringup.plan.kept import Kept
 from ringup.report import counts, kept_lines, pairs_line, root_lines, skipped_lines
 from ringup.rules import Finding, Skipped
-from ringup.units import printable
+from ringup.units import export_line, printable
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}
@@ -47,7 +47,7 @@ def finding_html(finding: Finding) -> str:
     parts = [("found", finding.found), ("wanted", finding.wanted), ("avoided", finding.worked_around_by)]
     parts += [("why", finding.why), ("fix", finding.fix.text if finding.fix else None)]
     rows = "".join(f"<dt>{name}</dt><dd>{text(value)}</dd>" for name, value in parts if value)
-    commands = [f"export {k}={v}" for k, v in finding.fix.env.items()] if finding.fix else []
+    commands = [export_line(k, v) for k, v in finding.fix.env.items()] if finding.fix else []
     commands += list(finding.fix.commands) if finding.fix else []
     code = f"<pre>{chr(10).join(text(c) for c in commands)}</pre>" if commands else ""
     head = (

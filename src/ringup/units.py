@@ -103,6 +103,27 @@ def printable(text: str, limit: int = 400) -> str:
     )
 
 
+def word(text: str) -> str:
+    """
+    One word of a shell, in quotes unless it is plain: `==a` looks wrong, and zsh would look for a program.
+
+    >>> print(word("=a,b"), word("1"), word("it's"))
+    '=a,b' 1 'it'"'"'s'
+    """
+    quoted = shlex.quote(text)
+    return quoted if quoted != text or not set(text) & {"=", ","} else f"'{text}'"
+
+
+def export_line(name: str, value: str) -> str:
+    """
+    A variable as somebody may paste it, whatever a node or a log put into its value.
+
+    >>> export_line("NCCL_SOCKET_IFNAME", "=e$(id)")
+    "export NCCL_SOCKET_IFNAME='=e$(id)'"
+    """
+    return f"export {name}={word(printable(value))}"
+
+
 def twice_quoted(text: str) -> str:
     """
     A word of a command behind `ssh NODE`: this shell and the one on the node each take a layer off.

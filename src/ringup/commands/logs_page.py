@@ -7,6 +7,7 @@ from ringup.logs.causes import Cause
 from ringup.logs.read import Diagnosis
 from ringup.logs.show import used_devices
 from ringup.page import STYLE, table, text
+from ringup.units import export_line
 
 
 def cause_html(cause: Cause, diagnosis: Diagnosis) -> str:
@@ -16,7 +17,7 @@ def cause_html(cause: Cause, diagnosis: Diagnosis) -> str:
         f"{text(diagnosis.story.files[e.file].path)}:{e.line}  {text(e.text, 500)}" for e in cause.evidence
     )
     fix = cause.fix
-    commands = [f"export {k}={v}" for k, v in fix.env.items()] + list(fix.commands) if fix else []
+    commands = [export_line(k, v) for k, v in fix.env.items()] + list(fix.commands) if fix else []
     code = f"<pre>{chr(10).join(text(c) for c in commands)}</pre>" if commands else ""
     return (
         f'<div class="f {cause.severity or "error"}"><strong>{cause.severity}</strong> '

@@ -15,7 +15,7 @@ from ringup.logs.lines import Event
 from ringup.logs.read import Diagnosis
 from ringup.logs.rule import Cause
 from ringup.logs.story import HostStory, Story
-from ringup.units import printable
+from ringup.units import export_line, printable
 
 SCHEMA = 1
 MAX_LINES = 20
@@ -226,9 +226,9 @@ def cause_lines(cause: Cause, story: Story, style: Style, evidence: int = 3) -> 
             f"fix: {printable(fix.text)}", style.width, initial_indent="  ", subsequent_indent="       "
         )
         for name, value in fix.env.items():
-            yield f"       export {name}={value}"
+            yield f"       {export_line(name, value)}"
         for command in fix.commands:
-            yield f"       {command}"
+            yield f"       {printable(command, 2000)}"
 
 
 def _network_table(diagnosis: Diagnosis) -> Iterator[str]:

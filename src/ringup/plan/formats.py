@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ringup.facts import Cluster
 from ringup.plan import EnvVar
-from ringup.units import printable
+from ringup.units import printable, word
 
 SHM_GIB = 8
 """NCCL takes some 10 MB a GPU pair; data loaders' batches take the rest."""
@@ -41,17 +41,6 @@ class Machine:
 def comment(text: str) -> str:
     """A reason on one line, safe behind `#`."""
     return printable(" ".join(text.split()), 400)
-
-
-def word(text: str) -> str:
-    """
-    One word of a shell, in quotes unless it is plain: `==a,b` would be right and looks like a mistake.
-
-    >>> print(word("=a,b"), word("1"), word("it's"))
-    '=a,b' 1 'it'"'"'s'
-    """
-    quoted = shlex.quote(text)
-    return quoted if quoted != text or not set(text) & {"=", ","} else f"'{text}'"
 
 
 def by_node(
