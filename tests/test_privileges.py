@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from ringup import report
 from ringup.checks import privileges
 from ringup.commands import check
-from ringup.facts import Cluster, Listener
+from ringup.facts import Cluster, Host, Listener, Unreached, unreached_node
 from ringup.rules import Skipped
 from tests import clusters as c
 
@@ -57,6 +58,15 @@ def test_a_fact_that_was_refused_comes_with_the_command() -> None:
     first, second = privileges.would_add(as_user(0), [refused, late])
     assert "dmesg" in first.as_root and not first.is_partial
     assert second == late
+
+
+def test_root_sees_no_more_of_a_node_that_refuses_the_login() -> None:
+    lost = unreached_node(Host("node1"), Unreached("ssh-key-refused", "Permission denied (publickey)."))
+    cluster = replace(as_user(0), nodes=(as_user(0).nodes[0], lost))
+    findings, skipped, plan = check.judge(cluster)
+    assert any("Permission denied" in s.reason for s in skipped)
+    assert [s for s in skipped if s.as_root] == []
+    assert "sudo" not in report.check_text(cluster, findings, skipped, plan, report.Style(io.StringIO()))
 
 
 def test_the_report_has_one_line_a_rule_whatever_the_number_of_nodes() -> None:

@@ -73,7 +73,10 @@ SHARPER = (
 
 def would_add(cluster: Cluster, skipped: Iterable[Skipped]) -> list[Skipped]:
     """What was not checked, with what root would run; and what was judged without all that root sees."""
-    found = [with_command(s) for s in skipped]
+    unreached = {
+        node.name for node in cluster.nodes if node.unreached
+    }  # a login refused is no right of root's
+    found = [s if s.node in unreached else with_command(s) for s in skipped]
     told = {(s.rule, s.node) for s in found}
     for node in cluster.nodes:
         if node.unreached or "uid" in node.unknown or node.uid == 0:
