@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ringup import bundle, cli
-from ringup.facts import Cluster, Gid, RdmaPort
+from ringup.facts import Cluster, Gid, Host, RdmaPort, Unreached, unreached_node
 from ringup.nccl.rdma import hca_value, wanted
 from ringup.plan import network
 from ringup.plan.kept import kept
@@ -241,6 +241,19 @@ def test_the_shell_format_goes_to_stdout_and_the_rest_to_stderr(
     assert cli.dispatch(["env", "--from", str(saved)]) == 0
     told = capsys.readouterr()
     assert told.out.startswith("# nothing needs to be set") and "kept: NCCL_DEBUG=INFO" in told.err
+
+
+@pytest.mark.parametrize("form", ["shell", "slurm"])
+def test_a_node_that_was_not_reached_is_not_said_to_choose_right(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str
+) -> None:
+    saved, made = tmp_path / "cluster.json", cluster()
+    lost = unreached_node(Host("node1"), Unreached("ssh-key-refused", "no"))
+    bundle.save(replace(made, nodes=(made.nodes[0], lost)), saved)
+    assert cli.dispatch(["env", "--from", str(saved), "--format", form]) == 0
+    told = capsys.readouterr()
+    assert "choose right" not in told.out and "something was left open" in told.out
+    assert "note: no interface could be proven to join all nodes" in told.err
 
 
 def test_run_and_check_set_what_env_prints() -> None:

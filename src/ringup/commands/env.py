@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(as_json(made)))
     else:
         named = as_nodes_call_themselves(made.env, cluster)
-        print(FORMATS[args.format](named, Machine.of(cluster)))
+        machine = dataclasses.replace(Machine.of(cluster), is_decided=not made.notes)
+        print(FORMATS[args.format](named, machine))
         for line in beside(made):
             common.say(line, quiet=args.quiet)
     return 3 if args.strict and made.notes else 0

@@ -24,6 +24,8 @@ class Machine:
     """None where that is not known."""
     in_pod: bool = False
     """The nodes asked were pods: their interface names are a pod's own."""
+    is_decided: bool = True
+    """Nothing that could matter was left open."""
 
     @staticmethod
     def of(cluster: Cluster) -> Machine:
@@ -67,13 +69,16 @@ def exported(v: EnvVar) -> str:
 def shell(env: Sequence[EnvVar], machine: Machine | None = None) -> str:
     """Lines to source."""
     lines = by_node(env, exported)
-    return "\n".join(lines or ["# nothing needs to be set: NCCL and Gloo choose right on every node"])
+    is_decided = machine is None or machine.is_decided
+    nothing = "nothing needs to be set: NCCL and Gloo choose right on every node"
+    unsure = "nothing is known that has to be set, but something was left open: see stderr, or --json"
+    return "\n".join(lines or [f"# {nothing if is_decided else unsure}"])
 
 
 def slurm(env: Sequence[EnvVar], machine: Machine | None = None) -> str:
     """For a batch script: exported before srun, by node inside it."""
     lines = ["# before srun, which passes the environment on (--export=ALL is its default)"]
-    lines.append(shell([v for v in env if v.node is None]))
+    lines.append(shell([v for v in env if v.node is None], machine))
     own = [v for v in env if v.node is not None]
     if own:
         lines.append("# in what srun starts on each node, before the launcher")
