@@ -15,6 +15,7 @@ from ringup.facts import (
     Limits,
     Link,
     Listener,
+    Memory,
     Node,
     Process,
     RdmaPort,
@@ -333,6 +334,12 @@ def test_a_running_job_that_holds_the_port_is_no_orphan() -> None:
         c.healthy(), "node0", leftovers=(alive,), listeners=(Listener("0.0.0.0", 29500, "ada", alive),)
     )
     assert one(cluster).rule == "port-in-use"
+
+
+def test_a_node_without_swap_that_waits_for_memory_is_not_said_to_swap() -> None:
+    finding = one(on_node1(memory=Memory(0, 0, 0.2), memory_bytes=64 * c.GIB)(), "swap-in-use")
+    assert finding.found == "there is no swap, tasks waited for memory in 20% of the last minute"
+    assert "swap" not in finding.wanted and finding.fix and "swap" not in finding.fix.text
 
 
 def test_the_processes_of_another_run_are_told_once() -> None:

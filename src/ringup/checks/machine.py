@@ -135,17 +135,20 @@ def swap_in_use(cluster: Cluster) -> Iterator[Finding]:
         moving = risen(node, "pswpin")
         if not (used or stalled or moving):
             continue
-        words = [f"{show_bytes(memory.swap_used_bytes)} of {show_bytes(memory.swap_total_bytes)} swap used"]
+        has_swap = memory.swap_total_bytes > 0
+        shown = f"{show_bytes(memory.swap_used_bytes)} of {show_bytes(memory.swap_total_bytes)} swap used"
+        words = [shown if has_swap else "there is no swap"]
         words += [f"{moving} pages were read back during the check"] if moving else []
-        words += [f"tasks waited for memory in {memory.stalled_share:.0%} of the last minute"] * stalled
+        if stalled:
+            words.append(f"tasks waited for memory in {memory.stalled_share:.0%} of the last minute")
         yield Finding(
             node.name,
             found=", ".join(words),
-            wanted="no swap in use",
+            wanted="no swap in use" if has_swap else "no task that waits for memory",
             node=node.name,
             severity="warning" if stalled or moving else "note",
             fix=Fix(
-                "see who uses the memory, then switch swap off",
+                "see who uses the memory" + (", then switch swap off" if has_swap else ""),
                 commands=(on_node(node, "'free -h; ps axo pid,user,rss,args --sort=-rss | head'"),),
             ),
         )
