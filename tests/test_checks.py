@@ -233,6 +233,14 @@ def test_clones_and_containers_are_not_said_to_be_one_machine(address: str, said
     assert [f.severity for f in found] == ["error"] and said in found[0].found
 
 
+def test_swap_in_use_is_told_where_the_kernel_keeps_no_account_of_pressure() -> None:
+    """As on Red Hat's kernels, which are booted with psi=0."""
+    memory = Memory(8 * c.GIB, 4 * c.GIB, stalled_share=None)
+    cluster = c.changed(c.healthy(), "node1", memory=memory, memory_bytes=64 * c.GIB)
+    found = [f for f in run_checks(cluster)[0] if f.rule == "swap-in-use"]
+    assert [(f.severity, f.found) for f in found] == [("note", "4 GiB of 8 GiB swap used")]
+
+
 def veths(gpu_count: int) -> Cluster:
     """Docker hosts on which a container runs: its cable has a link-local address only."""
     nodes = [
