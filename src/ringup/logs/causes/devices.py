@@ -107,7 +107,13 @@ def gpu_missing(story: Story) -> Iterator[Cause]:
     off = [e for e in story.all("xid") if (e["code"] or e["code2"]) == "79"]
     bus = story.all("aer")
     if said or off:
-        yield seen([*said, *off, *bus], "a GPU does not answer or fell off the bus")
+        driver = not off and all(re.search("NVML|NVIDIA driver", e.text) for e in said)
+        text = "a GPU does not answer or fell off the bus"
+        if driver:
+            text = (
+                "the NVIDIA driver does not answer: not loaded, or its devices were taken from the container"
+            )
+        yield seen([*said, *off, *bus], text)
     elif len(bus) > 2 or (bus and failure(story) is not None):
         yield seen(
             bus, "a PCIe slot reports bus errors in floods; the device behind it is about to go", "medium"

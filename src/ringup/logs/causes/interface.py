@@ -269,7 +269,7 @@ def loopback_interface_chosen(story: Story) -> Iterator[Cause]:
         yield seen(
             wanted,
             f"NCCL uses lo{f' on {host.name}' if host.name else ''} in a job of several hosts",
-            "high" if sure else "low",
+            "high" if sure else "medium" if len(story.hosts) > 1 and failure(story) else "low",
         )
         return
     dialled = [e for e in story.all("nccl-connect") if is_loopback(e["address"]) and story.spans_hosts]

@@ -149,7 +149,9 @@ def rdma_adapter_event(story: Story) -> Iterator[Cause]:
     if not said:
         return
     adapter = [
-        e for e in said if re.search(r"GID|catastrophic|fatal|LID|SM |client|device", e["event"], re.I)
+        e
+        for e in said
+        if re.search(r"GID|catastrophic|fatal|LID|SM |client|device|internal error", e["event"], re.I)
     ]
     mild = all(re.search(r"non-fatal|GID table changed", e.text) for e in said) and failure(story) is None
     mild = mild or all(map(story.overcome, said))
@@ -177,8 +179,11 @@ def memlock_too_low(story: Story) -> Iterator[Cause]:
         for e in refused
         if not e["reason"] and not re.search(r"Invalid argument|No such|Bad address|Operation not", e.text)
     ]
-    goes_on = any(h.kind == "Socket" for h in story.hosts.values()) and not story.has(
-        "nccl-system", "exit", "exception"
+    # NCCL asks for memory when it connects: its own complaint is the end, another library's may not be.
+    goes_on = (
+        any(h.kind == "Socket" for h in story.hosts.values())
+        and not story.has("nccl-system", "exit", "exception")
+        and not any("NCCL WARN" in e.text for e in refused)
     )
     if memory or said:
         # ENOMEM from verbs is nearly always RLIMIT_MEMLOCK, but an exhausted adapter says the same.
