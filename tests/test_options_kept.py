@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ringup import bundle
-from ringup.cli import dispatch
+from ringup.cli import dispatch, parser_for
+from ringup.commands import proving
 from ringup.errors import LaunchError, RingupError
 from tests import clusters as c
 
@@ -101,3 +102,37 @@ def test_a_file_that_cannot_be_written_is_said_before_a_node_is_asked(
     (tmp_path / "file").touch()
     with pytest.raises(LaunchError, match=why):
         dispatch(["check", "-H", "host.invalid", option, f"{tmp_path}/{place}"])
+
+
+def test_json_of_a_dry_run_is_json(facts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["run", "--from", facts, "--dry-run", "--nproc", "1", "--json"]
+    assert dispatch([*asked, "--env", "HF_TOKEN=s3cret", "--", "train.py"]) == 0
+    told = json.loads(said := capsys.readouterr().out)
+    assert "torch.distributed.run" in told["text"] and told["plan"]["run_id"] == told["run"]
+    assert "s3cret" not in said
+
+
+def test_json_of_a_run_that_was_stopped_says_so(facts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["run", "--from", facts, "--dry-run", "--nproc", "1", "--json", "--strict", "--", "train.py"]
+    assert dispatch(asked) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert (told["outcome"], told["exit_code"]) == ("check-stopped", 3) and told["not_checked"]
+    assert len(told["nodes"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "promised"),
+    [
+        ("test", {"ranks", "ok"}),
+        (
+            "bench",
+            {
+                *("op", "nodes", "ranks", "rows", "link_gbit_s", "expected_busbw_gbyte_s", "verdict", "slow"),
+            },
+        ),
+    ],
+)
+def test_json_where_nothing_could_be_started_has_the_promised_keys(command: str, promised: set[str]) -> None:
+    told = proving.unstarted(parser_for(command).read([]), 2)
+    assert set(told) >= promised
+    assert told.get("ok", False) is False and told.get("verdict", "not_judged") == "not_judged"

@@ -113,7 +113,7 @@ def exit_code(findings: list[Finding], skipped: list[Skipped], strict: bool) -> 
 def way_out(plan: Plan | None, code: int) -> str:
     """What is said behind "nothing was started"."""
     if plan is None:
-        return ""
+        return "; --anyway would not help: no plan can be made before that is mended"
     return f"; --anyway starts despite {'what was not checked (--strict)' if code == 3 else 'errors'}"
 
 

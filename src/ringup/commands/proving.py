@@ -103,13 +103,13 @@ def start(
             common.say(report.check_text(cluster, findings, skipped, plan, report.Style(sys.stderr)))
             common.say("nothing was started" + check.way_out(plan, code))
             if args.json:
-                print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
+                told_all = report.check_json(cluster, findings, skipped, plan)
+                print(json.dumps({**told_all, **unstarted(args, len(cluster.nodes))}))
             return code or 1
         plan = with_transports(prove_job.shipped(plan), cluster)
         plan = listening(plan, cluster, always=backend == "nccl")
         if args.dry_run:
-            print(render(plan).text)
-            return 0
+            return run_command.show_words(plan, render(plan).text, args.json)
         run_command.show_before(cluster, findings, plan, args)
         common.say(f"ringup: run {plan.run_id}, logs in {log_dir}", quiet=args.quiet)
         from ringup.launch import ssh
@@ -129,6 +129,23 @@ def start(
     for line in after(told_by_rank, result):
         common.say(line)
     return Started(cluster, plan, backend, result, told_by_rank, log_dir)
+
+
+def unstarted(args: argparse.Namespace, node_count: int) -> dict[str, Any]:
+    """The keys that INTERFACE.md promises of `test --json` and `bench --json`, where nothing was started."""
+    if not hasattr(args, "op"):
+        return {"ranks": [], "ok": False}
+    return {
+        "op": args.op,
+        "nodes": node_count,
+        "ranks": 0,
+        "rows": [],
+        "link_gbit_s": None,
+        "expected_busbw_gbyte_s": None,
+        "verdict": "not_judged",
+        "because": "nothing was started",
+        "slow": [],
+    }
 
 
 def after(told: Mapping[int, Sequence[Line]], result: RunResult) -> list[str]:

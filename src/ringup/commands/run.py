@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ringup.commands import check, common, lint, pods, submit
 from ringup.commands.parser import SCRIPT_WORDS
@@ -155,18 +155,30 @@ def show_before(cluster: Cluster, findings: list[Finding], plan: Plan, args: arg
         common.say(line, quiet=args.quiet)
 
 
-def stopped(log_dir: Path, code: int, run_id: str, findings: list[Finding]) -> None:
-    """run.json of a run that the check stopped."""
+def stopped(log_dir: Path | None, code: int, run_id: str, findings: list[Finding]) -> dict[str, Any]:
+    """run.json of a run that the check stopped; written where there is a directory for it."""
     from ringup.launch import record
 
     content = record.unstarted_json(
         run_id, outcome="check-stopped", exit_code=code, started=time.time(), findings=findings
     )
+    if log_dir is None:
+        return content
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
         record.write(log_dir, content)
     except OSError as error:
         common.say(f"ringup: {log_dir}/run.json was not written: {error.strerror}")
+    return content
+
+
+def show_words(plan: Plan, text: str, as_json: bool) -> int:
+    """`--dry-run`: what each node would execute."""
+    from ringup.launch.record import plan_json
+    from ringup.report import envelope
+
+    print(json.dumps(envelope(run=plan.run_id, text=text, plan=plan_json(plan))) if as_json else text)
+    return 0
 
 
 @pods.everywhere
@@ -233,18 +245,16 @@ def decide_and_start(
         style = report.Style(sys.stderr)
         common.say(report.check_text(cluster, findings, skipped, plan, style))
         common.say(style("error", "nothing was started") + check.way_out(plan, code))
-        if not args.dry_run:
-            stopped(log_dir, code or 1, run_id, findings)
+        content = stopped(None if args.dry_run else log_dir, code or 1, run_id, findings)
         if args.json:
-            print(json.dumps(report.check_json(cluster, findings, skipped, plan)))
+            print(json.dumps({**content, **report.check_json(cluster, findings, skipped, plan)}))
         return code or 1
     from ringup.plan.expected import with_transports
     from ringup.plan.listening import listening
 
     plan = listening(with_transports(plan, cluster), cluster, always=args.debug)
     if args.dry_run:
-        print(render(plan, lease_s=args.lease).text)
-        return 0
+        return show_words(plan, render(plan, lease_s=args.lease).text, args.json)
     findings += lint.of_nodes(args, cluster, plan)
     show_before(cluster, findings, plan, args)
     assert door is not None
