@@ -44,6 +44,24 @@ ENDS: list[tuple[str, str]] = [
     ("job-cancelled", "Aborted by PBS Server\nJob exceeded its walltime limit. Job was aborted\nExit_status=-11"),
     ("oom-killer-ran", "=>> PBS: job killed: vmem 9663676416b exceeded limit 8589934592b"),
     ("oom-killer-ran", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\nExited with exit code 137."),
+    # Torch up to 1.9 writes the version behind NCCL's word.
+    ("nccl-error-without-detail", "Traceback (most recent call last):\nRuntimeError: NCCL error in: /t/ProcessGroupNCCL.cpp:911, invalid usage, NCCL version 2.7.8"),
+    ("device-ordinal-not-visible", "RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform CUDA"),
+    # The launchers of Composer and Lightning; the latter ends all others, then itself.
+    ("rank-crashed", "ERROR:composer.cli.launcher:Rank 3 crashed with exit code -7."),
+    ("rank-crashed", "ERROR:composer.cli.launcher:Global rank 0 (PID 208) exited with code -11"),
+    ("rank-raised-exception", "ERROR:composer.cli.launcher:Rank 1 crashed with exit code 1."),
+    ("rank-raised-exception", "[rank: 0] Child process with PID 44 terminated with code 1. Forcefully terminating all other processes to avoid zombies\nKilled"),
+    ("rank-crashed", "[rank: 0] Child process with PID 44 terminated with code -11. Forcefully terminating all other processes to avoid zombies\n[rank: 0] Received SIGTERM: 15"),
+    # Time limits and preemption, as the program itself hears of them, and as Slurm keeps them.
+    ("job-cancelled", "[rank: 0] Received SIGTERM: 15\nBypassing SIGTERM: 15"),
+    ("job-cancelled", "Handling auto-requeue signal: 10"),
+    ("job-cancelled", "submitit WARNING (2023-07-12 04:18:45,881) - Caught signal SIGHUP on n3: this job is preempted."),
+    ("job-cancelled", "submitit WARNING (2023-07-12 04:18:45,881) - Caught signal SIGUSR2 on n3: this job is timed-out."),
+    ("job-cancelled", "submitit.core.utils.UncompletedJobError: Job 12_0 (task: 0) with path /w/12_0_result.pkl\nhas not produced any output (state: TIMEOUT)"),
+    ("job-cancelled", "123               train        gpu        abc         64    TIMEOUT      0:0 "),
+    ("job-cancelled", " 12%|#1        | 300/2500 [59:51<7:00:12,  6.01s/it]\nslurmstepd: error: *** JOB 9 ON n7 CANCELLED AT 2025-01-10T15:27:25 DUE TO TIME LIMIT ***"),
+    ("hostname-unresolvable-from-peer", "ssh: Could not resolve hostname n9: Name or service not known\nsubprocess.CalledProcessError: Command '['ssh n9 hostname -I']' returned non-zero exit status 255."),
     # A remote shell speaks its user's language.
     ("environment-breaks-remote-shell", "n2: bash: -c: 行 0: 未预期的符号“(”附近有语法错误"),
     ("python-or-launcher-missing", "n2: bash: torchrun: 未找到命令"),
@@ -80,3 +98,16 @@ def test_a_checkpoint_that_fits_in_part_is_no_failure_of_a_job_that_trains(tmp_p
     said = "size mismatch for head.weight: copying a param with shape torch.Size([8]) from checkpoint"
     trained = "\nstep 1 loss: 2.1\nstep 2 loss: 2.0\nstep 3 loss: 1.9"
     assert [c for c in diagnose(tmp_path, said + trained).causes if c.severity == "error"] == []
+
+
+def test_a_bar_of_a_run_that_did_not_end_says_nothing(tmp_path: Path) -> None:
+    assert not diagnose(
+        tmp_path, "Epoch 3:  41%|####      | 410/1000 [10:11<14:40,  1.49s/it, loss=2.1]"
+    ).causes
+    assert not diagnose(tmp_path, " 41%|####      | 410/1000 [29:59<44:40,  4.49s/it]").causes
+
+
+def test_a_time_limit_of_the_scheduler_is_told(tmp_path: Path) -> None:
+    said = "slurmstepd: error: *** JOB 9 ON n7 CANCELLED AT 2025-01-10T15:27:25 DUE TO TIME LIMIT ***"
+    (found,) = diagnose(tmp_path, said).causes
+    assert found.severity == "warning" and "time limit" in found.text

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ringup import problems
 from ringup.logs.causes.counted import counted_behind, counted_mismatches
 from ringup.logs.causes.recorded import agreeing, recorded_behind, recorded_mismatches, recorded_standing
-from ringup.logs.causes.signs import bars_at_a_limit, busy
+from ringup.logs.causes.signs import bars_at_a_limit, busy, went_on
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
@@ -44,6 +44,14 @@ def _missing_ranks(story: Story, spoke: set[int]) -> list[int]:
     sizes = [c.nranks for c in story.communicators] + [e.number("nranks") for e in story.all("topology")]
     top = max([*spoke, *(s - 1 for s in sizes if s)], default=-1)
     return [r for r in range(min(top + 1, 100_000)) if r not in spoke]
+
+
+def _ended_beside(story: Story, bar: Event) -> bool:
+    """Whether a run ended at a bar that is not training's own, and no scheduler's limit ended it."""
+    limited = any(e[f] for e in story.all("cancelled") for f in e.fields if f.startswith("why"))
+    ended = story.has("exit", "exit-signal", "exception", "cancelled", "killed-word", "nccl-system")
+    training = re.search(r"(?i)epoch|train|\bloss", bar.text)
+    return ended and not (limited or training or went_on(story))
 
 
 @cause("rank-busy-while-others-wait")
@@ -84,7 +92,7 @@ def rank_busy(story: Story) -> Iterator[Cause]:
             f"one rank is still busy ({bars[0]['what'] or 'a progress bar'}) when the others give up",
             "high",
         )
-    elif bars and not story.init_complete:
+    elif bars and _ended_beside(story, bars[-1]):
         yield seen(bars, "a progress bar stands at a time-out's limit", "low")
     elif saved := _one_timeout_before(story, words):
         yield seen(

@@ -171,6 +171,8 @@ def ssh_not_passwordless(story: Story) -> Iterator[Cause]:
     denied = [e for e in story.all("ssh-denied") if not of_the_web(e)]
     code = story.all("ssh-255")
     connect = story.all("ssh-connect")
+    if not (denied or connect) and any("ssh:" in e.text for e in story.all("name-unknown")):
+        return  # ssh says why it failed: it does not know the name
     if not (denied or code or connect):
         unstarted = story.all("mpi-unreachable")
         if unstarted:

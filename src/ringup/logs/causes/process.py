@@ -147,6 +147,8 @@ def rank_killed(story: Story) -> Iterator[Cause]:
             e.text,
         )
     ]
+    if any(e["ends"] for e in story.all("exit")):
+        words = []  # the launcher ended the other ranks, and then itself
     words += [e for e in story.all("loader-killed") if e["signal"].lower() == "killed"]
     if killed or words:
         ranks = [e.rank for e in killed if e.rank is not None]
@@ -330,10 +332,11 @@ def job_cancelled(story: Story) -> Iterator[Cause]:
     In logs: `CANCELLED AT ... DUE TO TIME LIMIT`, `Received 15 death signal`.
     """
     said = [e for e in story.all("cancelled") if not re.search(r"closing signal", e.text)]
+    if story.has("exit", "exception", "closing-signal"):  # the launcher sends it when a rank of its own ends
+        said = [e for e in said if not re.search(r"Received SIG\w+: \d", e.text)]
     if not said:
         return
-    fields = ("why", "why2", "why3", "why4", "why5")
-    why = next((e[f].lower() for e in said for f in fields if e[f]), "")
+    why = next((e[f].lower() for e in said for f in e.fields if f.startswith("why") and e[f]), "")
     yield seen(
         said,
         f"the job was ended from outside{f' ({why})' if why else ''}",

@@ -134,6 +134,12 @@ FAULTS = (
         "async-event", r"async fatal event(?: on \w+.*?\))?(?: .*)?: (?P<event>[^:\n]+)$", "async fatal event"
     ),
     say("async-event", r"(?P<event>GID table change)d?\b", "gid table change"),
+    say(
+        "async-event",
+        r"mlx[45]_core \S+.{0,60}(?P<event>device's health compromised|firmware internal error|internal error detected)",
+        "mlx5_core",
+        "mlx4_core",
+    ),
     say("async-event", r"Got non-fatal async event: (?P<event>[^(\n]+)", "non-fatal async event"),
     say(
         "ib-port-down",
@@ -351,16 +357,17 @@ FAULTS = (
     ),
     say(
         "nccl-internal",
-        r"internal error - please report this issue|ncclInternalError",
+        r"internal error(?: - please report this issue|, NCCL version)|ncclInternalError",
         "internal error",
         "ncclinternalerror",
     ),
     say(
         "nccl-usage",
-        r"ncclInvalidUsage|invalid usage \(run with|ncclInvalidArgument|invalid argument \(run with",
+        r"ncclInvalid(?:Usage|Argument)|invalid (?:usage|argument)(?: \(run with|, NCCL version)",
         "ncclinvalid",
         "invalid usage",
         "invalid argument (run",
+        "invalid argument, nccl",
     ),
     say("last-error", r"Last error:\s*(?P<text>.*)$", "last error:"),
     say("warn", r"NCCL WARN (?P<text>.*)$", "nccl warn"),

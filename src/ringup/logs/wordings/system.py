@@ -130,11 +130,12 @@ CUDA = (
     ),
     say(
         "no-device",
-        r"no CUDA-capable device is detected|No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE|No HIP GPUs are available|hipErrorNoDevice",
+        r"no CUDA-capable device is detected|No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE|No HIP GPUs are available|hipErrorNoDevice|no supported devices found for platform (?:CUDA|ROCM)",
         "no cuda",
         "cuda_error_no_device",
         "no hip gpus",
         "errornodevice",
+        "no supported devices",
     ),
     say("visible-devices", r"CUDA_VISIBLE_DEVICES(?:=|: ?\[?)(?P<devices>[\d,]+)", "cuda_visible_devices"),
     say(
@@ -157,7 +158,7 @@ CUDA = (
     ),
     say(
         "gpu-lost",
-        r"Unable to determine the device handle for GPU|fallen off the bus|GPU is lost|GPU_IS_LOST|NVML_ERROR_GPU_IS_LOST|GPU requires reset|Reboot the system to recover this GPU|No devices were found|device handle for GPU.{0,40}Unknown Error|GPU has (?:been lost|disappeared)|RmInitAdapter failed",
+        r"Unable to determine the device handle for GPU|fallen off the bus|GPU is lost|GPU_IS_LOST|NVML_ERROR_GPU_IS_LOST|GPU requires reset|Reboot the system to recover this GPU|No devices were found|device handle for GPU.{0,40}Unknown Error|GPU has (?:been lost|disappeared)|RmInitAdapter failed|Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)|couldn't communicate with the NVIDIA driver",
         "device handle for gpu",
         "fallen off the bus",
         "gpu is lost",
@@ -167,6 +168,8 @@ CUDA = (
         "no devices were found",
         "gpu has",
         "rminitadapter",
+        "initialize nvml",
+        "with the nvidia driver",
     ),
     say(
         "aer",
@@ -251,7 +254,7 @@ CUDA = (
 KERNEL = (
     say(
         "oom-kill",
-        r"oom[-_]kill(?:er|ed)?|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-killer|invoked oom|Detected \d+ oom[-_ ]kill event|State(?:=|: ?)OUT_OF_MEMORY|OUT_OF_ME\+|tasks? [\d,-]+: Out Of Memory|oom_reaper|Exceeded (?:job|step) memory limit|(?:process|job|step) .{0,40}killed .{0,30}(?:memory limit|out of memory)|killed due to (?:memory|the node running low on memory)|running low on memory|OutOfMemory\w* .{0,20}Ray|exit(?:ed with)? code 137 .{0,20}OOM|memory usage .{0,40}threshold|TERM_MEMLIMIT|reaching LSF memory usage limit|PBS: job killed: v?mem .{0,40}exceeded limit",
+        r"oom[-_]kill(?:er|ed)?|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-killer|invoked oom|Detected \d+ oom[-_ ]kill event|[Ss]tate(?:=|: ?)OUT_OF_MEMORY|OUT_OF_ME\+|tasks? [\d,-]+: Out Of Memory|oom_reaper|Exceeded (?:job|step) memory limit|(?:process|job|step) .{0,40}killed .{0,30}(?:memory limit|out of memory)|killed due to (?:memory|the node running low on memory)|running low on memory|OutOfMemory\w* .{0,20}Ray|exit(?:ed with)? code 137 .{0,20}OOM|memory usage .{0,40}threshold|TERM_MEMLIMIT|reaching LSF memory usage limit|PBS: job killed: v?mem .{0,40}exceeded limit",
         "oom",
         "out of memory",
         "out_of_memory",
@@ -323,7 +326,7 @@ KERNEL = (
     say("cannot-allocate", r"Cannot allocate memory", "cannot allocate memory"),
     say(
         "sighup",
-        r"closing signal SIGHUP|SIGHUP|Hangup|Received 1 death signal|got signal: 1\b|Received Signals\.SIGHUP",
+        r"closing signal SIGHUP|(?<!Caught signal )SIGHUP|Hangup|Received 1 death signal|got signal: 1\b|Received Signals\.SIGHUP",
         "sighup",
         "hangup",
         "1 death signal",
@@ -331,7 +334,7 @@ KERNEL = (
     ),
     say(
         "cancelled",
-        r"CANCELLED(?: AT| DUE TO| by|\+)|\bCANCELLED\b.{0,20}\*\*\*|DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|slurmstepd: error: \*\*\* (?:JOB|STEP)|(?:PBS|qdel|bkill).{0,40}(?:(?P<why2>walltime)|killed|deleted)|(?P<why3>walltime) .{0,20}exceeded limit|exceeded (?:its )?(?P<why4>wall ?(?:time|clock)|time) limit|(?P<why5>time limit) for job execution has been reached|KeyboardInterrupt|Received 15 death signal|Received 2 death signal|got signal: (?:2|15)\b|Received Signals\.SIG(?:TERM|INT)|TERM_RUNLIMIT|job .{0,20}(?:preempted|deleted)|DeadlineExceeded: Job was active|SIGINT",
+        r"CANCELLED(?: AT| DUE TO| by|\+)(?:.{0,40}DUE TO (?P<why9>[A-Z]+(?: [A-Z]+)?))?|\b(?P<why10>TIMEOUT|PREEMPTED|NODE_FAIL) +\d+:\d+ *$|\bCANCELLED\b.{0,20}\*\*\*|DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|slurmstepd: error: \*\*\* (?:JOB|STEP)(?:.{0,120}DUE TO (?P<why11>[A-Z]+(?: [A-Z]+)?))?|(?:PBS|qdel|bkill).{0,40}(?:(?P<why2>walltime)|killed|deleted)|(?P<why3>walltime) .{0,20}exceeded limit|exceeded (?:its )?(?P<why4>wall ?(?:time|clock)|time) limit|(?P<why5>time limit) for job execution has been reached|KeyboardInterrupt|Received 15 death signal|Received 2 death signal|got signal: (?:2|15)\b|Received Signals\.SIG(?:TERM|INT)|TERM_RUNLIMIT|job .{0,20}(?:(?P<why6>preempted)|deleted)|this job is (?P<why7>timed-out)|\(state: (?P<why8>TIMEOUT|PREEMPTED|NODE_FAIL|CANCELLED)|Received SIG(?:TERM|INT): \d|[Hh]andling (?:SLURM )?auto-requeue signal|DeadlineExceeded: Job was active|SIGINT",
         "cancelled",
         "due to ",
         "time limit",
@@ -342,6 +345,11 @@ KERNEL = (
         "death signal",
         "got signal",
         "term_runlimit",
+        "this job is",
+        "timeout  ",
+        "(state: ",
+        "received sig",
+        "auto-requeue",
         "preempted",
         "deleted",
         "deadlineexceeded",

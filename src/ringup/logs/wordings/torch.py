@@ -268,6 +268,17 @@ ELASTIC = (
         r"Process (?P<pid>\d+) (?:was )?(?:killed|terminated) by signal (?P<signal>\d+)|terminated by signal (?P<name>SIG\w+)",
         "by signal",
     ),
+    say(
+        "exit",  # Composer's launcher
+        r"\b[Rr]ank (?P<rank>\d+)(?: \(PID (?P<pid>\d+)\))? (?:crashed with exit|exited with) code (?P<code>-?\d+)",
+        "crashed with exit code",
+        "exited with code",
+    ),
+    say(
+        "exit",  # Lightning's launcher
+        r"Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)(?:\. (?P<ends>Forcefully))?",
+        "terminated with code",
+    ),
     say("closing-signal", r"Sending process (?P<pid>\d+) closing signal (?P<name>SIG\w+)", "closing signal"),
     say(
         "death-signal",
