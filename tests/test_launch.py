@@ -317,7 +317,8 @@ folder = pathlib.Path(sys.argv[1])
 plan = make_plan(folder, sys.argv[2])
 (folder / "run_id").write_text(plan.run_id)
 with reach.open(hosts.local_nodes(2)) as door:
-    result = ssh.run(plan, door, log_dir=folder / "logs", write=sys.stdout.write)
+    lease_s = float(sys.argv[3])
+    result = ssh.run(plan, door, log_dir=folder / "logs", write=sys.stdout.write, lease_s=lease_s)
 print(result.outcome, file=sys.stderr)
 sys.exit(result.exit_code)
 """
@@ -333,9 +334,11 @@ LONG_GRACE = (
 def launcher(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
     """Starts a `run` of its own process; gives it once all four ranks are up."""
 
-    def start(script: str = FOREVER, prefix: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+    def start(
+        script: str = FOREVER, prefix: tuple[str, ...] = (), lease_s: float = 20.0
+    ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", LAUNCH, str(tmp_path), script],
+            [*prefix, sys.executable, "-c", LAUNCH, str(tmp_path), script, str(lease_s)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -361,6 +364,18 @@ def test_signal_ends_the_run_cleanly(launcher: Any, tmp_path: Path, number: int,
     assert errors.endswith(b"interrupted\n")
     assert not tagged((tmp_path / "run_id").read_text())
     assert json.loads((tmp_path / "logs" / "run.json").read_text())["outcome"] == "interrupted"
+
+
+def test_a_launcher_that_was_stopped_blames_itself_and_no_node(launcher: Any, tmp_path: Path) -> None:
+    process = launcher(lease_s=5.0)
+    process.send_signal(signal.SIGSTOP)
+    run_id = (tmp_path / "run_id").read_text()
+    wait_for(lambda: not tagged(run_id), "the nodes have ended the run by their lease")
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=60)
+    record = json.loads((tmp_path / "logs" / "run.json").read_text())
+    what = record["first_failure"]["what"]
+    assert "no word from the launcher" in what and "this machine stood still for" in what
 
 
 def test_second_ctrl_c_does_not_wait_for_the_grace(launcher: Any, tmp_path: Path) -> None:

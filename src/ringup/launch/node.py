@@ -23,6 +23,7 @@ from ringup.launch.show import clean, end_words
 from ringup.plan import NodePlan
 from ringup.reach import Channel
 from ringup.reach.boot import UNHEARD
+from ringup.units import show_seconds
 
 LONGEST_MESSAGE_BYTES = 8 << 20
 ERRORS_KEPT_BYTES = 16 << 10
@@ -30,6 +31,9 @@ ACKNOWLEDGE_EVERY_BYTES = 64 << 10
 MOST_RANKS = 65536
 LAUNCHER = -1
 """The "rank" under which a launcher's own output travels."""
+
+UNHEARD_REASON = "no word from the launcher"
+"""How a guard's reason begins that has ended its job by the lease (payload/guard.py)."""
 
 Message = Mapping[str, Any]
 
@@ -138,6 +142,8 @@ class NodeRun:
     output_s: float = 0.0
     """When a rank of it last printed something or started, on our clock; 0 for never."""
     notes: list[str] = field(default_factory=list)
+    away_s: float = 0.0
+    """The longest time for which this process, and not the node, stood still."""
     errors: bytes = b""
     """Last bytes of the guard's (or ssh's) stderr."""
     received_bytes: int = 0
@@ -241,6 +247,17 @@ class NodeRun:
 
     def _on_problem(self, message: Message) -> None:
         self._fail(End("node", self.name, self._time(message), words=text(message, "words")))
+
+    def _on_ending(self, message: Message) -> None:
+        reason = text(message, "reason")
+        if not reason.startswith(UNHEARD_REASON):
+            return  # by whoever asked for it it is known why
+        if self.away_s:
+            how = f"this machine stood still for {show_seconds(self.away_s)} (stopped, or out of memory)"
+        else:
+            how = "where the run is led from, or the network to it, stood still"
+        words = f"it ended the run by its lease, {reason}: {how}; --lease says how long it waits"
+        self._fail(End("node", self.name, self._time(message), words=words))
 
     def _reply(self, message: Message, what: str) -> None:
         self.reply = message

@@ -34,6 +34,8 @@ FIRST_BEATS_S = 0.1
 """Interval of the beats in the first second: short runs need a good clock, too."""
 UNKILLABLE_S = 10.0
 """What a guard may take after the grace: 6 s for processes that do not go, the rest for the network."""
+AWAY_S = 2.0
+"""A longer turn than any of our own makes: this process was stopped, or had no processor or memory."""
 DRAIN_S = 5.0
 """How long the last output may make no progress."""
 
@@ -73,6 +75,7 @@ class Ssh:
         self._ready = self._joined = 0
         self._next_beat_s = 0.0
         self._give_up_s = float("inf")
+        self._turned_s = self.started_s
         self._drained = (0, 0.0)
 
     def render(self, plan: Plan) -> Rendered:
@@ -81,7 +84,7 @@ class Ssh:
 
     def start(self, plan: Plan, rendered: Rendered) -> None:
         """Start a guard on every node; the job begins once all of them are ready."""
-        self.started_s = time.monotonic()
+        self.started_s = self._turned_s = time.monotonic()
         self.world_size = plan.world_size
         know_interpreters(self.reach, plan)
         for node_plan in plan.nodes:
@@ -100,6 +103,7 @@ class Ssh:
         """Wait for news and take it in; False once no guard is left to hear from."""
         self.reach.turn(timeout_s)
         now = time.monotonic()
+        self._note_absence(now)
         if now >= self._next_beat_s:
             young = now - self.started_s < 1.0
             self._next_beat_s = now + (FIRST_BEATS_S if young else min(BEAT_S, self.lease_s / 5))
@@ -112,6 +116,15 @@ class Ssh:
         if all(node.state == "closed" for node in self.nodes):
             return False
         return now < self._give_up_s and not self._is_drained(now)
+
+    def _note_absence(self, now: float) -> None:
+        """Silence while this process itself stood still says nothing of the nodes."""
+        away_s, self._turned_s = now - self._turned_s, now
+        if away_s < AWAY_S:
+            return
+        for node in self.nodes:
+            node.heard_s = min(now, node.heard_s + away_s)
+            node.away_s = max(node.away_s, away_s)
 
     def _find_silent(self, now: float) -> None:
         for node in self.nodes:
