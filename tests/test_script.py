@@ -409,3 +409,13 @@ def test_a_script_that_is_not_here_is_a_warning(
     said = capsys.readouterr()
     assert script in said.out
     assert (f"warning: no {script} in" in said.err) is warned
+
+
+def test_a_relative_directory_is_that_of_where_the_file_is_submitted(
+    capsys: pytest.CaptureFixture[str], facts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over ssh nobody stands there: it is taken from here."""
+    monkeypatch.chdir(tmp_path)
+    assert "\ncd sub\n" in written(capsys, "slurm", "--nodes", "2", "--nproc", "1", "--chdir", "sub")
+    text = written(capsys, "ssh", "--from", facts, "--nproc", "1", "--chdir", "sub")
+    assert f"\n  cd {tmp_path}/sub\n" in text

@@ -146,7 +146,8 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
     """
     job = common.job_from(args, words)
     contained = kind in IN_CONTAINERS
-    if contained and kind != "docker":
+    if kind != "ssh" and (args.chdir or (contained and kind != "docker")):
+        # From where the file is submitted, or of the image: not from here.
         job = dataclasses.replace(job, chdir=args.chdir)
     if "MASTER_ADDR" in job.env and kind not in KNOWN_NODES:
         raise UsageError(
