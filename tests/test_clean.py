@@ -537,3 +537,12 @@ def test_semaphores_of_a_process_that_lives_are_kept(payload: Any, tmp_path: Pat
         (tmp_path / name).chmod(0o600)
     listed = [Path(e["path"]).name for e, _ in payload.clean_files.shared_files(str(tmp_path), True)]
     assert listed == ["sem.loky-999999999-a", "sem.mp-abc"]
+
+
+def test_a_node_without_python_comes_with_the_option_that_names_one() -> None:
+    lost = clean.NodeLeftovers("n1", error="ringup: no python3 on this node; its PATH is /bin")
+    assert list(command.hints((lost,), kill=False)) == [
+        "--python PATH names a Python (3.8 or newer) that the node has"
+    ]
+    refused = clean.NodeLeftovers("n1", error="Permission denied (publickey).")
+    assert list(command.hints((refused,), kill=False)) == []

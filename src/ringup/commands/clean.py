@@ -75,6 +75,8 @@ def hints(nodes: tuple[NodeLeftovers, ...], kill: bool) -> Iterator[str]:
     doubts += [file.doubt for node in nodes for file in node.files]
     if not kill and not all(doubts):
         yield "`ringup clean --kill` with the same nodes ends what is proven"
+    if any("no python3 on this node" in node.error for node in nodes):
+        yield "--python PATH names a Python (3.8 or newer) that the node has"
     if any(doubts):
         yield "what is not proven is never ended here: if it is not wanted, `kill PID` on its node"
 

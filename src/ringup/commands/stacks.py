@@ -168,6 +168,8 @@ def run(args: argparse.Namespace) -> int:
     for node in nodes:
         if node.problem:
             common.say(f"{node.node}: could not be looked at: {node.problem}")
+    if any("no python3 on this node" in node.problem for node in nodes):
+        common.say("hint: --python PATH names a Python (3.8 or newer) that the node has", quiet=args.quiet)
     if not found:
         print("no rank of a job of yours runs on these nodes", file=sys.stderr)
     return 0 if found and not any(node.problem for node in nodes) else 1
