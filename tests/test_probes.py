@@ -293,6 +293,16 @@ def test_gpus_are_those_the_job_will_see(tmp_path: Path, visible: str | None, co
     assert node.gpu_count == count
 
 
+def test_settings_of_arp_that_are_not_shown_are_not_zero(tmp_path: Path) -> None:
+    lo = ask(request_of(root=str(tmp_path)), parts=("network",)).interface("lo")
+    assert lo is not None and (lo.arp_ignore, lo.arp_announce) == (None, None)
+    shown = tmp_path / "proc/sys/net/ipv4/conf/all"
+    shown.mkdir(parents=True)
+    (shown / "arp_ignore").write_text("1\n")
+    lo = ask(request_of(root=str(tmp_path)), parts=("network",)).interface("lo")
+    assert lo is not None and (lo.arp_ignore, lo.arp_announce) == (1, None)
+
+
 def test_a_speed_is_believed_only_with_a_device_behind_it(tmp_path: Path) -> None:
     index = socket.if_nametoindex("lo")
     folder = tmp_path / "sys/class/net/lo"

@@ -57,6 +57,14 @@ def machine(root: Path, files: Mapping[str, str], env: Mapping[str, str] | None 
             },
             Container("", 2.0),
         ),
+        # The machine's path in a container that is shown its own cgroup alone.
+        (
+            {
+                "proc/self/cgroup": "4:memory:/docker/abc\n",
+                "sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 4\n",
+            },
+            Container("", INF, INF, INF, 4),
+        ),
         # Version 1: no limit is -1, and 2^63 less a page.
         (
             {

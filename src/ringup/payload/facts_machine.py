@@ -75,10 +75,16 @@ def processes_of(groups):
 
 
 def oom_kills_of(groups):
-    """Of this very cgroup, not of those above it, which other jobs share; nothing of the machine's top."""
+    """
+    Of this very cgroup, not of those above it, which other jobs share; nothing of the machine's top.
+
+    Where nothing of the path is there but the mount's top, that is this cgroup: docker's under version 1.
+    """
     count = 0
     for name, file in (("", "memory.events"), ("memory", "memory.oom_control")):
-        for place in groups.get(name, [])[:1]:
+        places = groups.get(name, [])
+        there = [place for place in places if os.path.isdir(place)]
+        for place in there if len(there) == 1 else places[:1]:
             for line in read_or(place + "/" + file).splitlines():
                 if line.startswith("oom_kill "):
                     count += int(line.split()[1])

@@ -189,7 +189,9 @@ def add_hardware(found, root):
         for setting in SETTINGS:
             own = read("%s/%s/%s" % (conf, name, setting))
             # The kernel uses the larger of the two (Documentation/networking/ip-sysctl).
-            link[setting] = max([int(v) for v in (own, everywhere[setting]) if v.isdigit()] or [0])
+            told = [int(v) for v in (own, everywhere[setting]) if v.isdigit()]
+            if told or setting == "rp_filter":
+                link[setting] = max(told or [0])
         master = found.get(link["master"])
         link["master"] = master["name"] if master else ""
 
