@@ -303,6 +303,22 @@ def test_a_send_over_one_of_several_cards_is_not_judged() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("backend", "op", "verdict"),
+    [
+        ("gloo", "reduce_scatter", "not_judged"),
+        ("gloo", "all_reduce", "slow"),
+        ("nccl", "reduce_scatter", "slow"),
+    ],
+)
+def test_a_link_is_not_called_slow_by_what_gloo_does_not_fill_it_with(
+    backend: str, op: str, verdict: str
+) -> None:
+    row = {"kind": "row", "op": op, "size_bytes": 1, "busbw_gbyte_s": 0.46 * EXPECTED, "correct": True}
+    found = judging.benched(plan_of("n0", "n1"), {0: [{**row, "rank": 0}] * 4}, TEN, backend, [op], {})
+    assert found.verdict == verdict
+
+
 def pair(a: str, b: str, speed: float, starved: float = 0.0, stage: str = "") -> Pair:
     return Pair((a, b), speed, starved, stage)
 
