@@ -51,6 +51,20 @@ def test_interface_names_that_differ_are_set_per_node() -> None:
     assert [n.env["GLOO_SOCKET_IFNAME"] for n in plan.nodes] == ["eth0", "ens13"]
 
 
+def test_a_vlan_of_a_fast_bond_does_not_lose_to_the_management_card() -> None:
+    nodes = [
+        node(
+            f"node{k}",
+            interface("eno1", f"10.1.0.{10 + k}/24", speed_gbit_s=1.0),
+            interface("bond0.100", f"10.2.0.{10 + k}/24", kind="vlan", speed_gbit_s=100.0),
+        )
+        for k in range(2)
+    ]
+    plan = decided(cluster(*nodes))
+    assert [n.interface for n in plan.nodes] == ["bond0.100"] * 2
+    assert plan.master_addr == "10.2.0.10"
+
+
 def test_a_value_the_user_set_stays_and_is_said() -> None:
     given = changed(article_002(), "node1", environment={"GLOO_SOCKET_IFNAME": "enp99s0"})
     plan = decided(given)

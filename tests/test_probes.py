@@ -315,6 +315,15 @@ def test_a_speed_is_believed_only_with_a_device_behind_it(tmp_path: Path) -> Non
     (folder / "device").mkdir()
     lo = ask(request_of(root=str(tmp_path)), parts=("network",)).interface("lo")
     assert lo is not None and lo.speed_gbit_s == 10.0
+    # As of a VLAN of a bond of a card.
+    (folder / "device").rmdir()
+    (folder / "lower_bond0").mkdir()
+    (folder.parent / "bond0" / "lower_eth0").mkdir(parents=True)
+    lo = ask(request_of(root=str(tmp_path)), parts=("network",)).interface("lo")
+    assert lo is not None and lo.speed_gbit_s is None
+    (folder.parent / "eth0" / "device").mkdir(parents=True)
+    lo = ask(request_of(root=str(tmp_path)), parts=("network",)).interface("lo")
+    assert lo is not None and lo.speed_gbit_s == 10.0
 
 
 def test_another_namespaces_sysfs_is_not_believed(tmp_path: Path) -> None:

@@ -27,11 +27,15 @@ noise, and so is every difference above FAST_MBYTE_S.
 """
 
 KIND_ORDER = {
-    "infiniband": 0, "physical": 0, "bond": 0,
-    "vlan": 1, "macvlan": 1, "veth": 1, "virtual": 1,
+    "infiniband": 0, "physical": 0, "bond": 0, "vlan": 0,
+    "macvlan": 1, "veth": 1, "virtual": 1,
     "bridge": 2, "tunnel": 3, "loopback": 4,
 }  # fmt: skip
-"""What ranks meet on sooner; a tunnel or a bridge only where nothing else joins all."""
+"""
+What ranks meet on sooner; a tunnel or a bridge only where nothing else joins all.
+
+A VLAN of a fast card is as good as the card: it must not lose to a management port for being one.
+"""
 
 
 @dataclass(frozen=True)

@@ -151,15 +151,17 @@ def kind_of(link, device):
     return "physical" if device else "virtual"
 
 
-def has_device(base, name):
+def has_device(base, name, deep=3):
     """Whether a real device stands behind a link; a bond's or VLAN's lower links count if all are real."""
     if os.path.exists("%s/%s/device" % (base, name)):
         return True
+    if not deep:
+        return False
     try:
         lower = [entry[6:] for entry in os.listdir("%s/%s" % (base, name)) if entry.startswith("lower_")]
     except OSError:
         return False
-    return bool(lower) and all(os.path.exists("%s/%s/device" % (base, low)) for low in lower)
+    return bool(lower) and all(has_device(base, low, deep - 1) for low in lower)
 
 
 def add_hardware(found, root):
