@@ -241,6 +241,13 @@ def test_swap_in_use_is_told_where_the_kernel_keeps_no_account_of_pressure() -> 
     assert [(f.severity, f.found) for f in found] == [("note", "4 GiB of 8 GiB swap used")]
 
 
+def test_a_node_called_as_a_placeholder_is_named_once_in_commands() -> None:
+    finding = one(c.cluster(c.unreached("GPUHOST7", "ssh-no-route")), "ssh-no-route")
+    assert finding.fix is not None and finding.fix.commands[0] == "ping -c 3 GPUHOST7"
+    refused = one(c.cluster(c.unreached("HOST", "ssh-key-refused")), "ssh-key-refused")
+    assert refused.fix is not None and refused.fix.commands[0] == "ssh-copy-id HOST"
+
+
 def veths(gpu_count: int) -> Cluster:
     """Docker hosts on which a container runs: its cable has a link-local address only."""
     nodes = [

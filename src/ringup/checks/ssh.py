@@ -18,17 +18,25 @@ SLOW_ANSWER_S = 5.0
 """The whole answer of a healthy node takes one to three seconds, on busy machines too."""
 
 
+_PLACE = re.compile("TARGET|HOST")
+
+
 def target(node: Node) -> str:
     """The word to give to ssh for this node, quoted."""
     name = node.host.name or node.name
     return shlex.quote(f"{node.host.user}@{name}" if node.host.user else name)
 
 
+def for_node(command: str, node: Node) -> str:
+    """A command with TARGET and HOST replaced, both at once: a node may be called GPUHOST7."""
+    words = {"TARGET": target(node), "HOST": shlex.quote(node.host.name or node.name)}
+    return _PLACE.sub(lambda match: words[match[0]], command)
+
+
 def failed(cluster: Cluster, kind: ReachFailure, wanted: str, text: str, *commands: str) -> Iterator[Finding]:
     """A finding for each node that was not reached in this way; `HOST` in commands is the node."""
     for node in cluster.nodes:
         if node.unreached is not None and node.unreached.kind == kind:
-            name = node.host.name or node.name
             yield Finding(
                 node.name,
                 found=printable(node.unreached.words, 600),
@@ -36,9 +44,7 @@ def failed(cluster: Cluster, kind: ReachFailure, wanted: str, text: str, *comman
                 node=node.name,
                 fix=Fix(
                     text,
-                    commands=tuple(
-                        c.replace("TARGET", target(node)).replace("HOST", shlex.quote(name)) for c in commands
-                    ),
+                    commands=tuple(for_node(c, node) for c in commands),
                 ),
             )
 
