@@ -23,7 +23,7 @@ from ringup import page, report
 from ringup.commands import explain, logs, logs_page
 from ringup.commands import run as run_command
 from ringup.facts import Address, Cluster, Interface, Interpreter, Job, Link, Node
-from ringup.launch import record
+from ringup.launch import RunResult, record
 from ringup.logs import read, show
 from ringup.logs.rule import Cause
 from ringup.logs.story import Story
@@ -187,3 +187,15 @@ def test_a_value_from_a_node_or_a_log_does_nothing_when_its_export_is_pasted() -
     assert pasted == same and shlex.split(pasted) == ["export", f"NCCL_SOCKET_IFNAME={evil}"]
     for html in (page.finding_html(replace(FINDING, fix=fix)), logs_page.cause_html(cause, diagnosis)):
         assert f"<pre>{escape(pasted)}</pre>" in html
+
+
+def test_a_run_that_was_ended_as_hung_says_last_who_was_missing() -> None:
+    missing = [{"rank": n, "node": f"node{n // 2}", "where": f"train.py:4: wait({NASTY})"} for n in (1, 2)]
+    hangs = [{"verdict": "busy", "missing": [], "collective": ""}]
+    hangs += [{"verdict": "stalled", "missing": missing, "collective": "all_reduce"}]
+    result = RunResult("r", "hung", 124, None, (), (), (), "logs", 13.0, {"hangs": hangs})
+    lines = report.run_lines(result, report.Style(io.StringIO()))
+    assert lines[-1] == "hung after 13 s: ranks 1, 2 on node0, node1 missing from all_reduce"
+    assert lines[0].startswith("  rank 1: train.py:4: wait(") and "\x1b" not in "".join(lines)
+    unknown = replace(result, record={"hangs": hangs[:1]})
+    assert report.run_lines(unknown, report.Style(io.StringIO())) == ["hung after 13 s"]

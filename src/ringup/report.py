@@ -208,7 +208,8 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
         return [*lines, style("warning", f"interrupted after {took}; every node was ended, {left}")]
     failure = result.failure
     if failure is None:
-        return [*lines, style("error", f"{result.outcome} after {took}")]
+        why, place = held_up(result)
+        return [*lines, *place, style("error", f"{result.outcome} after {took}{why}")]
     lines.append(
         style(
             "error",
@@ -229,6 +230,19 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
     elif failure.rank is not None and not failure.lines:
         lines.append("  it printed nothing")
     return lines
+
+
+def held_up(result: RunResult) -> tuple[str, list[str]]:
+    """Of a run that was ended as hung: who was missing (words that `ringup logs` reads), and where."""
+    hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
+    missing = hangs[-1]["missing"] if result.outcome == "hung" and hangs else []
+    if not missing or not hangs[-1]["collective"]:
+        return "", []
+    ranks = ", ".join(str(one["rank"]) for one in missing[:8]) + (", ..." if len(missing) > 8 else "")
+    nodes = ", ".join(dict.fromkeys(printable(one["node"], 64) for one in missing[:8]))
+    who = f"rank{'s' * (len(missing) != 1)} {ranks} on {nodes}"
+    lines = [f"  rank {one['rank']}: {printable(one['where'], 300)}" for one in missing[:8] if one["where"]]
+    return f": {who} missing from {printable(hangs[-1]['collective'], 64)}", lines
 
 
 def node_line(node: Node, width: int) -> str:

@@ -116,9 +116,8 @@ class Scanner:
     def _take(self, number: int, raw: bytes, wordings: tuple[object, ...]) -> None:
         text = clean(raw)
         head: Head | None = None
-        is_ours = text.startswith(
-            "first failure"
-        )  # by `ringup run`; it goes on with what such an end may mean
+        # By `ringup run`; it goes on with what such an end may mean.
+        is_ours = text.startswith(("first failure", "hung after"))
         for tag, fields, place in matches(text, wordings):  # type: ignore[arg-type]
             if is_ours and not fields.get("first"):
                 continue

@@ -147,6 +147,11 @@ def rank_fell_behind(story: Story) -> Iterator[Cause]:
 
 
 def _said_behind(story: Story) -> Iterator[Cause]:
+    for event in story.all("run-hung")[:1]:  # `ringup run` has looked at every rank
+        ranks = [int(r) for r in re.findall(r"\d+", event["ranks"]) if len(r) < 9]
+        text = f"rank {story.show_ranks(ranks)} never came to {event['op']}; the run was ended as hung"
+        yield seen([event], text, "high", ranks=ranks, nodes=event["nodes"].split(", "))
+        return
     if counted := counted_behind(story):
         yield from counted
         return
@@ -180,6 +185,7 @@ def _said_behind(story: Story) -> Iterator[Cause]:
     if not spoke and not states:
         lonely = [e for e in timeouts(story) if e["op"]]
         lonely = lonely or [e for e in story.all("work-aborted") if "due to a collective timeout" in e.text]
+        lonely = lonely or story.all("gloo-recv-timeout")
         if lonely:
             yield seen(
                 lonely,

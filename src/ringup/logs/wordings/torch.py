@@ -215,6 +215,11 @@ ELASTIC = (
         r"(?:exit code (?P<code>\d+)|killed by (?P<name>SIG\w+)).{0,80}, .{1,40}(?P<first>after the start)",
         "first failure",
     ),
+    say(
+        "run-hung",
+        r"^hung after .{1,30}: ranks? (?P<ranks>\d[\d, .]*) on (?P<nodes>.{1,600}) (?P<first>missing from) (?P<op>.{1,64})$",
+        "hung after",
+    ),
     say("exit", r"exitcode\s*: (?P<code>-?\d+)(?: +\(pid: (?P<pid>\d+)\))?", "exitcode"),
     say(
         "exit",
