@@ -234,6 +234,8 @@ HEALTHY: list[str] = [
     # A software RDMA device is on no PCI bus, and works; strangers knock at NCCL's ports.
     "n0:5:9 [0] transport/net_ib.cc:115 NCCL WARN Could not find real path of rxe0 (/sys/class/infiniband/rxe0/device)\nn0:5:9 [0] NCCL INFO NET/IB : Using [0]rxe0:1/RoCE [RO]; OOB eth0:10.0.0.3<0>\nn0:5:9 [0] NCCL INFO Using network IB\nn0:5:9 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE",
     "n0:5:9 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE\nstep 1 loss 3\nn0:5:11 [0] misc/socket.cc:432 NCCL WARN socketFinalizeAccept: wrong magic 47455420 != 5327f0e088587e42\nn0:5:12 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer 203.0.113.9<46494>\nn0:5:12 [0] proxy.cc:1494 NCCL WARN [Service thread] Accept failed Success\nstep 2 loss 2\nstep 3 loss 1\nstep 4 loss 1",
+    # What NCCL's topology tries and does without.
+    "n0:5:9 [0] NCCL INFO Attribute coll of node net not found\nn0:5:9 [0] NCCL INFO Could not open XML topology file /var/run/topo.xml : No such file or directory\nn0:5:9 [0] NCCL INFO Setting affinity for GPU 0 to 3f",
     # An adapter's event that training survives.
     "n0:5:9 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE\nstep 1 loss 3\nn0:5:11 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_5:1 Got async event : port error\nstep 2 loss 2\nstep 3 loss 1\nstep 4 loss 1",
     "n0:5:9 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE\nn0:5:11 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : client reregistration\nstep 2 loss 2\nstep 3 loss 1\nstep 4 loss 1",
