@@ -79,6 +79,15 @@ def test_gpus_without_a_driver_matter_where_others_have_one() -> None:
     assert told(all_of(**ALONE)()) == [("gpu-missing", "note"), ("gpu-missing", "note")]
 
 
+def test_gpus_that_a_scheduler_gave_to_nobody_are_not_said_to_lack_a_driver() -> None:
+    nothing = replace(DRIVER, error="No devices were found")
+    without = {"gpus": (), "gpu_links": (), "gpu_count": 0, "gpu_driver": nothing}
+    (finding,) = found("gpu-missing", cluster(**without)())
+    assert finding.severity == "error" and "none for the job's shell" in finding.found
+    dead = {**without, "gpu_driver": replace(nothing, lost=BUSES[:1])}
+    assert [f.where for f in found("gpu-missing", cluster(**dead)())] == [f"node1 GPU {BUSES[0]}"]
+
+
 def test_gpus_given_to_virtual_machines_are_not_missing() -> None:
     given_away = tuple(replace(d, driver="vfio-pci") if d.is_nvidia_gpu else d for d in tree())
     assert told(all_of(**ALONE, pci=given_away)()) == []

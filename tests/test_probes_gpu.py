@@ -203,6 +203,14 @@ def test_a_gpu_whose_device_file_is_not_here_is_hidden_and_not_lost(machine: Gpu
     assert node.gpu_driver.lost == () and len(node.gpus) == 3
 
 
+def test_where_no_gpu_answers_those_that_could_are_lost(machine: GpuMachine) -> None:
+    machine.says("fails", "6 No devices were found")
+    for hidden in (1, 2, 3):
+        (machine.root / f"dev/nvidia{hidden}").unlink()
+    driver = asked(machine).gpu_driver
+    assert (driver.error, driver.lost) == ("No devices were found", ("0000:19:00.0",))
+
+
 def test_gpus_that_a_cgroup_hides_are_not_counted(machine: GpuMachine) -> None:
     machine.forget_gpu(3)
     machine.forget_gpu(2)

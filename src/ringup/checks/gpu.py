@@ -104,22 +104,45 @@ def gpu_missing(cluster: Cluster) -> Iterator[Finding]:
                     commands=(on(node, "'sudo dmesg | grep -i -e Xid -e AER | tail'"),),
                 ),
             )
-        idle = without_driver(node)
-        if idle or node.gpu_driver.error.startswith("No devices were found"):
-            functions = [d.bus_id for d in node.pci if d.is_nvidia_gpu]
-            words = node.gpu_driver.error or "no NVIDIA driver is loaded"
-            needed = elsewhere or cluster.job.backend == "nccl"
-            yield Finding(
-                node.name,
-                found=f"{len(functions)} NVIDIA GPUs on the PCI bus, {printable(words, 120)}",
-                wanted="a driver that drives them",
-                node=node.name,
-                severity="error" if needed else "note",
-                fix=Fix(
-                    "load or install the driver, as on the other nodes",
-                    commands=(on(node, "'sudo modprobe nvidia; sudo dmesg | grep -i nvrm | tail'"),),
-                ),
-            )
+        needed = elsewhere or cluster.job.backend == "nccl"
+        if without_driver(node):
+            yield none_driven(node, "error" if needed else "note")
+        elif node.gpu_driver.error.startswith("No devices were found") and not lost:
+            yield none_allowed(node, "error" if needed else "note")
+
+
+def on_bus(node: Node) -> str:
+    return f"{sum(d.is_nvidia_gpu for d in node.pci)} NVIDIA GPUs on the PCI bus"
+
+
+def none_driven(node: Node, severity: Severity) -> Finding:
+    """GPUs that no driver has."""
+    return Finding(
+        node.name,
+        found=f"{on_bus(node)}, {printable(node.gpu_driver.error or 'no NVIDIA driver is loaded', 120)}",
+        wanted="a driver that drives them",
+        node=node.name,
+        severity=severity,
+        fix=Fix(
+            "load or install the driver, as on the other nodes",
+            commands=(on(node, "'sudo modprobe nvidia; sudo dmesg | grep -i nvrm | tail'"),),
+        ),
+    )
+
+
+def none_allowed(node: Node, severity: Severity) -> Finding:
+    """GPUs that the driver has and this user may not open: a scheduler or container gave none."""
+    return Finding(
+        node.name,
+        found=f"{on_bus(node)}, and none for the job's shell: nvidia-smi finds no device there",
+        wanted="GPUs that the job may use",
+        node=node.name,
+        severity=severity,
+        fix=Fix(
+            "ask the scheduler or container for GPUs (--gres, --gpus); if given, the driver's log says more",
+            commands=(on(node, "'ls -l /dev/nvidia*; sudo dmesg | grep -i nvrm | tail'"),),
+        ),
+    )
 
 
 def last_xid(node: Node, bus: str) -> str:

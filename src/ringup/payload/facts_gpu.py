@@ -21,6 +21,7 @@ FIELDS = (
 RENAMED = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}
 """The first name is known to every release so far, the second since 535."""
 REFUSED = "is not a valid field to query"
+NO_DEVICES = "No devices were found"
 MOST_REFUSED = 10
 STUCK_LOOK_S = 0.6
 """
@@ -234,7 +235,8 @@ def nvidia(root, seconds):
     lines = answer["told"]["gpus"]["lines"] if answer else []
     at = FIELDS.index("pci.bus_id")
     answered = [row.split(",")[at].strip().lower()[-10:] for row in lines if row.count(",") > at]
-    answer["lost"] = lost(root, answered) if answered else []
+    none = any(NO_DEVICES in line for line in lines)
+    answer["lost"] = lost(root, answered) if answered or none else []
     answer["version"] = version.splitlines()[:1]
     answer["peer_memory"] = [name for name, path in PEER_MEMORY if os.path.exists(root + path)]
     answer["fabric_manager"] = fabric_manager(root)
