@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import resource
 import secrets
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from ringup import hosts, reach, report
 from ringup.facts import Host, Job
-from ringup.launch import Event, RunResult, ssh
+from ringup.launch import Event, RunResult, record, ssh
 from ringup.launch.node import NodeRun
 from ringup.launch.output import Output
 from ringup.launch.record import plan_json
@@ -273,6 +274,19 @@ time.sleep(300)
     assert "  | the data is bad" in told and "  it printed nothing" not in told
 
 
+def test_a_record_that_does_not_fit_leaves_the_old_one_alone(tmp_path: Path) -> None:
+    record.write(tmp_path, {"outcome": "running"})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            record.write(tmp_path, {"outcome": "x" * 1000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert json.loads((tmp_path / "run.json").read_text()) == {"outcome": "running"}
+
+
 def test_one_thing_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> None:
     output = Output(tmp_path, None)
     output.later(lambda: {}["changed while it was read"])
@@ -373,8 +387,7 @@ def test_a_launcher_that_was_stopped_blames_itself_and_no_node(launcher: Any, tm
     wait_for(lambda: not tagged(run_id), "the nodes have ended the run by their lease")
     process.send_signal(signal.SIGCONT)
     process.communicate(timeout=60)
-    record = json.loads((tmp_path / "logs" / "run.json").read_text())
-    what = record["first_failure"]["what"]
+    what = json.loads((tmp_path / "logs" / "run.json").read_text())["first_failure"]["what"]
     assert "no word from the launcher" in what and "this machine stood still for" in what
 
 

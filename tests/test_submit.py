@@ -14,6 +14,8 @@ import pytest
 
 from ringup import cli
 from ringup.errors import LaunchError, UsageError
+from ringup.launch import slurm
+from ringup.reach import here
 
 PLAYED = {
     "sbatch": """\
@@ -143,6 +145,19 @@ def test_what_sbatch_refuses_is_said(played: Path, tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="submission failed: Invalid account") as caught:
         cli.dispatch(words(tmp_path))
     assert caught.value.exit_code == 4
+
+
+def test_an_sbatch_that_does_not_answer_may_have_taken_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    run = here.run
+    monkeypatch.setattr(here, "run", lambda words, env: run([str(tmp_path / words[0])], env=env, limit_s=0.1))
+    with pytest.raises(LaunchError, match="did not answer within") as told:
+        slurm.submit(tmp_path / "job.sh", tmp_path / "job.out", env)
+    assert "squeue" in told.value.hint
 
 
 def test_where_there_is_no_sbatch_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ class NodeRun:
     output_s: float = 0.0
     """When a rank of it last printed something or started, on our clock; 0 for never."""
     notes: list[str] = field(default_factory=list)
-    away_s: float = 0.0
+    absence_s: Callable[[], float] = lambda: 0.0
     """The longest time for which this process, and not the node, stood still."""
     errors: bytes = b""
     """Last bytes of the guard's (or ssh's) stderr."""
@@ -252,8 +252,8 @@ class NodeRun:
         reason = text(message, "reason")
         if not reason.startswith(UNHEARD_REASON):
             return  # by whoever asked for it it is known why
-        if self.away_s:
-            how = f"this machine stood still for {show_seconds(self.away_s)} (stopped, or out of memory)"
+        if away_s := self.absence_s():
+            how = f"this machine stood still for {show_seconds(away_s)} (stopped, or out of memory)"
         else:
             how = "where the run is led from, or the network to it, stood still"
         words = f"it ended the run by its lease, {reason}: {how}; --lease says how long it waits"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -140,5 +141,10 @@ def write(log_dir: Path, content: Mapping[str, Any]) -> None:
     # Names of nodes and files may hold bytes that are no text; they are shown as escapes.
     text = json.dumps(content, indent=1, ensure_ascii=True)
     fresh = log_dir / f".{FILE}.{os.getpid()}"
-    fresh.write_text(text + "\n", encoding="ascii")
-    fresh.replace(log_dir / FILE)
+    try:
+        fresh.write_text(text + "\n", encoding="ascii")
+        fresh.replace(log_dir / FILE)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise

@@ -75,7 +75,7 @@ class Ssh:
         self._ready = self._joined = 0
         self._next_beat_s = 0.0
         self._give_up_s = float("inf")
-        self._turned_s = self.started_s
+        self._turned_s, self._away_s = self.started_s, 0.0
         self._drained = (0, 0.0)
 
     def render(self, plan: Plan) -> Rendered:
@@ -88,7 +88,7 @@ class Ssh:
         self.world_size = plan.world_size
         know_interpreters(self.reach, plan)
         for node_plan in plan.nodes:
-            node = NodeRun(node_plan, self.output, self._on_change)
+            node = NodeRun(node_plan, self.output, self._on_change, absence_s=self._absence_s)
             self.nodes.append(node)
             node.channel = self.reach.start(
                 node_plan.node, guard_program(), (), node, label=f"ringup-guard:{plan.run_id}"
@@ -117,14 +117,19 @@ class Ssh:
             return False
         return now < self._give_up_s and not self._is_drained(now)
 
+    def _absence_s(self) -> float:
+        """The longest time for which this process stood still until now; 0 when it never did."""
+        longest_s = max(self._away_s, time.monotonic() - self._turned_s)
+        return longest_s if longest_s >= AWAY_S else 0.0
+
     def _note_absence(self, now: float) -> None:
         """Silence while this process itself stood still says nothing of the nodes."""
-        away_s, self._turned_s = now - self._turned_s, now
-        if away_s < AWAY_S:
-            return
-        for node in self.nodes:
-            node.heard_s = min(now, node.heard_s + away_s)
-            node.away_s = max(node.away_s, away_s)
+        away_s = now - self._turned_s
+        if away_s >= AWAY_S:
+            self._away_s = max(self._away_s, away_s)
+            for node in self.nodes:
+                node.heard_s = min(now, node.heard_s + away_s)
+        self._turned_s = now
 
     def _find_silent(self, now: float) -> None:
         for node in self.nodes:
