@@ -83,6 +83,21 @@ def test_what_was_not_checked_is_listed_with_its_reason_once() -> None:
     assert lines == ["  node1: rule-0, rule-1, rule-2 and 2 more: no answer"]
 
 
+def test_one_reason_for_many_facts_and_nodes_is_one_line() -> None:
+    failed = "--setup failed: exit status 1: hi"
+    skipped = [
+        Skipped(rule, node, "; ".join(f"{fact}: {failed}" for fact in facts))
+        for node in ("n0", "n1", "n2", "n3")
+        for rule, facts in (("a", ("limits",)), ("b", ("limits", "gpu_count")), ("c", ("environment",)))
+    ]
+    skipped += [Skipped("clock-skew", "n0", "clock: timed out"), Skipped("d", "n0", "x: late; y: denied")]
+    assert report.skipped_lines(skipped) == [
+        f"  n0, n1, n2 and 1 more: a, b, c: {failed}",
+        "  n0: clock-skew: clock: timed out",
+        "  n0: d: x: late; y: denied",
+    ]
+
+
 def test_json_has_the_promised_keys_and_no_infinity() -> None:
     limits = replace(NODE.limits, memlock_bytes=float("inf"))
     cluster = replace(CLUSTER, nodes=(replace(NODE, limits=limits),))

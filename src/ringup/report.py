@@ -303,18 +303,41 @@ def root_lines(skipped: Sequence[Skipped]) -> list[str]:
 
 
 def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
-    """What was not checked, one line a reason, rules folded; a node that was not reached is one line."""
-    groups: dict[tuple[str | None, str], list[str]] = {}
+    """
+    What was not checked, one line a reason: rules folded, and nodes of which the same is said.
+
+    Where several facts are unknown for one reason (`--setup` failed), the reason stands once.
+    """
+    groups: dict[tuple[str | None, str], list[Skipped]] = {}
     for s in (s for s in skipped if not s.is_partial):
-        reason = NOT_REACHED if f": {NOT_REACHED}:" in s.reason else s.reason
-        groups.setdefault((s.node, reason), []).append(s.rule)
-    lines = []
-    for (node, reason), rules in groups.items():
+        groups.setdefault((s.node, common_reason(s.reason)), []).append(s)
+    alike: dict[str, list[str]] = {}
+    for (node, reason), same in groups.items():
+        rules = [s.rule for s in same]
         names = ", ".join(rules[:3]) + (f" and {len(rules) - 3} more" if len(rules) > 3 else "")
         if reason == NOT_REACHED:
             names = f"{len(rules)} rule{'s' * (len(rules) != 1)}"
-        lines.append(f"  {printable(node or 'all', 64)}: {names}: {printable(reason, 300)}")
-    return lines
+        if len({s.reason for s in same}) == 1 and reason != NOT_REACHED:
+            reason = same[0].reason
+        alike.setdefault(f"{names}: {printable(reason, 300)}", []).append(printable(node or "all", 64))
+    return [
+        f"  {', '.join(nodes[:3])}{f' and {len(nodes) - 3} more' * (len(nodes) > 3)}: {words}"
+        for words, nodes in alike.items()
+    ]
+
+
+def common_reason(reason: str) -> str:
+    """
+    Why all the facts of a reason are unknown, where it is the same for each.
+
+    >>> common_reason("limits: --setup failed; gpu_count: --setup failed"), common_reason("a: b; c: d")
+    ('--setup failed', 'a: b; c: d')
+    """
+    if f": {NOT_REACHED}:" in reason:
+        return NOT_REACHED
+    parts = [part.partition(": ") for part in reason.split("; ")]
+    whys = {why for fact, _, why in parts if fact.isidentifier()}
+    return whys.pop() if len(whys) == 1 and all(fact.isidentifier() for fact, _, _ in parts) else reason
 
 
 def counts(findings: Sequence[Finding]) -> str:
