@@ -62,6 +62,16 @@ ENDS: list[tuple[str, str]] = [
     ("job-cancelled", "123               train        gpu        abc         64    TIMEOUT      0:0 "),
     ("job-cancelled", " 12%|#1        | 300/2500 [59:51<7:00:12,  6.01s/it]\nslurmstepd: error: *** JOB 9 ON n7 CANCELLED AT 2025-01-10T15:27:25 DUE TO TIME LIMIT ***"),
     ("hostname-unresolvable-from-peer", "ssh: Could not resolve hostname n9: Name or service not known\nsubprocess.CalledProcessError: Command '['ssh n9 hostname -I']' returned non-zero exit status 255."),
+    # What Kubernetes takes away, and what a program of MPI says when it gives up.
+    ("oom-killer-ran", "4m11s       Warning   Evicted               pod/train-1    The node was low on resource: memory. Container t was using 5053216Ki, which exceeds its request of 0."),
+    ("job-cancelled", "  message: 'The node was low on resource: ephemeral-storage. Container t was using 73712Ki'\n  reason: Evicted"),
+    ("rank-raised-exception", "MPI_ABORT was invoked on rank 8 in communicator MPI_COMM_WORLD\nwith errorcode 1."),
+    ("rank-raised-exception", "application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3"),
+    ("rank-raised-exception", "mpirun detected that one or more processes exited with non-zero status\n  Process name: [[51,1],2]\n  Exit code:    1"),
+    # A wait that ran out says that somebody did not come; what fails after the watchdog's abort says nothing.
+    ("rank-fell-behind", "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"),
+    ("rank-fell-behind", "RuntimeError: [/p/gloo/gloo/transport/tcp/buffer.cc:76] Read timeout [127.0.0.1]:32444"),
+    ("rank-fell-behind", "  what():  [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1804582 milliseconds before timing out.\nRuntimeError: NCCL error in: /t/NCCLUtils.hpp:47, unhandled cuda error, NCCL version 2.7.8"),
     # A remote shell speaks its user's language.
     ("environment-breaks-remote-shell", "n2: bash: -c: 行 0: 未预期的符号“(”附近有语法错误"),
     ("python-or-launcher-missing", "n2: bash: torchrun: 未找到命令"),

@@ -15,7 +15,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringup.logs.wordings import Wording, frameworks, nccl, nccl_faults, rdma_tools, rendezvous, system, torch
+from ringup.logs.wordings import (
+    Wording,
+    frameworks,
+    nccl,
+    nccl_faults,
+    rdma_tools,
+    rendezvous,
+    schedulers,
+    system,
+    torch,
+)
 
 LINE_BYTES = 2048
 """What is looked at of one line: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
@@ -35,6 +45,7 @@ WORDINGS: tuple[Wording, ...] = (
     *system.SHELL,
     *system.CUDA,
     *system.KERNEL,
+    *schedulers.TAKEN_AWAY,
     *frameworks.FRAMEWORKS,
     *rdma_tools.LISTED,
 )

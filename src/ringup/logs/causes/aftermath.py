@@ -128,7 +128,9 @@ def nccl_error_without_detail(story: Story) -> Iterator[Cause]:
             text = f"a CUDA call inside NCCL failed ({detail}) and no line says why"
         elif call := next(filter(None, (_FAILED_CALL.search(e["text"]) for e in warned)), None):
             text = f"NCCL's call to {call[1]} failed ({call[2]}) and no line says why"
-        sure = bool(category or cuda)
+        timed_out = story.all("work")[:1]
+        late = timed_out and not cuda and all(_after(e, timed_out[0]) for e in category)
+        sure = bool(category or cuda) and not late  # the watchdog aborts what then fails
         telling = any(
             re.search(r"(?i)fail|error|abort|invalid|unable|could not|not found|no such", e["text"])
             for e in warned
@@ -140,6 +142,10 @@ def nccl_error_without_detail(story: Story) -> Iterator[Cause]:
             "medium" if sure else "low",
             severity="warning" if mild else None,
         )
+
+
+def _after(event: Event, other: Event) -> bool:
+    return event.file == other.file and event.line > other.line
 
 
 def _harmless_warning(event: Event) -> bool:

@@ -276,8 +276,10 @@ GLOO = (
     ),
     say(
         "gloo-recv-timeout",
-        r"Timed out waiting (?P<ms>\d+) ?ms for (?P<what>recv|send) operation",
+        r"Timed out waiting (?P<ms>\d+) ?ms for (?P<what>recv|send) operation|gloo/transport/\S+\] (?:Read|Write) timeout \[",
         "timed out waiting",
+        "read timeout",
+        "write timeout",
     ),
     say(
         "preamble",

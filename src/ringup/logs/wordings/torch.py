@@ -260,7 +260,7 @@ ELASTIC = (
     ),
     say(
         "exit",
-        r"exited on signal (?P<signal>\d+)|Exit code: (?P<code>\d+)(?: *\(|$)|(?:exit|exited with) (?:code|status)[: =]+(?P<code2>1[3-9]\d)\b",
+        r"exited on signal (?P<signal>\d+)|Exit code: +(?P<code>\d+)(?: *\(| *$)|(?:exit|exited with) (?:code|status)[: =]+(?P<code2>1[3-9]\d)\b",
         "exited on signal",
         "exit code:",
         "exit code 1",
@@ -272,6 +272,16 @@ ELASTIC = (
         "exit",
         r"Process (?P<pid>\d+) (?:was )?(?:killed|terminated) by signal (?P<signal>\d+)|terminated by signal (?P<name>SIG\w+)",
         "by signal",
+    ),
+    say(
+        "exit",  # a program that gives up MPI, in the words of Open MPI
+        r"(?:MPI_ABORT was invoked on rank (?P<rank>\d+) in .{1,120})?\bwith errorcode (?P<code>\d+)",
+        "with errorcode",
+    ),
+    say(
+        "exit",  # and of MPICH and Intel MPI
+        r"application called MPI_Abort\(.{1,60}, (?P<code>\d+)\) - process (?P<rank>\d+)",
+        "called mpi_abort",
     ),
     say(
         "exit",  # Composer's launcher
