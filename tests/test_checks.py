@@ -10,6 +10,7 @@ import ringup.checks  # noqa: F401
 from ringup.checks import paths
 from ringup.facts import (
     Cluster,
+    FileFact,
     GpuDriver,
     Job,
     Limits,
@@ -355,6 +356,15 @@ def test_a_node_without_swap_that_waits_for_memory_is_not_said_to_swap() -> None
     finding = one(on_node1(memory=Memory(0, 0, 0.2), memory_bytes=64 * c.GIB)(), "swap-in-use")
     assert finding.found == "there is no swap, tasks waited for memory in 20% of the last minute"
     assert "swap" not in finding.wanted and finding.fix and "swap" not in finding.fix.text
+
+
+def test_a_directory_that_no_node_has_may_be_misspelt() -> None:
+    nowhere = FileFact("/nosuch", False)
+    some = one(on_node1(chdir=nowhere)(), "directory-missing")
+    assert some.fix and "correct its name" not in some.fix.text
+    cluster = c.changed(c.changed(c.healthy(), "node0", chdir=nowhere), "node1", chdir=nowhere)
+    everywhere = [f for f in judged(cluster) if f.rule == "directory-missing"]
+    assert len(everywhere) == 2 and all(f.fix and "correct its name" in f.fix.text for f in everywhere)
 
 
 def test_the_processes_of_another_run_are_told_once() -> None:

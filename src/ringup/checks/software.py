@@ -301,6 +301,8 @@ def directory_missing(cluster: Cluster) -> Iterator[Finding]:
 
     Fix: the same path on every node (shared file system, rsync), or `--chdir`.
     """
+    lost = not any(n.chdir.exists or "chdir" in n.unknown for n in cluster.nodes)
+    advice = "no node has it: correct its name, or copy it there" if lost else "copy it"
     for node in cluster.nodes:
         if node.chdir.path and not node.chdir.exists:
             yield Finding(
@@ -309,7 +311,7 @@ def directory_missing(cluster: Cluster) -> Iterator[Finding]:
                 wanted="the directory the job starts in, on every node",
                 node=node.name,
                 fix=Fix(
-                    "copy it, or name one that every node has: --chdir",
+                    f"{advice}; or name one that every node has: --chdir",
                     commands=copying(cluster, node, node.chdir.path + "/"),
                 ),
             )
