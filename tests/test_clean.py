@@ -153,24 +153,27 @@ def test_a_job_with_a_living_parent_is_never_offered(payload: Any, start: Start)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("init", "session", "later_s", "fate"),
+    ("init", "session", "later_s", "has_elder", "fate"),
     [
-        ("tini", 7, 0.1, "running: started by process 1 (tini)"),
-        ("docker-init", 1, 0.1, "running: started by process 1 (docker-init)"),
-        ("tini", 7, 60, "orphan: its parent is gone"),
-        ("sleep", 1, 60, "running: started by process 1 (sleep)"),
-        ("sleep", 7, 60, "orphan: its parent is gone"),
-        ("systemd", 7, 60, "orphan: its parent is gone"),
+        ("tini", 7, 0.1, False, "running: started by process 1 (tini)"),
+        ("docker-init", 1, 0.1, False, "running: started by process 1 (docker-init)"),
+        ("tini", 7, 60, False, "orphan: its parent is gone"),
+        ("tini", 7, 0.1, True, "orphan: its parent is gone"),
+        ("sleep", 1, 60, True, "running: started by process 1 (sleep)"),
+        ("sleep", 7, 60, True, "orphan: its parent is gone"),
+        ("systemd", 7, 60, True, "orphan: its parent is gone"),
     ],
 )
 def test_what_a_container_was_started_for_is_no_orphan(
-    payload: Any, tmp_path: Path, init: str, session: int, later_s: float, fate: str
+    payload: Any, tmp_path: Path, init: str, session: int, later_s: float, has_elder: bool, fate: str
 ) -> None:
-    """Process 1 is its parent, as that of an orphan is."""
+    """Process 1 is its parent, as that of an orphan is; `has_elder`: and of another, begun before."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "uptime").write_text("1000.00 1000.00\n")
-    begun = {1: 500, 7: 500 + int(later_s * os.sysconf("SC_CLK_TCK"))}
-    for pid, name, parent, its_session in ((1, init, 0, 1), (7, "torchrun", 1, session)):
+    ticks = os.sysconf("SC_CLK_TCK")
+    begun = {1: 500, 6: 500 + ticks // 50, 7: 500 + int(later_s * ticks)}
+    processes = [(1, init, 0, 1), (7, "torchrun", 1, session)]
+    for pid, name, parent, its_session in processes + [(6, "sleep", 1, 1)] * has_elder:
         folder = tmp_path / "proc" / str(pid)
         folder.mkdir()
         fields = [str(n) for n in (parent, pid, its_session, *[0] * 15, begun[pid], 0)]

@@ -37,7 +37,7 @@ INITS = (
 ) + WAITERS  # fmt: skip
 """A process 1 that starts no jobs later on: what hangs directly under it came with it, or is an orphan."""
 BORN_WITH_S = 5.0
-"""How long after itself a container's init may start its one child: the container's own job."""
+"""How long after itself a container's init may start its eldest child: the container's own job."""
 
 LAUNCHERS = {
     "torchrun": "torchrun", "accelerate": "accelerate launch", "deepspeed": "deepspeed",
@@ -294,9 +294,9 @@ def topmost(table, pid, jobs):
 
 def came_with_init(table, top):
     """Whether a child of process 1 is what its container was started for, and no orphan."""
-    if table.commands[1] in WAITERS and table.sessions[top] == table.sessions[1]:
-        return True
-    return table.starts[top] - table.starts[1] <= BORN_WITH_S * HZ
+    of_script = table.commands[1] in WAITERS and table.sessions[top] == table.sessions[1]
+    began, eldest = min((table.starts[pid], pid) for pid, parent in table.parents.items() if parent == 1)
+    return of_script or (eldest == top and began - table.starts[1] <= BORN_WITH_S * HZ)
 
 
 def fate(table, pid, jobs):
