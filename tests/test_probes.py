@@ -463,7 +463,7 @@ def test_without_python_plain_commands_answer(here: Node) -> None:
     node = ask(request_of(python="", default_python=""), change=without_python)
     assert node.hostname == here.hostname
     assert node.boot_id == here.boot_id
-    assert node.limits == dataclasses.replace(here.limits, processes=math.inf)
+    assert node.limits == dataclasses.replace(here.limits, processes=math.inf, locks_freely=False)
     assert [(i.name, i.mtu_bytes, i.addresses) for i in node.interfaces] == [
         (i.name, i.mtu_bytes, i.addresses) for i in here.interfaces
     ]
