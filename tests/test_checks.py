@@ -16,6 +16,7 @@ from ringup.facts import (
     Limits,
     Link,
     Listener,
+    Look,
     Memory,
     Node,
     Process,
@@ -232,6 +233,12 @@ def test_clones_and_containers_are_not_said_to_be_one_machine(address: str, said
     twin = c.node("node1", card, docker, hostname="node0", boot_id="boot-node0", gpu_count=1)
     found = [f for f in judged(c.cluster(c.plain(0, gpu_count=1), twin)) if f.rule == "same-machine-twice"]
     assert [f.severity for f in found] == ["error"] and said in found[0].found
+
+
+def test_a_node_that_waited_for_a_dead_path_is_not_called_slow_as_well() -> None:
+    looks = (Look("/nfs/data", 5.0, answered=False),)
+    cluster = c.changed(c.healthy(3), "node1", looks=looks, answer_s=6.2)
+    assert one(cluster).rule == "nfs-mount-slow"
 
 
 def test_swap_in_use_is_told_where_the_kernel_keeps_no_account_of_pressure() -> None:

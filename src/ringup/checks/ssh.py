@@ -321,7 +321,7 @@ def no_answer(cluster: Cluster) -> Iterator[Finding | Skipped]:
 @check(
     "answer-slow",
     reads=("answer_s",),
-    uses=("interfaces", "gpu_driver", "cpu_waits", "load", "cpu_count", *paths.USES),
+    uses=("interfaces", "gpu_driver", "looks", "cpu_waits", "load", "cpu_count", *paths.USES),
     severity="warning",
 )
 def answer_slow(cluster: Cluster) -> Iterator[Finding]:
@@ -340,6 +340,8 @@ def answer_slow(cluster: Cluster) -> Iterator[Finding]:
             continue  # Lost packets are named as such; that they delay ssh too is no second fault.
         if "gpu_driver" not in node.unknown and node.gpu_driver.silent_s > node.answer_s / 2:
             continue  # `nvidia-smi-hangs` names what it waited for.
+        if "looks" not in node.unknown and sum(x.took_s for x in node.looks) > node.answer_s / 2:
+            continue  # `nfs-mount-slow` does.
         others = [n.answer_s for n in cluster.nodes if n.name != node.name]
         usual = median_low(others) if others else 0.0
         if node.answer_s > max(SLOW_ANSWER_S, 3 * usual):
