@@ -131,6 +131,7 @@ def test_healthy_run_shows_every_rank_and_is_written_down(tmp_path: Path) -> Non
 
 def test_run_json_is_json_to_strict_readers_too(tmp_path: Path) -> None:
     run = Run(tmp_path, "", nodes=1, nproc=1)
+    assert "a guard on the node" in [event.text for event in run.events]
     text = (run.log_dir / "run.json").read_text()
     assert "Infinity" not in text and "NaN" not in text
 

@@ -156,10 +156,8 @@ class Ssh:
         self._ready += what == "ready"
         self._joined += what == "joined"
         if what == "ready" and self._ready == len(self.nodes) and not self.stop_reason:
-            count = len(self.nodes)
-            self.on_event(
-                Event("ready", f"a guard on each of {count} nodes" if count > 1 else "a guard is there")
-            )
+            where = f"each of {len(self.nodes)} nodes" if len(self.nodes) > 1 else "the node"
+            self.on_event(Event("ready", f"a guard on {where}"))
             if self.hand_over:
                 self.hand_over.begin()
                 return
