@@ -62,6 +62,9 @@ ENDS: list[tuple[str, str]] = [
     ("job-cancelled", "123               train        gpu        abc         64    TIMEOUT      0:0 "),
     ("job-cancelled", " 12%|#1        | 300/2500 [59:51<7:00:12,  6.01s/it]\nslurmstepd: error: *** JOB 9 ON n7 CANCELLED AT 2025-01-10T15:27:25 DUE TO TIME LIMIT ***"),
     ("hostname-unresolvable-from-peer", "ssh: Could not resolve hostname n9: Name or service not known\nsubprocess.CalledProcessError: Command '['ssh n9 hostname -I']' returned non-zero exit status 255."),
+    # The banner of a container, and an exception whose words fill a line of their own.
+    ("driver-too-old-for-cuda", "ERROR: This container was built for NVIDIA Driver Release 450.36 or later, but\n       version 440.100 was detected and compatibility mode is UNAVAILABLE."),
+    ("rank-raised-exception", "RuntimeError: " + 40 * "a long word " + "at the end"),
     # What Kubernetes takes away, and what a program of MPI says when it gives up.
     ("oom-killer-ran", "4m11s       Warning   Evicted               pod/train-1    The node was low on resource: memory. Container t was using 5053216Ki, which exceeds its request of 0."),
     ("job-cancelled", "  message: 'The node was low on resource: ephemeral-storage. Container t was using 73712Ki'\n  reason: Evicted"),

@@ -35,6 +35,10 @@ class Wording:
 _OPEN_ENDED = re.compile(r"(?P<what>\\[SwdDs]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<times>[*+])")
 _MOST = {"\\d": 24, "\\w": 64, "\\s": 40, "\\S": 200, ".": 300}
 
+_TO_THE_END = re.compile(r"[)?]*\$")
+_WHOLE_LINE = 4096
+"""What `.*$` may take: it never fails, so it costs one pass; less would lose every longer line."""
+
 
 def bounded(pattern: str) -> str:
     r"""
@@ -42,11 +46,16 @@ def bounded(pattern: str) -> str:
 
     >>> bounded(r"a\S+ b.*?c\.+")
     'a\\S{1,200} b.{0,300}?c\\.+'
+    >>> bounded(r"a(?: (.*))?$")
+    'a(?: (.{0,4096}))?$'
     """
 
     def limit(match: re.Match[str]) -> str:
         least = 0 if match["times"] == "*" else 1
-        return f"{match['what']}{{{least},{_MOST.get(match['what'], 120)}}}"
+        most = _MOST.get(match["what"], 120)
+        if match["what"] == "." and _TO_THE_END.match(pattern, match.end()):
+            most = _WHOLE_LINE
+        return f"{match['what']}{{{least},{most}}}"
 
     return _OPEN_ENDED.sub(limit, pattern)
 

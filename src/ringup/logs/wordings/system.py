@@ -187,7 +187,7 @@ CUDA = (
     say("sxid", r"\bSXid ?\((?P<gpu>[^)]*)\): ?(?P<code>\d+)", "sxid"),
     say(
         "driver-old",
-        r"driver version is insufficient for CUDA runtime|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|forward compatibility was attempted on non supported|NVIDIA driver on your system is too old|CUDA Driver version found is \d+\. Minimum requirement|cudaErrorInsufficientDriver|driver .{0,40}does not support .{0,20}CUDA|cuda>=\d+\.\d+.{0,40}(?:update your driver|unsatisfied)|unsatisfied condition: cuda>=|provided PTX was compiled with an unsupported toolchain|API call is not supported in the installed CUDA driver",
+        r"driver version is insufficient for CUDA runtime|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|forward compatibility was attempted on non supported|NVIDIA driver on your system is too old|CUDA Driver version found is \d+\. Minimum requirement|cudaErrorInsufficientDriver|driver .{0,40}does not support .{0,20}CUDA|cuda>=\d+\.\d+.{0,40}(?:update your driver|unsatisfied)|unsatisfied condition: cuda>=|provided PTX was compiled with an unsupported toolchain|API call is not supported in the installed CUDA driver|built for NVIDIA Driver Release .{1,40} or later, but|cuInit\(0\) returned 80[34]",
         "driver version is insufficient",
         "forward compatibility",
         "is too old",
@@ -198,6 +198,8 @@ CUDA = (
         "driver_mismatch",
         "unsupported toolchain",
         "in the installed cuda driver",
+        "nvidia driver release",
+        "cuinit(",
     ),
     say(
         "driver-library",
