@@ -89,6 +89,16 @@ def test_hostile_words_are_shown_and_not_sent(capsys: pytest.CaptureFixture[str]
     assert what == "ringup check: there is no place for ''"
 
 
+@pytest.mark.parametrize("option", ["--chdir", "--python", "--save", "--html", "--log-dir", "--setup"])
+def test_two_dashes_as_a_value_are_no_crash(option: str) -> None:
+    try:
+        found = cli.parser_for("run").read([f"{option}=--", "--", "train.py"])
+    except SystemExit as left:
+        assert left.code == 2
+    else:  # a newer argparse hands it on
+        assert getattr(found, option[2:].replace("-", "_")) == "--"
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_help_is_no_wider_than_the_terminal(name: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:

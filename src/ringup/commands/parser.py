@@ -35,6 +35,10 @@ class Parser(argparse.ArgumentParser):
         Without `--` an option behind the script could be either's: nobody is given it in silence.
         """
         found = self.parse_args(words, namespace)
+        for action in self._actions:  # Python 3.11's argparse makes a list of nothing of `--chdir=--`
+            takes_one = action.option_strings and action.nargs is None and action.default != []
+            if takes_one and getattr(found, action.dest, None) == []:
+                self.error(f"argument {'/'.join(action.option_strings)}: -- is no value")
         script = getattr(found, "script", None)
         if isinstance(script, list) and script and "--" not in words:
             places = range(len(words) - len(script), -1, -1)
