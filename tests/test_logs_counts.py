@@ -186,7 +186,7 @@ def test_slices_in_processes_give_the_truth_and_the_place(tmp_path: Path, proces
     starts = [piece.bytes_before for piece in folded[path]]
     sizes = [b - a for a, b in itertools.pairwise([*starts, len((tmp_path / "job.log").read_bytes())])]
     # Large ones first, and the last ones small: who ends first waits for one of these.
-    assert (len(sizes) > 8 and sizes[0] > 3 * sizes[-1]) if processes == 2 else len(sizes) == 1
+    assert (len(sizes) > 4 and sizes[0] > 3 * sizes[-1]) if processes == 2 else len(sizes) == 1
     for piece in folded[path]:
         for number, offset, raw in piece.result:
             before = lines[: piece.lines_before + number - 1]
