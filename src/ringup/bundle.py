@@ -23,6 +23,7 @@ from ringup.facts import Cluster
 
 SCHEMA = 1
 LARGEST_BYTES = 1 << 30
+MOST_GPUS, MOST_RANKS = 4096, 1 << 20
 SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 HIDDEN = "(hidden)"
 LATER = (
@@ -84,7 +85,7 @@ def from_json(data: bytes) -> Cluster:
             )
         _restore_limits(whole["cluster"])
         _name_uncollected(whole["cluster"])
-        return msgspec.convert(whole["cluster"], Cluster)
+        return _within_reason(msgspec.convert(whole["cluster"], Cluster))
     except (
         msgspec.MsgspecError,
         ValueError,
@@ -94,6 +95,19 @@ def from_json(data: bytes) -> Cluster:
         AttributeError,
     ) as error:
         raise BundleError(f"not a saved collection: {str(error)[:200]}", hint=HINT) from error
+
+
+def _within_reason(cluster: Cluster) -> Cluster:
+    """As what nodes answer is bounded: checks and the plan make one thing a GPU.  Raises ValueError."""
+    job = cluster.job
+    if job.backend not in ("", "nccl", "gloo"):
+        raise ValueError(f"no backend {job.backend[:20]!r}")
+    if (
+        not all(0 <= node.gpu_count <= MOST_GPUS for node in cluster.nodes)
+        or not 0 <= job.nproc <= MOST_RANKS
+    ):
+        raise ValueError(f"more than {MOST_GPUS} GPUs or {MOST_RANKS} ranks on a node, or fewer than none")
+    return cluster
 
 
 def _restore_limits(cluster: Any) -> None:
