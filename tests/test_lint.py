@@ -657,3 +657,13 @@ def test_a_script_that_cannot_be_read_gets_no_launcher(
     assert cli.dispatch(["lint", str(tmp_path / "bad.py")]) == 1
     said = capsys.readouterr().out
     assert "script-not-readable" in said and "--with" not in said
+
+
+def test_a_digit_that_is_no_number_is_no_count(tmp_path: Path) -> None:
+    job = tmp_path / "job.sbatch"
+    job.write_text(
+        "#!/bin/bash\n#SBATCH --nodes=\u00b2 --ntasks=\u00b2 --ntasks-per-node=\u00b2\n"
+        "srun torchrun --nnodes=\u00b2 --nproc-per-node=\u00b2 --node-rank=\u00b2 train.py\n"
+    )
+    done = subprocess.run([sys.executable, "-m", "ringup", "lint", str(job)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -39,7 +39,7 @@ def _slurm(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host
     if not nodes:
         return None
     tasks, task = environ.get("SLURM_STEP_NUM_TASKS", ""), environ.get("SLURM_PROCID", "")
-    if tasks.isdigit() and int(tasks) > 1:
+    if tasks.isdecimal() and int(tasks) > 1:
         refuse(
             f"this is task {printable(task, 10)} of {tasks[:10]} that srun started, and each of them would "
             "start the whole job",
@@ -67,7 +67,7 @@ def of_allocation(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> tuple[
 def notes(environ: Mapping[str, str]) -> list[str]:
     """What somebody who asked Slurm for these nodes should know, a sentence each."""
     tasks = environ.get("SLURM_NTASKS_PER_NODE", "")
-    if environ.get("SLURM_JOB_NODELIST") and tasks.isdigit() and int(tasks) > 1:
+    if environ.get("SLURM_JOB_NODELIST") and tasks.isdecimal() and int(tasks) > 1:
         return [
             f"ntasks-per-node is {tasks[:10]}: torchrun wants one task a node, and that is what is started; "
             "--nproc says how many ranks"
@@ -137,7 +137,7 @@ def _kubernetes(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple
     """
     index = environ.get("JOB_COMPLETION_INDEX")
     count = environ.get("RINGUP_NODES") or environ.get("JOB_COMPLETIONS") or environ.get("NNODES")
-    if not index or not count or not count.isdigit():
+    if not index or not count or not count.isdecimal():
         return None
     if not 0 < int(count) <= MOST_NODES:
         refuse(f"{count} pods in the Indexed Job", f"1 to {MOST_NODES:,}")

@@ -90,7 +90,7 @@ def _number(
             return default
         raise NodesError(f"{names[0]} is not set", hint=f"give every pod {' or '.join(names)}")
     name, text = given
-    if not text.isdigit() or len(text) > 9 or not least <= int(text) <= most:
+    if not text.isdecimal() or len(text) > 9 or not least <= int(text) <= most:
         raise NodesError(f"{name}={printable(text, 60)!r}", hint=f"a whole number from {least} to {most}")
     return int(text)
 

@@ -112,7 +112,7 @@ def submit(file: Path, output: Path, env: Mapping[str, str]) -> Submitted:
     number = said.stdout.strip().partition(";")[0]
     if said.code == here.TOO_LATE:
         raise LaunchError(said.words, hint="it may have taken the job all the same: `squeue --me` shows it")
-    if said.code or not number.isdigit():
+    if said.code or not number.isdecimal():
         raise LaunchError(
             f"sbatch refused the job: {said.words}", hint=f"the file is {file}; --queue, --account, --option"
         )

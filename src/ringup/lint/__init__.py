@@ -97,7 +97,7 @@ def lint(files: Mapping[str, str]) -> list[Finding]:
 
 def _place(where: str) -> tuple[str, int]:
     path, _, line = where.rpartition(":")
-    return path, int(line) if line.isdigit() else 0
+    return path, int(line) if line.isdecimal() else 0
 
 
 def _unreadable(path: str, error: SyntaxError) -> Finding:

@@ -68,7 +68,7 @@ class All:
         """Lines that belong to one start: the same launcher and script, each node rank once."""
         groups: dict[tuple[str, str], list[list[Part]]] = {}
         for part in self.parts():
-            if not part.rank.isdigit():
+            if not part.rank.isdecimal():
                 continue
             rounds = groups.setdefault((part.launch.launcher, part.launch.script), [[]])
             if _is_shown_again(part, rounds[-1]):
@@ -222,7 +222,7 @@ def world_size_disagrees(files: All) -> Iterator[Finding]:
             found = f"{other.count} are expected, but {part.count} in {part.where}"
             yield Finding(where=other.where, found=found, wanted="the same count on every node")
     for part in files.parts():
-        if part.rank.isdigit() and part.count.isdigit() and int(part.rank) >= int(part.count):
+        if part.rank.isdecimal() and part.count.isdecimal() and int(part.rank) >= int(part.count):
             yield Finding(
                 where=part.where,
                 found=f"rank {part.rank} of {part.count}",
@@ -230,8 +230,8 @@ def world_size_disagrees(files: All) -> Iterator[Finding]:
             )
         nodes, line = part.job.option("nodes", "N")
         if (
-            nodes.isdigit()
-            and part.count.isdigit()
+            nodes.isdecimal()
+            and part.count.isdecimal()
             and nodes != part.count
             and part.launch.launcher != "python"
         ):
@@ -241,7 +241,7 @@ def world_size_disagrees(files: All) -> Iterator[Finding]:
                 wanted="the allocation's number: $SLURM_NNODES",
             )
         total, machines = part.launch.option("num_processes"), part.launch.option("num_machines")
-        if total.isdigit() and machines.isdigit() and int(machines) and int(total) % int(machines):
+        if total.isdecimal() and machines.isdecimal() and int(machines) and int(total) % int(machines):
             yield Finding(
                 where=part.where,
                 found=f"{total} processes over {machines} machines: {int(total) // int(machines)} on each",
@@ -256,7 +256,7 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
         value, line = part.job.option("gres", "gpus-per-node")
         gpus = re.search(r"(?:^|:)(\d+)$", value)
         ranks = part.launch.option(*PER_NODE)
-        if gpus and ranks.isdigit() and int(ranks) > int(gpus[1]):
+        if gpus and ranks.isdecimal() and int(ranks) > int(gpus[1]):
             yield Finding(
                 where=part.where,
                 found=f"{ranks} processes on {gpus[1]} GPUs (line {line})",
@@ -346,7 +346,7 @@ def dataloader_workers_exceed_cpus(files: All) -> Iterator[Finding]:
     for part, read in files.started():
         cpus, _ = part.job.option("cpus-per-task", "c")
         ranks, workers = part.launch.option(*PER_NODE) or "1", how_many_workers(read)
-        if cpus.isdigit() and ranks.isdigit() and workers * int(ranks) > int(cpus):
+        if cpus.isdecimal() and ranks.isdecimal() and workers * int(ranks) > int(cpus):
             yield Finding(
                 where=part.where,
                 found=f"{ranks} ranks with {workers} workers each on {cpus} processors",

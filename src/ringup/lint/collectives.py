@@ -127,7 +127,7 @@ class Sides:
             return some if isinstance(operator, ast.In) else _SWAPPED[some]
         number = ast.unparse(right)
         if isinstance(operator, ast.Eq):
-            return "zero" if number in ("0", "-1") or number.isdigit() else ""
+            return "zero" if number in ("0", "-1") or number.isdecimal() else ""
         if number == "0" and isinstance(operator, ast.NotEq | ast.Gt):
             return "others"
         return "zero" if (number, type(operator)) in (("0", ast.LtE), ("1", ast.Lt)) else ""

@@ -127,7 +127,7 @@ def launcher_started_per_task(job: Job) -> Iterator[Finding]:
             continue
         own = launch.srun.get("ntasks_per_node", "")
         count = own or ("" if "n" in launch.srun or "ntasks" in launch.srun else value)
-        if count.isdigit() and int(count) > 1:
+        if count.isdecimal() and int(count) > 1:
             yield Finding(
                 where=job.where(launch.line if own else line),
                 found=f"{count} tasks a node, and each starts {launch.launcher} (line {launch.line})",
@@ -135,7 +135,7 @@ def launcher_started_per_task(job: Job) -> Iterator[Finding]:
             )
             return
         tasks = launch.srun.get("n") or launch.srun.get("ntasks") or total
-        if not count and tasks.isdigit() and nodes.isdigit() and int(tasks) > int(nodes):
+        if not count and tasks.isdecimal() and nodes.isdecimal() and int(tasks) > int(nodes):
             yield Finding(
                 where=job.where(launch.line if launch.srun.get("n") else total_line or launch.line),
                 found=f"{tasks} tasks on {nodes} nodes, and each starts {launch.launcher}",

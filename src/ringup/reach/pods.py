@@ -181,7 +181,7 @@ class _Gathering:
         kind, _, number = role.partition(" ")
         if kind == "control":
             peer.control = connection
-        elif kind in ("out", "err") and number.isdigit() and int(number) < SHELLS and loop.isalnum():
+        elif kind in ("out", "err") and number.isdecimal() and int(number) < SHELLS and loop.isalnum():
             if kind == "out":
                 peer.outs[int(number)] = (connection, loop)
             else:

@@ -275,7 +275,7 @@ class Session:
             self.current.has_begun = True
         elif len(words) == 3 and words[0] == "end" and self.current and words[1] == str(self.current.number):
             self.current.ends += 1
-            self.current.code = int(words[2]) if words[2].isdigit() else None
+            self.current.code = int(words[2]) if words[2].isdecimal() else None
             if self.current.ends == 2:
                 self._finish(self.current.code, None)
 
