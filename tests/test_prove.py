@@ -228,7 +228,7 @@ def test_the_device_of_a_local_rank_must_be_visible(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["test", "--from", "x.json"], "--from reaches no node"),
-        (["test", "--nproc", "two"], "two is not a count of at least 1"),
+        (["test", "--nproc", "two"], "--nproc: 'two' is not a count"),
         (["bench", "--min", "1M", "--max", "1K"], "--max is less than --min"),
         (["bench", "--max", "1Q"], "'1Q' is no size from 4 to 64G"),
         (["bench", "--plot", "rate.gif"], "neither .png nor .svg"),
