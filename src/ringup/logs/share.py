@@ -52,12 +52,14 @@ def share(work: Callable[[Task], Result], tasks: Sequence[Task], processes: int)
             # What is done with results counts as our part of the work: the others take more tasks meanwhile.
             while given < len(tasks) and results[given].done():
                 yield results[given].result()
+                results[given] = Future()  # what was given is not held here until the last one is
                 given += 1
         for thread in threads:
             thread.join()
-        for task, result in list(zip(tasks, results, strict=True))[given:]:
+        for at in range(given, len(tasks)):
             # Not done: its process was killed.
-            yield result.result() if result.done() else work(task)
+            yield results[at].result() if results[at].done() else work(tasks[at])
+            results[at] = Future()
     finally:
         for helper in helpers:
             helper.terminate()
