@@ -111,37 +111,29 @@ def gpu_missing(cluster: Cluster) -> Iterator[Finding]:
             yield none_allowed(node, "error" if needed else "note")
 
 
-def on_bus(node: Node) -> str:
-    return f"{sum(d.is_nvidia_gpu for d in node.pci)} NVIDIA GPUs on the PCI bus"
-
-
 def none_driven(node: Node, severity: Severity) -> Finding:
     """GPUs that no driver has."""
-    return Finding(
-        node.name,
-        found=f"{on_bus(node)}, {printable(node.gpu_driver.error or 'no NVIDIA driver is loaded', 120)}",
-        wanted="a driver that drives them",
-        node=node.name,
-        severity=severity,
-        fix=Fix(
-            "load or install the driver, as on the other nodes",
-            commands=(on(node, "'sudo modprobe nvidia; sudo dmesg | grep -i nvrm | tail'"),),
-        ),
-    )
+    why = f", {printable(node.gpu_driver.error or 'no NVIDIA driver is loaded', 120)}"
+    fix = "load or install the driver, as on the other nodes"
+    return unusable(node, severity, why, "a driver that drives them", fix, "sudo modprobe nvidia")
 
 
 def none_allowed(node: Node, severity: Severity) -> Finding:
     """GPUs that the driver has and this user may not open: a scheduler or container gave none."""
+    why = ", and none for the job's shell: nvidia-smi finds no device there"
+    fix = "ask the scheduler or container for GPUs (--gres, --gpus); if given, the driver's log says more"
+    return unusable(node, severity, why, "GPUs that the job may use", fix, "ls -l /dev/nvidia*")
+
+
+def unusable(node: Node, severity: Severity, why: str, wanted: str, fix: str, command: str) -> Finding:
+    """GPUs on the bus that nobody can use; the driver's own words come behind the command."""
     return Finding(
         node.name,
-        found=f"{on_bus(node)}, and none for the job's shell: nvidia-smi finds no device there",
-        wanted="GPUs that the job may use",
+        found=f"{sum(d.is_nvidia_gpu for d in node.pci)} NVIDIA GPUs on the PCI bus{why}",
+        wanted=wanted,
         node=node.name,
         severity=severity,
-        fix=Fix(
-            "ask the scheduler or container for GPUs (--gres, --gpus); if given, the driver's log says more",
-            commands=(on(node, "'ls -l /dev/nvidia*; sudo dmesg | grep -i nvrm | tail'"),),
-        ),
+        fix=Fix(fix, commands=(on(node, f"'{command}; sudo dmesg | grep -i nvrm | tail'"),)),
     )
 
 
