@@ -226,7 +226,7 @@ SAID: list[tuple[str, str]] = [
     ("rdma-peer-unreachable", "n0:8:9 [0] process_completions:95 NCCL WARN NET/OFI Request 0x7f0 completed with error. RC: 113. Error: 9 (Unreachable remote (never received a response)). Completed length: 0"),
     ("nccl-versions-differ", "n0:8:8 [0] NCCL INFO NCCL version 2.22.3+cuda12.6\nn1:9:9 [0] NCCL INFO NCCL version 2.25.1+cuda12.8\nn0:8:11 [0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer n1<36138>"),
     ("peer-died-first", "n0:8:8 [0] NCCL INFO NCCL version 2.22.3+cuda12.6\nn0:8:11 [0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer n1<36138>\ntorch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, remote process exited or there was a network error, NCCL version 2.25.1"),
-    ("peer-died-first", "RuntimeError: [/opt/conda/conda-bld/pytorch_1/work/third_party/gloo/gloo/transport/tcp/pair.cc:572] Connection closed by peer [10.1.0.5]:23917"),
+    ("peer-died-first", "RuntimeError: [/opt/conda/conda-bld/pytorch_1/src/third_party/gloo/gloo/transport/tcp/pair.cc:572] Connection closed by peer [10.1.0.5]:23917"),
     ("network-plugin-missing", "n0:5:9 [0] NCCL INFO Plugin Path : /opt/net/lib/libnccl-net.so\nn1:6:9 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\nn0:5:9 [0] NCCL INFO ncclCommInitRank comm 0x5a rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 18000 commId 0x77 - Init START"),
 ]  # fmt: skip
 
