@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Collect, judge, redact, pack."""
     target = Path(args.output or time.strftime("ringup-%Y%m%d-%H%M%S.tar.gz"))
-    check.writable(str(target), args.save)
+    common.writable(str(target), args.save)
     parts = {"README": f"Made by ringup {__version__}; secrets were looked for and replaced.\n"}
     if not args.no_nodes:
         parts |= of_nodes(args)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
-import stat
 import sys
 import time
 from collections.abc import Container
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ringup.commands import common, pods
-from ringup.errors import LaunchError
 from ringup.facts import Cluster, Job
 from ringup.plan import Plan
 from ringup.reach import Reach
@@ -53,36 +50,11 @@ class Progress:
             self.last = ""
 
 
-def writable(*paths: str | None) -> None:
-    """
-    Look whether files that are asked for can be written, before a minute is spent on what goes into them.
-
-    Raises LaunchError.
-    """
-    for path in filter(None, paths):
-        why = why_not_writable(Path(path))
-        if why:
-            raise LaunchError(f"{path} cannot be written: {why}", hint="name a file that can be written")
-
-
-def why_not_writable(path: Path) -> str:
-    """The system's words, "" for a file that can be written as far as can be told without writing."""
-    try:
-        if path.is_dir():
-            return os.strerror(errno.EISDIR)
-        if not stat.S_ISDIR(path.parent.stat().st_mode):
-            return os.strerror(errno.ENOTDIR)
-        is_allowed = os.access(path if path.exists() else path.parent, os.W_OK)
-    except OSError as error:
-        return error.strerror or str(error)
-    return "" if is_allowed else os.strerror(errno.EACCES)
-
-
 def collect(reach: Reach, job: Job, args: argparse.Namespace, progress: Progress) -> Cluster:
     """Facts of all nodes and what was proven between them."""
     from ringup import probes
 
-    writable(args.save, getattr(args, "html", None))
+    common.writable(args.save, getattr(args, "html", None))
     try:
         return probes.collect(reach, job, timeout_s=args.timeout, on_progress=progress)
     finally:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import math
 import os
 import shlex
+import stat
 import sys
 import time
 from collections.abc import Iterable
@@ -278,3 +280,28 @@ def say(text: str, *, quiet: bool = False) -> None:
     if not quiet:
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
+
+
+def writable(*paths: str | None) -> None:
+    """
+    Look whether files that are asked for can be written, before a minute is spent on what goes into them.
+
+    Raises LaunchError.
+    """
+    for path in filter(None, paths):
+        why = why_not_writable(Path(path))
+        if why:
+            raise LaunchError(f"{path} cannot be written: {why}", hint="name a file that can be written")
+
+
+def why_not_writable(path: Path) -> str:
+    """The system's words, "" for a file that can be written as far as can be told without writing."""
+    try:
+        if path.is_dir():
+            return os.strerror(errno.EISDIR)
+        if not stat.S_ISDIR(path.parent.stat().st_mode):
+            return os.strerror(errno.ENOTDIR)
+        is_allowed = os.access(path if path.exists() else path.parent, os.W_OK)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if is_allowed else os.strerror(errno.EACCES)

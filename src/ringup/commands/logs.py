@@ -77,9 +77,7 @@ def run(args: argparse.Namespace) -> int:
             )
         paths = ["-"]
     if args.html:
-        from ringup.commands import check
-
-        check.writable(args.html)
+        common.writable(args.html)
     if args.follow:
         _fits_follow(paths, args)
         return _follow(paths, args)
