@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,6 +52,13 @@ def test_rank_that_raised_and_was_slow_to_end_comes_before_its_victim() -> None:
     slow = rank(3, 9.0, code=-15, traceback_s=4.0, told_s=6.0, lines=CULPRIT, node="node1")
     assert first(rank(0, 5.0, lines=VICTIM), slow).rank == 3
     assert first(rank(0, 5.0, code=7), slow).rank == 3
+
+
+def test_a_traceback_that_a_rank_outlived_comes_after_an_end_of_its_own() -> None:
+    caught = rank(3, 9.0, code=-15, traceback_s=4.0, told_s=6.0, lines=(*CULPRIT, "step 7"), node="node1")
+    assert first(rank(0, 5.0, code=-9), caught).rank == 0
+    assert first(rank(0, 5.0, lines=VICTIM), caught).rank == 3
+    assert first(rank(0, 5.0, code=-9), replace(caught, lines=CULPRIT)).rank == 3
 
 
 def test_rank_ended_by_us_is_never_first() -> None:

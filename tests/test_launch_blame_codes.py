@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 
 from ringup.launch import blame
 from ringup.launch.blame import TRACEBACK, End
@@ -35,5 +36,28 @@ def test_an_abort_of_its_own_stays_an_abort() -> None:
     assert end(-6, (*RAISED, "caught it and went on")).own_code == -6
 
 
+def test_an_abort_in_the_teardown_is_told_as_one() -> None:
+    it = end(-6, ("trained to the end", TEARDOWN))
+    assert it.own_code == -6
+    assert "a native thread still ran when it was torn down" in short(it)
+
+
 def test_a_signal_after_a_traceback_is_still_the_signal() -> None:
     assert end(-9, RAISED).own_code == -9
+
+
+def ended(code: int, *lines: str) -> End:
+    return replace(end(code, lines), told_s=4.5)
+
+
+def test_an_exception_that_was_the_last_word_is_code_1_though_we_ended_the_rank() -> None:
+    for code in (-15, -9):
+        it = ended(code, *RAISED, '@ringup {"kind": "error", "rank": 3}')
+        assert short(it) == "rank 3 on node1: ValueError: the data is bad (exit code 1)"
+
+
+def test_a_rank_that_went_on_after_a_traceback_until_we_ended_it_is_not_said_to_have_raised() -> None:
+    it = ended(-15, *RAISED, "caught it and went on")
+    assert (it.own_code, it.raised) == (-15, "")
+    how = "a traceback; it went on until ringup ended it (killed by SIGTERM (15))"
+    assert short(it) == f"rank 3 on node1: {how}"

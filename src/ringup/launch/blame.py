@@ -17,6 +17,7 @@ TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_COUNTS_S = 60.0
 """A traceback this long before the end may still be its cause: NCCL takes its time to shut down."""
 SIGTERM = 15
+SIGKILL = 9
 SIGABRT = 6
 # How C++ says that a destructor met a running thread: torch 2.13 does so when Python ends with a
 # Gloo process group still open, after the exception that ended it and instead of exit code 1.
@@ -27,7 +28,10 @@ _SPAWNED = re.compile(
     r"[\w.]*ProcessExitedException: process \d+ terminated with "
     rf"(?:exit code (\d{{1,3}})|signal ({'|'.join(s.name for s in Signals)}))$"
 )
+# What the ranks of `ringup test` and `ringup bench` tell beside what they print (payload/prove_world.py)
+_OURS = re.compile("@ringup ")
 LAST_WORDS_LINES = 5
+CONSEQUENCE = 2
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,9 @@ class End:
         >>> End("rank", "n", 0, code=1, lines=(TRACEBACK, "  File ...", "ValueError: bad")).raised
         'ValueError: bad'
         """
-        if self.code not in (1, -SIGABRT) or TRACEBACK not in self.last_words:
+        if self.code not in (1, -SIGABRT) and not self.raised_before_told:
+            return ""
+        if TRACEBACK not in self.last_words:
             return ""
         lines = [line for line in self.last_words.splitlines()[1:] if line.strip()]
         if self.code == -SIGABRT:
@@ -70,6 +76,23 @@ class End:
             lines = lines[: lines.index(_TEARDOWN)]
         said = [found[1] for line in lines if (found := _EXCEPTION.match(line))]
         return said[-1] if said else ""
+
+    @property
+    def raised_before_told(self) -> bool:
+        """
+        Whether it was on its way out by an exception when we ended it: that was the last it had said.
+
+        After an exception that a program has caught it goes on, and most say so.
+        """
+        if self.code not in (-SIGTERM, -SIGKILL) or not 0 < self.traceback_s < self.told_s <= self.at_s:
+            return False
+        said = [line for line in self.last_words.splitlines()[1:] if line.strip() and not _OURS.match(line)]
+        return bool(said) and _EXCEPTION.match(said[-1]) is not None
+
+    @property
+    def torn_down(self) -> bool:
+        """Whether it aborted because a native thread still ran when it, or an object of its, was torn down."""
+        return self.code == -SIGABRT and _TEARDOWN in self.lines[-LAST_WORDS_LINES:]
 
     @property
     def own_code(self) -> int | None:
@@ -106,19 +129,21 @@ class End:
 
 def blame_class(end: End, siblings: Iterable[End], is_consequence: Callable[[str], bool]) -> int:
     """
-    How far an end is from being the cause: 0 by itself, 1 its last words blame a peer.
+    How far an end is from being the cause: 0 by itself; 1 ended by us, some time after a traceback.
 
-    2: ended by SIGTERM after a sibling on its node (launchers do that); 3: ended by us; 4: a
-    launcher, which only repeats what its ranks did.
+    2: its last words blame a peer; 3: ended by SIGTERM after a sibling on its node (launchers do
+    that); 4: ended by us; 5: a launcher, which only repeats what its ranks did.
     """
     before = [s for s in siblings if s is not end and s.kind == "rank" and s.failed_s <= end.failed_s]
     if end.kind == "launcher" and before:
-        return 4
+        return 5
     if end.ended_by_us:
-        return 3
+        return 4
     if end.code == -SIGTERM and before:
-        return 2
-    return 1 if is_consequence(end.last_words) else 0
+        return 3
+    if is_consequence(end.last_words):
+        return CONSEQUENCE
+    return int(0 < end.told_s <= end.at_s and not end.raised)
 
 
 def first(ends: Iterable[End], is_consequence: Callable[[str], bool]) -> tuple[End, bool] | None:
@@ -133,4 +158,4 @@ def first(ends: Iterable[End], is_consequence: Callable[[str], bool]) -> tuple[E
         by_node.setdefault(end.node, []).append(end)
     classes = [blame_class(end, by_node[end.node], is_consequence) for end in known]
     placed = sorted(zip(classes, known, strict=True), key=lambda pair: (pair[0], pair[1].failed_s))
-    return (placed[0][1], placed[0][0] == 1) if placed else None
+    return (placed[0][1], placed[0][0] == CONSEQUENCE) if placed else None

@@ -28,6 +28,10 @@ def short(end: End) -> str:
     how = end_words(end.own_code or 0)
     if end.raised:
         how = f"{printable(end.raised)} ({how})"
+    elif end.torn_down:
+        how = "killed by SIGABRT (6): a native thread still ran when it was torn down, often at the very end"
+    elif end.failed_s < end.told_s <= end.at_s:
+        how = f"a traceback; it went on until ringup ended it ({end_words(end.code or 0).partition(':')[0]})"
     return f"{who} on {printable(end.node)}: {how}"
 
 
