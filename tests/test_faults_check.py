@@ -60,7 +60,7 @@ SAID = {
     "loss-ssh": ("tcp-retransmits-high", "node1", "again"),
     "low-nofile": ("open-files-too-low", "node1", "64"),
     "small-shm": ("shm-too-small", "node1", "64 KiB"),
-    "ssh-slow-shell": ("answer-slow", "node1", "8."),
+    "ssh-slow-shell": ("answer-slow", "node1", "answered after "),
 }
 """Fault -> the one warning; it does not stop a job."""
 

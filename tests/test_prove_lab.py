@@ -16,7 +16,7 @@ from tests.guards import wait_for
 from tests.lab import Lab
 from tests.test_pods import PodsInLab
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow, pytest.mark.rate]
 
 
 def bench(lab: Lab, hosts: str, *more: str) -> tuple[int, dict[str, Any]]:
@@ -52,15 +52,17 @@ def test_a_shaped_link_is_measured_as_iperf3_measures_it(
 ) -> None:
     cluster = lab(hosts=2)
     cluster.fault("slow-nic", rate=rate)
-    best = by_iperf = 0.0
+    by_iperf = 0.0
     for _ in range(3):  # what else runs on this machine can only make either slower
         by_iperf = max(by_iperf, iperf_gbyte_s(cluster))
-        wanted = pytest.approx(by_iperf, rel=within)
         code, told = bench(cluster, "node0,node1", "--min", "256K", "--max", most, "--link-gbit", str(gbit_s))
-        best = max(best, *(row["busbw_gbyte_s"] for row in told["rows"]))
-        if best == wanted:
+        best = max(told["rows"], key=lambda row: row["busbw_gbyte_s"])
+        measured = best["busbw_gbyte_s"]
+        of_the_rest = max(1.0 - best["starved"], 0.5)  # of the time in which the ranks could run at all
+        fits = (1 - within) * by_iperf * of_the_rest <= measured <= (1 + within) * by_iperf
+        if fits and (code, told["verdict"]) == (0, "ok"):
             break
-    assert best == wanted
+    assert fits, (measured, by_iperf, best)
     assert (code, told["verdict"]) == (0, "ok"), told["because"]
     assert all(row["correct"] for row in told["rows"])
 

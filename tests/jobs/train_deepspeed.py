@@ -1,6 +1,7 @@
 """Two steps of a DeepSpeed engine on CPUs; takes --local_rank as DeepSpeed's own examples do."""
 
 import argparse
+import os
 
 import deepspeed
 import torch
@@ -30,3 +31,5 @@ torch.distributed.all_gather(weights, engine.module.weight.detach())
 assert all(torch.equal(w, weights[0]) for w in weights), weights
 torch.distributed.destroy_process_group()
 trained(rank, world)
+# About one process in a hundred aborts as Python tears torch 2.13 and DeepSpeed 0.19 down: not tested here.
+os._exit(0)
