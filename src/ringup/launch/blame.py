@@ -91,7 +91,7 @@ class End:
 
     @property
     def torn_down(self) -> bool:
-        """Whether it aborted because a native thread still ran when it, or an object of its, was torn down."""
+        """Whether it aborted because a native thread still ran when it was torn down."""
         return self.code == -SIGABRT and _TEARDOWN in self.lines[-LAST_WORDS_LINES:]
 
     @property
