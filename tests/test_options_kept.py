@@ -11,7 +11,8 @@ import pytest
 from ringup import bundle
 from ringup.cli import dispatch, parser_for
 from ringup.commands import proving
-from ringup.errors import LaunchError, RingupError
+from ringup.errors import LaunchError, RingupError, UsageError
+from ringup.facts import Job
 from tests import clusters as c
 
 
@@ -136,3 +137,55 @@ def test_json_where_nothing_could_be_started_has_the_promised_keys(command: str,
     told = proving.unstarted(parser_for(command).read([]), 2)
     assert set(told) >= promised
     assert told.get("ok", False) is False and told.get("verdict", "not_judged") == "not_judged"
+
+
+@pytest.fixture
+def article(tmp_path: Path) -> str:
+    """Two nodes of which one has a card that leads nowhere, and a job that was asked for when they were."""
+    asked = Job(chdir="/data", setup="module load x", nproc=2, env={"OLD": "1"})
+    bundle.save(replace(c.article_002(), job=asked), tmp_path / "article.json")
+    return str(tmp_path / "article.json")
+
+
+def test_a_dry_run_of_saved_facts_shows_the_job_that_is_asked_for(
+    article: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["run", "--from", article, "--dry-run", "--nproc", "4", "--env", "A=B", "--with", "launch"]
+    assert dispatch([*asked, "--", "train.py", "--lr", "1"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("--nproc-per-node=4") == 2 and text.count("RINGUP_SCRIPT=/data/train.py") == 2
+    assert "export A=B" in text and "torch.distributed.launch" in text and "--lr 1" in text
+    assert "OLD" not in text and "cd /data" in text and "module load x" in text
+
+
+def test_what_was_saved_of_another_script_says_nothing_of_this_one(
+    article: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dispatch(["run", "--from", article, "--dry-run", "--strict", "--", "train.py"]) == 3
+    told = capsys.readouterr().err
+    assert "script-missing" in told and "it was not looked for when this was saved" in told
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ([], {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}),
+        (["--backend", "gloo"], {"GLOO_SOCKET_IFNAME"}),
+        (["--env", "GLOO_SOCKET_IFNAME=enp99s0"], {"NCCL_SOCKET_IFNAME"}),
+    ],
+)
+def test_saved_facts_are_judged_for_what_is_said_beside_them(
+    more: list[str], wanted: set[str], article: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dispatch(["check", "--json", "--from", article, *more]) == 0
+    assert {v["name"] for v in json.loads(capsys.readouterr().out)["env"]} == wanted
+    assert dispatch(["env", "--json", "--from", article, *more]) == 0
+    assert {v["name"] for v in json.loads(capsys.readouterr().out)["env"]} == wanted
+
+
+@pytest.mark.parametrize(
+    "more", [["-H", "a"], ["--local", "2"], ["--hostfile", "f"], ["--python", "p"], ["--setup", "true"]]
+)
+def test_what_saved_facts_cannot_tell_is_refused(more: list[str], article: str) -> None:
+    with pytest.raises(UsageError, match="--from"):
+        dispatch(["check", "--from", article, *more])

@@ -66,7 +66,7 @@ def of_nodes(args: argparse.Namespace) -> dict[str, str]:
     from ringup.plan.kept import kept
 
     if args.from_file:
-        cluster = bundle.load(Path(args.from_file))
+        cluster = check.loaded(args)
     else:
         with common.door(args) as door:
             cluster = check.collect(door, common.job_from(args), args, check.Progress(args.quiet))

@@ -8,11 +8,13 @@ import os
 import sys
 import time
 from collections.abc import Container
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ringup.commands import common, pods
-from ringup.facts import Cluster, Job
+from ringup.errors import UsageError
+from ringup.facts import Cluster, Job, Node
 from ringup.plan import Plan
 from ringup.reach import Reach
 from ringup.rules import Finding, Skipped
@@ -59,6 +61,45 @@ def collect(reach: Reach, job: Job, args: argparse.Namespace, progress: Progress
         return probes.collect(reach, job, timeout_s=args.timeout, on_progress=progress)
     finally:
         progress.done()
+
+
+def loaded(args: Any, words: list[str] | None = None) -> Cluster:
+    """
+    `--from F`, for the job that this command line asks for; `words` are the script and its arguments.
+
+    Without `words`, what is not said here is as it was when it was saved.  Raises UsageError for what only
+    nodes could tell: other ones, another interpreter.
+    """
+    from ringup import bundle
+
+    saved = bundle.load(Path(args.from_file))
+    job, before = common.job_from(args, words), saved.job
+    for name in ("hosts", "hostfile", "local"):
+        if getattr(args, name) is not None:
+            raise UsageError(
+                f"--from and --{name} both name the nodes", hint="the saved ones are judged; leave one out"
+            )
+    for name in ("python", "setup"):
+        if getattr(job, name) not in ("", getattr(before, name)):
+            raise UsageError(
+                f"--{name}: --from reaches no node, and what was saved was found without it",
+                hint=f"ask the nodes again: `ringup check ... --{name} ... --save F`",
+            )
+    kept = ("python", "setup", "time_left_s", *(() if args.chdir else ("chdir",)))
+    job = replace(job, **{name: getattr(before, name) for name in kept})
+    if words is None:
+        given = {f.name: getattr(job, f.name) for f in fields(Job)}
+        changed = {name: value for name, value in given.items() if value != getattr(Job(), name)}
+        job = replace(before, **{**changed, "env": {**before.env, **job.env}})
+    return replace(saved, job=job, nodes=tuple(not_looked_at(node, before, job) for node in saved.nodes))
+
+
+def not_looked_at(node: Node, saved: Job, job: Job) -> Node:
+    """The node without what was saved of another directory or script than the job's."""
+    facts = ["chdir", "revision"] if job.chdir != saved.chdir else []
+    facts += ["script"] if facts or job.script != saved.script else []
+    why = "it was not looked for when this was saved"
+    return replace(node, unknown={**dict.fromkeys(facts, why), **node.unknown})
 
 
 def judge(
@@ -131,12 +172,10 @@ def show(
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
     """Collect, judge, show."""
-    job = common.job_from(args)
     if args.from_file:
-        from ringup import bundle
-
-        cluster = bundle.load(Path(args.from_file))
+        cluster = loaded(args)
     else:
+        job = common.job_from(args)
         with common.door(args) as door:
             cluster = collect(door, job, args, Progress(args.quiet))
         save(cluster, args)

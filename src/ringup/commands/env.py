@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 from ringup import __version__
@@ -39,9 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _collected(args: argparse.Namespace) -> Cluster:
     if args.from_file:
-        from ringup import bundle
-
-        return bundle.load(Path(args.from_file))
+        return check.loaded(args)
     hosts = common.nodes_from(args)
     from ringup import reach
 

@@ -196,10 +196,7 @@ def run(args: argparse.Namespace) -> int:
     if args.slurm:
         return submit.run(args, words, run_id, log_dir)
     if args.from_file:
-        from ringup import bundle
-
-        cluster = bundle.load(Path(args.from_file))
-        return decide_and_start(cluster, None, run_id, log_dir, args)
+        return decide_and_start(check.loaded(args, words), None, run_id, log_dir, args)
     if args.detach and not args.ssh_config and any(host.in_slurm for host in common.nodes_from(args)):
         raise UsageError(
             "--detach: inside an allocation a run ends with the steps that srun holds",
