@@ -39,6 +39,19 @@ def test_a_gloo_job_sets_nothing_of_nccl() -> None:
     assert env(decided(article_002(), backend="gloo")) == {"GLOO_SOCKET_IFNAME": "enp99s0"}
 
 
+@pytest.mark.parametrize(("gpus", "backend", "says"), [(0, "", True), (0, "nccl", False), (8, "", False)])
+def test_a_variable_of_nccls_says_where_no_gpu_was_seen(gpus: int, backend: str, says: bool) -> None:
+    cluster = changed(changed(article_002(), "node0", gpu_count=gpus), "node1", gpu_count=gpus)
+    made = {v.name: v.because for v in decided(cluster, backend=backend).env}
+    assert ("no GPU was seen" in made["NCCL_SOCKET_IFNAME"]) == says
+    assert "no GPU" not in made["GLOO_SOCKET_IFNAME"]
+
+
+def test_gpus_that_nobody_could_count_are_not_called_none() -> None:
+    cluster = changed(article_002(), "node1", unknown={"gpu_count": "no answer"})
+    assert not any("no GPU" in v.because for v in decided(cluster).env)
+
+
 def test_interface_names_that_differ_are_set_per_node() -> None:
     bad = interface("aaa0", "10.9.9.1/24")
     nodes = (

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ringup import gloo
 from ringup.facts import Cluster, Job, Node
-from ringup.nccl import inuse
+from ringup.nccl import across, inuse
 from ringup.plan import EnvVar, NodePlan, Plan, command, devices
 from ringup.plan.devices import user_value
 from ringup.reachability import Network, losses, networks
@@ -32,6 +32,9 @@ packets dropped a sixth to a half of all.
 
 STALE = ("PET_", "TORCHELASTIC_")
 """Prefixes of variables that change torchrun's defaults behind the user's back (torch argparse_util.py)."""
+
+NO_GPU = "; no GPU was seen, so it does nothing unless the job uses NCCL (--backend gloo leaves it out)"
+"""Behind the reason of a variable of NCCL's where nothing says that the job uses it."""
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 
@@ -68,7 +71,7 @@ def decide(cluster: Cluster, run_id: str = "", taken: Container[int] = ()) -> Pl
     head_address = job.env.get("MASTER_ADDR") or head_address
     pins, notes = pin_interfaces(cluster, network)
     undecided: list[str] = []
-    env = (*pins, *devices.variables(cluster, undecided))
+    env = tuple(with_doubt(v, cluster) for v in (*pins, *devices.variables(cluster, undecided)))
     ranks = rank_counts(cluster)
     plan = Plan(
         run_id=run_id,
@@ -85,6 +88,13 @@ def decide(cluster: Cluster, run_id: str = "", taken: Container[int] = ()) -> Pl
         avoided=avoided(cluster, network, port, pins),
     )
     return replace(plan, nodes=tuple(node_plan(plan, cluster, network, i, ranks) for i in range(len(nodes))))
+
+
+def with_doubt(variable: EnvVar, cluster: Cluster) -> EnvVar:
+    """A variable of NCCL's, which is set in case the job uses it, says so where no node has a GPU."""
+    if not variable.name.startswith("NCCL_") or across.uses_nccl(cluster):
+        return variable
+    return replace(variable, because=variable.because + NO_GPU)
 
 
 def choose_network(cluster: Cluster) -> Network | None:
