@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -312,6 +313,29 @@ def test_a_name_matters_less_where_gloo_is_told_its_interface() -> None:
     cluster = c.changed(c.healthy(), "node1", own_name=seen("node1", "127.0.1.1"))
     cluster = replace(cluster, job=Job(env={"GLOO_SOCKET_IFNAME": "enp99s0"}))
     assert judged(cluster) == []
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"own_name": Resolution("node1", (), "no answer within 5.5 s", 5.5)},
+        {"peer_names": (Resolution("node0", (), "no answer within 4 s", 4.0),)},
+        {
+            "own_name": Resolution("node1", (), "no answer within 5.5 s", 5.5),
+            "unknown": {"reverse_lookup_s": "no name of another node resolves here"},
+        },
+    ],
+)
+def test_a_name_that_was_not_waited_for_is_slow_and_not_unknown(told: dict[str, Any]) -> None:
+    finding = one(on_node1(**told)())
+    assert (finding.rule, finding.severity, finding.node) == ("reverse-dns-slow", "warning", "node1")
+    assert "did not end within" in finding.found and "does not know" not in finding.found
+
+
+def test_what_gloo_announces_is_not_known_while_the_resolver_is_silent() -> None:
+    cluster = on_node1(own_name=Resolution("node1", (), "no answer within 5.5 s", 5.5))()
+    made = expected(cluster, None)[1].prediction
+    assert made.bootstrap is None and "no answer within 5.5 s" in made.missing[0]
 
 
 def test_one_node_is_no_reason_to_judge_names() -> None:

@@ -115,3 +115,10 @@ def test_no_output_breaks_a_parser(data: bytes) -> None:
 def test_a_mark_without_the_token_is_not_a_mark() -> None:
     found = frames.split_frames(b"\n\x1eother facts\n{}\n\x1et begin\n\n\x1et facts\n[]\n\x1et end\n", "t")
     assert found.facts == b"[]" and b"other" in found.noise
+
+
+@pytest.mark.parametrize("code", ["124", "127"])
+def test_getent_that_was_ended_or_is_missing_knows_nothing_of_the_name(code: str) -> None:
+    with pytest.raises(ValueError, match="getent"):
+        plain.parse_getent("n1", f"ended {code}\n")
+    assert plain.parse_getent("n1", "ended 2\n").error == "Name or service not known"

@@ -34,6 +34,7 @@ def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
             return (Choice(interface.name, address, because),)
     what = node.own_name.error or "no address of its own"
     because = f"the node's own name {node.hostname} gives {what}: loopback is all that is left"
+    because += " unless one comes later" if node.own_name.is_late else ""
     return (Choice("lo", LOOPBACK, because),)
 
 

@@ -13,7 +13,7 @@ from ringup.checks.net import listed, pins
 from ringup.checks.paths import best
 from ringup.facts import Cluster, Node, Resolution
 from ringup.nccl.choice import effective
-from ringup.rules import Finding, Fix, Severity, check
+from ringup.rules import Finding, Fix, Severity, Skipped, check
 from ringup.units import twice_quoted
 
 READS = ("own_name", "interfaces", "hostname")
@@ -81,7 +81,7 @@ def own_name_fault(cluster: Cluster, node: Node) -> str:
     """
     addresses = [a for a in node.own_name.addresses if is_address(a)]
     if not addresses:
-        return "own-hostname-unresolvable"
+        return "reverse-dns-slow" if node.own_name.is_late else "own-hostname-unresolvable"
     held = [a for a in addresses if gloo.owner(node, a) is not None]
     has_ipv4 = any(
         a.family == "inet" for i in node.interfaces if i.kind != "loopback" for a in i.usable_addresses
@@ -273,6 +273,8 @@ def wrong_views(node: Node, place: Node, seen: Mapping[str, Resolution]) -> list
 
 def wrong_view(node: Node, place: Node, seen: Resolution) -> str:
     addresses = [a for a in seen.addresses if is_address(a)]
+    if seen.is_late:
+        return ""  # It may be known all the same: `reverse-dns-slow` says it of the place.
     if not addresses:
         if seen.name != node.hostname and not is_own_name(node):
             return ""  # ssh's alias; nothing but ssh uses it.
@@ -285,10 +287,34 @@ def wrong_view(node: Node, place: Node, seen: Resolution) -> str:
     return f"{seen.name} is {', '.join(addresses[:3])} on {place.name}, which {node.name} does not have"
 
 
-@check("reverse-dns-slow", reads=("reverse_lookup_s",), uses=("own_name",), severity="warning")
-def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding]:
+def late_names(node: Node) -> list[str]:
+    """Names for which this node's resolver had no answer when time was up, its own first."""
+    own = [node.hostname] if "own_name" not in node.unknown and node.own_name.is_late else []
+    others = node.peer_names if "peer_names" not in node.unknown else ()
+    return own + [r.name for r in others if r.is_late and r.name not in own]
+
+
+def unanswered(node: Node, late: list[str]) -> Finding:
+    """A look-up that was given up says that it is slow, and not that the name is unknown."""
+    limit_s = max(r.took_s for r in (node.own_name, *node.peer_names) if r.is_late)
+    shown = ", ".join(late[:3]) + (f" and {len(late) - 3} more" if len(late) > 3 else "")
+    look = shlex.quote(f"cat /etc/resolv.conf; time getent ahosts {shlex.quote(late[0])}")
+    return Finding(
+        node.name,
+        found=f"looking up {shown} did not end within {limit_s:.1f} s; it was not waited for any longer",
+        wanted="milliseconds",
+        node=node.name,
+        fix=Fix(
+            "remove the name server that does not answer, or write the names into /etc/hosts",
+            commands=(f"ssh {shlex.quote(node.name)} {look}",),
+        ),
+    )
+
+
+@check("reverse-dns-slow", reads=(), uses=("reverse_lookup_s", "own_name", "peer_names"), severity="warning")
+def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
-    Looking up the name of a peer's address takes long.
+    Looking up a name, or the name of a peer's address, takes long.
 
     Why: torch's TCPStore looks up every client that connects; a dead name server makes it look
     like a firewall: `client socket has timed out`.
@@ -299,11 +325,22 @@ def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding]:
     In logs: every connect takes 5 or 10 s, while raw TCP is fast.
     """
     for node in cluster.nodes:
+        late = late_names(node)
+        if late:
+            yield unanswered(node, late)
+            continue
+        if "reverse_lookup_s" in node.unknown:
+            yield Skipped("", node.name, f"reverse_lookup_s: {node.unknown['reverse_lookup_s']}")
+            continue
         forward = node.own_name.took_s if "own_name" not in node.unknown else 0.0
         if forward and not node.own_name.addresses:
             continue  # A resolver that knows not even the node itself is named for that.
         slowest = max(node.reverse_lookup_s, forward)
-        others = [n.reverse_lookup_s for n in cluster.nodes if n.name != node.name]
+        others = [
+            n.reverse_lookup_s
+            for n in cluster.nodes
+            if n.name != node.name and "reverse_lookup_s" not in n.unknown
+        ]
         usual = median_low(others) if others else 0.0
         stands_out = node.reverse_lookup_s > max(SLOW_LOOKUP_S, 4 * usual)
         if stands_out or slowest > DEAD_SERVER_S:

@@ -76,6 +76,11 @@ class Resolution:
     error: str = ""
     took_s: float = 0.0
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the look-up had not ended when time was up: the name may be known all the same."""
+        return not self.addresses and self.error.startswith("no answer within ")
+
 
 @dataclass(frozen=True)
 class Listener:

@@ -37,10 +37,16 @@ def parse_ulimit(text: str, unit: int = 1) -> float:
 
 def parse_getent(name: str, text: str) -> Resolution:
     """
-    What `getent ahosts NAME` says, each address once; nothing printed is a name unknown.
+    What `getent ahosts NAME; echo "ended $?"` says, each address once; 2 is a name unknown.
 
-    >>> parse_getent("n1", "10.0.0.5    STREAM n1\\n10.0.0.5    DGRAM\\n").addresses
+    Raises ValueError where it was not there or did not end in time (124, of `timeout`).
+
+    >>> parse_getent("n1", "10.0.0.5    STREAM n1\\n10.0.0.5    DGRAM\\nended 0\\n").addresses
     ('10.0.0.5',)
     """
-    found = tuple(dict.fromkeys(line.split()[0] for line in text.splitlines() if line.split()))
+    lines = [line.split() for line in text.splitlines() if line.split()]
+    code = lines.pop()[1] if lines and lines[-1][0] == "ended" and len(lines[-1]) == 2 else "0"
+    found = tuple(dict.fromkeys(words[0] for words in lines))
+    if not found and code not in ("0", "2"):
+        raise ValueError("getent did not end in time" if code == "124" else f"getent ended with {code}")
     return Resolution(name, found, "" if found else "Name or service not known")

@@ -72,8 +72,10 @@ def _announced(node: Node, env: Mapping[str, str]) -> Prediction:
         missing = tuple(f"{name} ({node.unknown[name]})" for name in lacks)
         return Prediction(node.name, None, GLOO, missing=missing)
     found = gloo.announced(node, env)
+    named = choice.effective(node, env).get("GLOO_SOCKET_IFNAME", "")
+    if node.own_name.is_late and not named:
+        return Prediction(node.name, None, GLOO, missing=(f"own_name ({node.own_name.error})",))
     if not found:
-        named = choice.effective(node, env).get("GLOO_SOCKET_IFNAME", "")
         return Prediction(node.name, None, "", because=(f"GLOO_SOCKET_IFNAME={named} has no address here",))
     return Prediction(
         node.name,

@@ -115,7 +115,8 @@ ru_plain() {
   ru_frame memlock; ulimit -l 2>/dev/null; ru_frame nofile; ulimit -n 2>/dev/null
   ru_frame ports; cat /proc/sys/net/ipv4/ip_local_port_range 2>/dev/null
   ru_frame shm; df -P -k /dev/shm 2>/dev/null; ru_frame tmp; df -P -k /tmp 2>/dev/null
-  ru_frame hosts; ru_h=$(hostname 2>/dev/null || uname -n); $RU_SHORT getent ahosts "$ru_h" 2>/dev/null
+  ru_frame hosts; ru_h=$(hostname 2>/dev/null || uname -n)
+  $RU_SHORT getent ahosts "$ru_h" 2>/dev/null; echo "ended $?"
   ru_frame python
   for ru_r in "$RU_WANTED" "$RU_DEFAULT" python3; do [ -n "$ru_r" ] && command -v -- "$ru_r"; done
   ru_frame torchrun; command -v torchrun 2>/dev/null
