@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ringup.logs import lines
 from ringup.logs.lines import WORDINGS, Gate, clean, excerpt, head_of, looks_like_host, matches, seconds_of
+from ringup.logs.scan import Scanner
 
 GATE = Gate()
 
@@ -52,6 +54,20 @@ def test_clock_times_of_several_forms_are_comparable() -> None:
     assert first is not None and later is not None and later - first == pytest.approx(600)
     assert seconds_of("2026-02-18 10:28:25,496 - root - INFO") is not None
     assert seconds_of("no time here") is None
+
+
+def test_the_files_of_a_run_are_looked_at_through_one_gate() -> None:
+    """To make one costs as much as a small file: of hundreds of ranks most of the time went there."""
+    assert Scanner()._gate is Scanner(1)._gate
+
+
+def test_a_gate_that_has_seen_many_shapes_still_remembers_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_MAX_SHAPES", 4)
+    gate = Gate([w for w in WORDINGS if w.tag == "gpu-oom"])
+    for n in range(50):
+        assert not gate(b"a" * n)
+        assert gate(b"CUDA out of memory" + b"!" * n)
+        assert len(gate._seen) <= 4
 
 
 def test_a_line_of_another_shape_of_numbers_is_still_read() -> None:

@@ -8,6 +8,7 @@ thousands of alike lines cost one dictionary look-up each.
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import re
@@ -150,8 +151,7 @@ def clean(raw: bytes) -> str:
         text = text[1:].rstrip("│ \r").removeprefix(" ")
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
-    if "\x1b" in text or any(c < " " for c in text):
-        text = _CONTROL.sub("", text)
+    text = _CONTROL.sub("", text)
     return text.rstrip("\r\n").replace("\r", " ")
 
 
@@ -265,9 +265,9 @@ class Gate:
         shape = line.translate(None, _DIGITS) if len(line) <= LINE_BYTES else line[: LINE_BYTES // 2]
         found = self._seen.get(shape)
         if found is None:
-            found = self._look(line)
-            if len(self._seen) < _MAX_SHAPES:
-                self._seen[shape] = found
+            if len(self._seen) >= _MAX_SHAPES:
+                self._seen.clear()
+            found = self._seen[shape] = self._look(line)
         return found
 
     def _look(self, line: bytes) -> tuple[Wording, ...]:
@@ -284,6 +284,12 @@ class Gate:
             if needle.translate(None, _DIGITS) in bare:
                 found.update((id(w), w) for w in wordings)
         return tuple(sorted(found.values(), key=lambda w: self._order[id(w)]))
+
+
+@functools.cache
+def gate() -> Gate:
+    """The one gate of a process: to make one, and to look at a shape first, costs as much as a small file."""
+    return Gate()
 
 
 def matches(text: str, wordings: Iterable[Wording]) -> Iterator[tuple[str, dict[str, str], int]]:

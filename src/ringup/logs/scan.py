@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ringup.logs.lines import Event, Gate, Head, clean, excerpt, head_of, matches
+from ringup.logs.lines import Event, Gate, Head, clean, excerpt, gate, head_of, matches
 from ringup.logs.wordings.nccl import SETUP
 
 FIRST_KEPT = 6
@@ -83,9 +83,9 @@ class Scan:
 class Scanner:
     """Feed it batches of lines in order; `result()` is what is left of them."""
 
-    def __init__(self, file: int = 0, gate: Gate | None = None) -> None:
+    def __init__(self, file: int = 0, known: Gate | None = None) -> None:
         self.file = file
-        self._gate = gate or Gate()
+        self._gate = known or gate()
         self._first: dict[tuple[str, str], list[Event]] = {}
         self._last: dict[tuple[str, str], list[Event]] = {}
         self._repeats: dict[tuple[str, str], int] = {}
@@ -97,9 +97,9 @@ class Scanner:
 
     def feed(self, batch: Iterable[tuple[int, int, bytes]]) -> None:
         """Take lines (number, offset, text without newline); most are dropped after one look."""
-        gate = self._gate
+        look = self._gate
         for number, _, raw in batch:
-            wordings = gate(raw)
+            wordings = look(raw)
             if wordings:
                 self._take(number, raw, wordings)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -136,8 +136,10 @@ class Story:
         self.events = [self._attributed(e) for e in events]
         self.by_tag: dict[str, list[Event]] = defaultdict(list)
         self.by_line: dict[tuple[int, int], list[Event]] = defaultdict(list)
+        self._by_file: dict[int, list[Event]] = defaultdict(list)
         for event in self.events:
             self.by_tag[event.tag].append(event)
+            self._by_file[event.file].append(event)
             self.by_line[event.file, event.line].append(event)
         self.hosts: dict[str, HostStory] = {}
         self._hosts()
@@ -314,11 +316,14 @@ class Story:
             host.used.append(use)
 
     def _files(self) -> None:
+        comms_of: dict[int, list[Communicator]] = defaultdict(list)
+        for comm in self.communicators:
+            comms_of[comm.file].append(comm)
         for number, info in enumerate(self.files):
             mine = [e for e in self.by_file(number) if e.host]
             hosts = {e.host for e in mine}
             pids = {(e.host, e.pid) for e in mine if e.pid}
-            comms = [c for c in self.communicators if c.file == number]
+            comms = comms_of[number]
             if len(hosts) == 1:
                 info.host = next(iter(hosts))
             if len(pids) == 1:
@@ -333,9 +338,9 @@ class Story:
             elif any(e.tag in ("bootstrap", "using-network") for e in self.by_file(number)):
                 info.init_complete = False
 
-    def by_file(self, number: int) -> Iterator[Event]:
+    def by_file(self, number: int) -> Sequence[Event]:
         """Events of one file."""
-        return (e for e in self.events if e.file == number)
+        return self._by_file.get(number, ())
 
     def show_ranks(self, ranks: Iterable[int]) -> str:
         """Ranks for people: "0, 2, 5"."""
