@@ -272,7 +272,9 @@ def test_a_log_that_is_written_anew_is_read_from_its_beginning(tmp_path: Path) -
             log.write_text("torch.OutOfMemoryError: CUDA out of memory.\n", encoding="utf-8")
         return step == 3
 
-    assert [c[0].rule for _, c in changes([str(log)], stop, poll_s=0)] == ["gpu-out-of-memory"]
+    said = [c[0] for _, c in changes([str(log)], stop, poll_s=0)]
+    assert [c.rule for c in said] == ["gpu-out-of-memory"]
+    assert [e.line for e in said[0].evidence] == [1]
 
 
 def test_compressed_and_plain_files_of_one_run_are_read_together(tmp_path: Path) -> None:

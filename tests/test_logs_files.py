@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,31 @@ def test_nothing_to_read_is_one_clear_error(tmp_path: Path, kind: str) -> None:
     assert str(path) in str(caught.value)
     assert caught.value.exit_code == 4
     assert caught.value.hint
+
+
+def test_a_name_that_no_file_can_have_is_refused_and_what_else_there_is_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(LINE)
+    (tmp_path / "b.log").symlink_to("b" * 300)
+    diagnosis = read_logs([str(tmp_path), "c" * 300])
+    assert diagnosis.causes
+    assert [u.path for u in diagnosis.unreadable] == [str(tmp_path / "b.log"), "c" * 300]
+    assert all("too long" in u.reason for u in diagnosis.unreadable)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every directory")
+def test_a_directory_that_may_not_be_read_is_not_called_one_without_logs(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir(mode=0)
+    _, refused = files.find([str(tmp_path)])
+    assert [(u.path, u.reason) for u in refused] == [(str(tmp_path / "in"), "Permission denied")]
+
+
+def test_files_past_the_most_that_are_read_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_FILES", 2)
+    for name in "abc":
+        (tmp_path / f"{name}.log").write_text("x\n")
+    found, refused = files.find([str(tmp_path)])
+    assert len(found) == 2
+    assert [u.path for u in refused] == [str(tmp_path / "c.log")]
 
 
 def test_one_unreadable_file_among_readable_ones_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -82,25 +83,46 @@ def find(paths: Iterable[str]) -> tuple[list[str], list[Unreadable]]:
         if path == "-":
             found.append(path)
             continue
-        if not Path(path).is_dir():
-            if Path(path).exists():
-                found.append(path)
-            else:
-                refused.append(Unreadable(path, "no such file or directory"))
+        try:
+            mode = Path(path).stat().st_mode
+        except OSError as exc:
+            refused.append(Unreadable(path, _why(exc)))
             continue
-        inside = list(_walk(path))
-        if not inside:
+        if not stat.S_ISDIR(mode):
+            found.append(path)
+            continue
+        before = len(refused)
+        inside = list(_walk(path, refused))
+        if not inside and len(refused) == before:
             refused.append(Unreadable(path, "a directory without any log"))
         found += inside
+    if len(found) > MAX_FILES:
+        left = f"not read, nor any file behind it: {len(found)} files, of which {MAX_FILES} are read"
+        refused.append(Unreadable(found[MAX_FILES], left))
     return found[:MAX_FILES], refused
 
 
-def _walk(directory: str) -> Iterator[str]:
-    for folder, folders, names in os.walk(directory):
+def _why(exc: OSError) -> str:
+    return "no such file or directory" if isinstance(exc, FileNotFoundError) else exc.strerror or str(exc)
+
+
+def _walk(directory: str, refused: list[Unreadable]) -> Iterator[str]:
+    """The logs in a directory; what of it may not be looked at is put to `refused`."""
+
+    def closed(exc: OSError) -> None:
+        refused.append(Unreadable(str(exc.filename), _why(exc)))
+
+    for folder, folders, names in os.walk(directory, onerror=closed):
         folders[:] = sorted(f for f in folders if not f.startswith((".", "__")))
         for name in sorted(names, key=_natural):
             path, kind = str(Path(folder) / name), name.lower()
-            if name.startswith(".") or not Path(path).is_file():
+            if name.startswith("."):
+                continue
+            try:
+                if not Path(path).is_file():
+                    continue
+            except OSError as exc:
+                closed(exc)
                 continue
             if not kind.endswith(_NOT_LOGS) or (kind.endswith(_MAY_BE_DUMPS) and is_dump(path)):
                 yield path

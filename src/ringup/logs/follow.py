@@ -11,7 +11,6 @@ from pathlib import Path
 from ringup.logs import dumps, files
 from ringup.logs.blame import ranked
 from ringup.logs.causes import Cause, find
-from ringup.logs.lines import Gate
 from ringup.logs.scan import Scanner, joined
 from ringup.logs.story import FileInfo, Story
 
@@ -25,12 +24,11 @@ class Growing:
     """One file that is being written."""
 
     path: str
-    scanner: Scanner
+    scanner: Scanner = field(default_factory=Scanner)
     offset: int = 0
     line: int = 1
     rest: bytes = b""
     inode: int = 0
-    sizes: list[int] = field(default_factory=list)
 
     def step(self) -> bool:
         """Read what was added; whether anything was.  A file that shrank or was replaced is read anew."""
@@ -38,7 +36,7 @@ class Growing:
             with open(self.path, "rb") as stream:
                 state = os.fstat(stream.fileno())
                 if state.st_size < self.offset or (self.inode and state.st_ino != self.inode):
-                    self.offset, self.rest = 0, b""
+                    self.scanner, self.offset, self.line, self.rest = Scanner(), 0, 1, b""
                 self.inode = state.st_ino
                 stream.seek(self.offset)
                 data = stream.read(STEP_BYTES)
@@ -63,7 +61,6 @@ class Watch:
         self.paths = [p for p in paths if p != "-"]
         self._files: dict[str, Growing] = {}
         self._dumps: dict[str, tuple[int, int]] = {}
-        self._gate = Gate()
 
     def step(self) -> bool:
         """Look once at everything, new files included; whether anything was added."""
@@ -76,7 +73,7 @@ class Watch:
                 news = news or self._dumps.get(path) != stamp
                 self._dumps[path] = stamp
             elif files.is_plain(path):
-                self._files[path] = Growing(path, Scanner(0, self._gate))
+                self._files[path] = Growing(path)
         return sum(f.step() for f in self._files.values()) > 0 or news
 
     def story(self) -> Story:
