@@ -13,6 +13,7 @@ from ringup.facts import (
     Cluster,
     FileFact,
     GpuDriver,
+    Host,
     Job,
     Limits,
     Link,
@@ -453,3 +454,39 @@ def test_links_to_unknown_nodes_are_ignored() -> None:
     ghost = Link("ghost", "node0", "", "enp99s0", "10.0.0.10", 1, ok=False, error="timed out")
     cluster = c.healthy()
     assert judged(replace(cluster, links=(*cluster.links, ghost))) == []
+
+
+# More ranks than a machine can carry.
+
+
+def with_ranks(cluster: Cluster, nproc: int, **facts: Any) -> list[Finding]:
+    nodes = tuple(replace(n, cpu_count=2, memory_bytes=24 * c.GIB, **facts) for n in cluster.nodes)
+    return run_checks(replace(cluster, nodes=nodes, job=Job(nproc=nproc)))[0]
+
+
+def test_a_number_of_ranks_that_cannot_be_meant_is_told_with_both_numbers() -> None:
+    found = {f.rule: f for f in with_ranks(c.healthy(1), 3000)}
+    few, memory = found["processors-fewer-than-ranks"], found["ranks-exceed-memory"]
+    assert (few.severity, few.found) == ("warning", "2 processors for 3000 ranks")
+    assert memory.severity == "error" and "24" in memory.found and "for 3000 ranks" in memory.found
+
+
+@pytest.mark.parametrize(("nproc", "severity"), [(2, None), (3, "note"), (32, "note"), (33, "warning")])
+def test_ranks_that_take_turns_are_a_note_until_nobody_can_have_meant_them(
+    nproc: int, severity: str | None
+) -> None:
+    found = [f for f in with_ranks(c.healthy(1), nproc) if f.rule == "processors-fewer-than-ranks"]
+    assert [f.severity for f in found] == [severity] * (severity is not None)
+    assert not any(f.rule == "ranks-exceed-memory" for f in with_ranks(c.healthy(1), nproc))
+
+
+def test_nodes_played_on_one_machine_share_its_processors_and_memory() -> None:
+    cluster = replace(c.healthy(8), is_local=True)
+    rules = {f.rule: f for f in with_ranks(cluster, 50)}
+    assert "50 ranks, 400 in all on this machine" in rules["ranks-exceed-memory"].found
+    assert "ranks-exceed-memory" not in {f.rule for f in with_ranks(c.healthy(8), 50)}
+
+
+def test_slots_of_a_host_file_are_ranks() -> None:
+    found = with_ranks(c.healthy(1), 0, host=Host("node0", slots=1000))
+    assert {"ranks-exceed-memory", "processors-fewer-than-ranks"} <= {f.rule for f in found}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ringup import cli
+from ringup.commands import common
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
@@ -154,3 +155,10 @@ def test_help_on_a_full_disk_is_told_in_two_lines() -> None:
         )
     assert done.returncode == 4
     assert done.stderr.startswith(b"ringup: output: No space left on device\nhint: ")
+
+
+def test_more_ranks_than_a_guard_takes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    guard = Path(common.__file__).parents[1] / "payload" / "guard_ranks.py"
+    assert f"\nMOST_RANKS = {common.MOST_RANKS}\n" in guard.read_text(encoding="utf-8")
+    what, _ = refused(capsys, "run", "--local", "1", "--nproc", str(common.MOST_RANKS + 1), "--", "train.py")
+    assert f"{common.MOST_RANKS} is the most" in what

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from statistics import median_low
 
 from ringup import problems
+from ringup.checks.ranks import ranks_on
 from ringup.facts import Cluster, Node
 from ringup.rules import Finding, Fix, Severity, check
 from ringup.units import printable, show_bytes, show_seconds
@@ -28,12 +29,6 @@ LOGIND = "/etc/systemd/logind.conf.d/ringup.conf"
 SHARED = "nfs|lustre|fuse|cifs|ceph|gpfs|beegfs"
 SYSTEM_USERS_BELOW = 1000
 """systemd's usual SYSTEM_UID_MAX is 999; those users are left out of RemoveIPC."""
-
-
-def ranks_on(cluster: Cluster, node: Node) -> int:
-    """Ranks this node would get."""
-    gpus = node.gpu_count if "gpu_count" not in node.unknown else 0
-    return cluster.job.nproc or gpus or 1
 
 
 def on_node(node: Node, command: str) -> str:

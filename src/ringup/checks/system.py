@@ -363,32 +363,3 @@ def gpu_counts_differ(cluster: Cluster) -> Iterator[Finding]:
                     commands=(f"ssh {shlex.quote(node.name)} nvidia-smi -L",),
                 ),
             )
-
-
-@check("processors-fewer-than-ranks", reads=("cpu_count",), uses=("gpu_count",), severity="warning")
-def processors_fewer_than_ranks(cluster: Cluster) -> Iterator[Finding]:
-    """
-    A node lets the job use fewer processors than it has ranks there, or far fewer than its peers do.
-
-    Why: a cgroup, an affinity mask or a scheduler's binding; ranks, loaders and NCCL's own threads then
-    take turns, and the slowest rank sets the pace.
-
-    Fix: more processors in the request (`--cpus-per-task`, the pod's limits), `--cpu-bind=none`.
-    """
-    most = max((n.cpu_count for n in cluster.nodes), default=0)
-    for node in cluster.nodes:
-        gpus = node.gpu_count if "gpu_count" not in node.unknown else 0
-        ranks = cluster.job.nproc or gpus or 1
-        fewer, odd = 0 < node.cpu_count < ranks, 0 < node.cpu_count < most / 2
-        if fewer or odd:
-            yield Finding(
-                node.name,
-                found=f"{node.cpu_count} processors for {ranks} ranks",
-                wanted=f"{most}, as elsewhere" if odd else f"{ranks} or more",
-                node=node.name,
-                severity="warning" if odd else "note",
-                fix=Fix(
-                    "ask for more, or loosen the binding",
-                    commands=(f"ssh {shlex.quote(node.name)} grep Cpus_allowed_list /proc/self/status",),
-                ),
-            )

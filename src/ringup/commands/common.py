@@ -110,6 +110,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+MOST_RANKS = 4096
+"""Of a node, whose guard refuses more (payload/guard_ranks.py)."""
+
+
+def ranks(text: str) -> int:
+    """Ranks of a node."""
+    if positive(text) > MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"{text} ranks on a node; {MOST_RANKS} is the most")
+    return int(text)
+
+
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     """How the result is shown."""
     group = parser.add_argument_group("output")

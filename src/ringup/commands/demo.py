@@ -22,7 +22,7 @@ from ringup.errors import LaunchError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `ringup demo`."""
     parser.add_argument("--nodes", type=common.positive, default=2, metavar="N", help="nodes to play (2)")
-    parser.add_argument("--nproc", type=common.positive, default=2, metavar="N", help="ranks on each (2)")
+    parser.add_argument("--nproc", type=common.ranks, default=2, metavar="N", help="ranks on each (2)")
     parser.add_argument("--steps", type=common.positive, default=60, metavar="N", help="training steps (60)")
     parser.add_argument(
         "--log-dir", metavar="D", help="where the ranks' output is kept (a directory of its own)"

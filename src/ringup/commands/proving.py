@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output_arguments(parser)
     group = parser.add_argument_group("the ranks")
     group.add_argument(
-        "--nproc", type=common.positive, metavar="N", help="ranks per node (default: visible GPUs)"
+        "--nproc", type=common.ranks, metavar="N", help="ranks per node (default: visible GPUs)"
     )
     group.add_argument(
         "--wait", type=common.positive, default=60, metavar="S", help="how long to wait for a rank (60)"
@@ -184,14 +184,14 @@ class Listener:
                 self.on_line(line)
 
 
-def transports(started: Started) -> dict[str, int]:
-    """Channels by transport as NCCL printed them; {} with Gloo."""
+def channels(started: Started) -> dict[str, dict[str, int]]:
+    """Channels by host and transport as NCCL printed them; {} with Gloo."""
     if started.backend != "nccl":
         return {}
     from ringup.errors import RingupError
     from ringup.logs import read
 
     try:
-        return dict(read.read_logs([str(started.log_dir)]).run.transports)
+        return dict(read.read_logs([str(started.log_dir)]).run.transports_by_host)
     except RingupError:
         return {}

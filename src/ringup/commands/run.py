@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output_arguments(parser)
     group = parser.add_argument_group("the job")
     group.add_argument(
-        "--nproc", type=common.positive, metavar="N", help="ranks per node (default: visible GPUs)"
+        "--nproc", type=common.ranks, metavar="N", help="ranks per node (default: visible GPUs)"
     )
     common.add_launcher_argument(group, LAUNCHERS)
     group.add_argument(
