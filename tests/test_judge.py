@@ -9,7 +9,8 @@ import pytest
 
 from ringup.flight import from_data
 from ringup.looks import Child, Frame, NodeLook, NodeState, RankLook, Ras, silent
-from ringup.watch.judge import Ended, Verdict, judge
+from ringup.watch.judge import judge
+from ringup.watch.seen import Ended, Verdict
 
 C10D = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 LOADER = "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
@@ -96,11 +97,151 @@ def test_waiting_ranks_may_spin_as_nccl_does() -> None:
     assert judged(*spinning, rank(3, SLEEPS)).is_stalled
 
 
-def test_a_line_that_waits_for_the_gpu_is_a_wait() -> None:
-    reads_loss = (own(90, "step", "total += loss.item()"),)
-    spinning = [rank(n, reads_loss, cpu_s=10.0, state="R") for n in range(3)]
-    verdict = judged(*spinning, rank(3, SLEEPS))
-    assert verdict.is_stalled and verdict.missing[0].rank == 3
+SCALER = Frame(
+    "/v/lib/python3.11/site-packages/torch/amp/grad_scaler.py", 9, "_maybe_opt_step", "if not sum(v.item()"
+)
+LOADS = (Frame(LOADER, 1, "_try_get_data"), own(93, "main", "for batch in loader:"))
+AT_GPU = {
+    "item": (own(90, "step", "total += loss.item()"),),
+    "copy": (own(91, "step", "x, y = x.to(device), y.to(device)"),),
+    "cuda": (own(91, "step", "x = x.cuda()"),),
+    "library": (SCALER, own(92, "step", "scaler.step(optimizer)")),
+}
+
+
+@pytest.mark.parametrize("where", AT_GPU)
+def test_a_line_that_waits_for_the_gpu_is_a_wait(where: str) -> None:
+    spinning = [rank(n, AT_GPU[where], cpu_s=10.0, state="R") for n in range(3)]
+    verdict = judged(*spinning, rank(3, LOADS))
+    assert verdict.is_stalled and verdict.missing[0].rank == 3 and verdict.is_open
+    assert verdict.headline == "rank 3 (node1) is missing: the others wait for the GPU"
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (own(91, "step", "x = x.to(device, non_blocking=True)"),),
+        (Frame("/v/site-packages/torch/nn/modules/module.py", 1, "convert", "return t.to("), own(9)),
+    ],
+)
+def test_a_copy_that_does_not_wait_and_a_model_that_is_moved_are_work(frames: tuple[Frame, ...]) -> None:
+    verdict = judged(*(rank(n, frames, cpu_s=10.0) for n in range(3)), rank(3, LOADS))
+    assert verdict.kind == "busy"
+    assert any(line.startswith("rank 3 (node1): DataLoader next") for line in verdict.lines), verdict.lines
+
+
+SPINS = [rank(n, AT_GPU["item"], cpu_s=10.0, state="R") for n in range(3)]
+
+
+def test_a_rank_that_is_done_is_not_missing_while_the_others_may_compute_on_their_gpus() -> None:
+    gone = judged(*SPINS, ended=[Ended(3, "node1")])
+    assert gone.kind == "waiting" and not gone.missing
+    assert gone.headline.startswith(
+        "rank 3 (node1) has ended with code 0; 3 ranks (0-2) wait for the GPU, and"
+    )
+    polls = judged(*SPINS, rank(3, SLEEPS, syscall="clock_nanosleep"))
+    assert polls.kind == "waiting" and not polls.missing and "rank 3 (node1) uses nothing" in polls.headline
+
+
+def recorded(age_s: float, *, done: bool = False, number: int = 4, op: str = "all_reduce") -> Any:
+    """A flight recorder whose last collective was begun so long ago."""
+    now = 10**18
+    entry = {"process_group": ["0", "default_pg"], "collective_seq_id": number, "input_sizes": [[8]]}
+    entry |= {
+        "profiling_name": f"nccl:{op}",
+        "input_dtypes": ["Float"],
+        "time_created_ns": now - int(age_s * 1e9),
+    }
+    before = {
+        **entry,
+        "collective_seq_id": number - 1,
+        "state": "completed",
+        "profiling_name": "nccl:all_reduce",
+    }
+    entry["state"] = "completed" if done else "scheduled"
+    return from_data({"version": "2.10", "entries": [before, entry], "now_ns": now})
+
+
+def with_flights(ranks: list[RankLook], *flights: Any) -> list[RankLook]:
+    return [dataclasses.replace(one, flight=flight) for one, flight in zip(ranks, flights, strict=True)]
+
+
+def test_a_collective_that_has_been_pending_for_long_is_waited_for() -> None:
+    sleeps = rank(3, SLEEPS, syscall="clock_nanosleep", flight=recorded(90.0, number=3, done=True))
+    verdict = judged(*with_flights(SPINS, *[recorded(80.0)] * 3), sleeps)
+    assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3]
+    for fresh in (recorded(3.0), recorded(80.0, done=True)):
+        assert judged(*with_flights(SPINS, *[fresh] * 3), rank(3, LOADS)).kind == "waiting"
+
+
+@pytest.mark.parametrize(("age_s", "kind"), [(80.0, "stalled"), (3.0, "waiting")])
+def test_calls_that_differ_are_a_hang_of_ranks_that_spin_once_they_are_pending_for_long(
+    age_s: float, kind: str
+) -> None:
+    ranks = [*SPINS, rank(3, AT_GPU["item"], cpu_s=10.0, state="R")]
+    calls = [recorded(age_s)] * 3 + [recorded(age_s, op="broadcast")]
+    assert judged(*ranks).is_open
+    verdict = judged(*with_flights(ranks, *calls))
+    assert verdict.kind == kind, verdict
+    assert [m.rank for m in verdict.missing] == ([3] if kind == "stalled" else [])
+    assert any("broadcast [8] Float on rank 3" in line for line in verdict.lines)
+
+
+@pytest.mark.parametrize("cpu_s", [10.0, 0.0])
+def test_a_rank_that_is_behind_and_at_its_gpu_may_compute_there(cpu_s: float) -> None:
+    ranks = [rank(n, waits("barrier"), cpu_s=cpu_s) for n in range(1, 4)]
+    ranks = [rank(0, AT_GPU["item"], cpu_s=cpu_s), *ranks]
+    calls = [recorded(80.0, number=3, done=True)] + [recorded(80.0)] * 3
+    verdict = judged(*with_flights(ranks, *calls))
+    assert verdict.kind == "waiting" and not verdict.missing
+    assert any("rank 0 of default_pg: 3 collectives begun, the others 4" in line for line in verdict.lines)
+    counts = (
+        RAS.replace('"AllReduce": 42', '"AllReduce": 43')
+        .replace('100, "collective_counts": {"AllReduce": 43', '100, "collective_counts": {"AllReduce": 41')
+        .replace('103, "collective_counts": {"AllReduce": 41', '103, "collective_counts": {"AllReduce": 43')
+    )
+    ras = Ras("localhost:28028", "json", counts, "")
+    before = [dataclasses.replace(r, cpu_s=0.0) for r in ranks]
+    verdict = judge(nodes(before, 0.0, ras=ras), nodes(ranks, 10.0, ras=ras), expected=4)
+    assert verdict.kind == "waiting" and not verdict.missing
+    assert any("AllReduce: 41 launched, the others 43" in line for line in verdict.lines), verdict.lines
+
+
+def test_everybody_at_the_gpu_without_cpu_time_is_not_called_a_hang() -> None:
+    verdict = judged(*(rank(n, AT_GPU["item"]) for n in range(4)))
+    assert verdict.kind == "waiting" and verdict.is_open
+    assert verdict.headline == "every rank waits for the GPU, and whether that computes cannot be told"
+
+
+DDP = "/v/lib/python3.11/site-packages/torch/nn/parallel/distributed.py"
+HANDLE = Frame("/v/lib/python3.11/site-packages/deepspeed/comm/comm.py", 8, "gather", "handle.wait()")
+WAITS = {
+    "ddp": (Frame(DDP, 9, "_pre_forward"), Frame(DDP, 8, "forward"), own(60)),
+    "irecv": (Frame(C10D, 9, "irecv"), own(61)),
+    "coalesced": (Frame(C10D, 9, "wait", "work.wait()"), own(62)),
+    "handle": (HANDLE, own(63)),
+    "destroy": (Frame(C10D, 9, "_shutdown_backend"), Frame(C10D, 8, "destroy_process_group"), own(64)),
+    "compiled": (own(65, "call", "buf = torch.ops._c10d_functional.wait_tensor.default(buf)"),),
+}
+
+
+@pytest.mark.parametrize("where", WAITS)
+def test_waits_inside_torch_and_libraries_are_waits(where: str) -> None:
+    verdict = judged(*(rank(n, WAITS[where]) for n in range(3)), rank(3, SLEEPS))
+    assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3], verdict
+
+
+@pytest.mark.parametrize("most", [waits("recv", 40), (AT_GPU["item"])])
+def test_who_is_not_in_a_transfer_or_is_at_the_gpu_is_not_blamed_for_it(most: tuple[Frame, ...]) -> None:
+    ranks = [rank(n, waits("recv", 40)) for n in range(3)] + [rank(3, waits("all_reduce", 50))]
+    if most is AT_GPU["item"]:
+        ranks = [rank(n, waits()) for n in range(3)] + [rank(3, most)]
+    assert not judged(*ranks).missing
+
+
+def test_groups_of_which_none_holds_most_ranks_blame_nobody() -> None:
+    places = [waits(), waits(), waits("barrier", 9), waits("broadcast", 7)]
+    assert not judged(*(rank(n, places[n]) for n in range(4))).missing
 
 
 def test_everybody_at_the_gpu_with_cpu_spent_is_not_called_a_hang() -> None:
@@ -258,6 +399,37 @@ def test_a_disk_that_is_written_to_excuses_nobody_who_does_not_wait_for_it(more:
     assert flushing(8 << 20, **more).is_stalled
 
 
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"syscall": "", "wchan": "folio_wait_bit_common"}, "busy"),
+        ({"syscall": "close"}, "busy"),
+        ({"syscall": "", "wchan": "pipe_read", "state": "S"}, "stalled"),
+    ],
+)
+def test_a_checkpoint_is_seen_by_the_kernels_function_where_the_call_may_not_be_read(
+    more: dict[str, Any], kind: str
+) -> None:
+    assert flushing(8 << 20, **more).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("faults", "call", "kind"),
+    [
+        (900, "read of /mnt/model.bin", "busy"),
+        (3, "read of /mnt/model.bin", "stalled"),
+        (900, "futex", "stalled"),
+    ],
+)
+def test_one_long_read_that_fills_memory_is_work(faults: int, call: str, kind: str) -> None:
+    reader = rank(3, (own(40, "load", "f.read()"),), syscall=call)
+    ranks = [*(rank(n, waits()) for n in range(3)), reader]
+    second = [*ranks[:3], dataclasses.replace(reader, faults=faults)]
+    verdict = judge(nodes(ranks, 0.0), nodes(second, 10.0), expected=4)
+    assert verdict.kind == kind, verdict
+    assert ("what it reads arrives" in verdict.lines[0]) == (kind == "busy")
+
+
 def test_a_rank_that_waits_for_a_disk_that_takes_nothing_is_missing() -> None:
     verdict = flushing(100)
     assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3]
@@ -355,6 +527,16 @@ def test_ras_counts_that_stand_still_name_the_rank_behind() -> None:
     assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3]
     grown = Ras("localhost:28028", "json", RAS.replace("41", "42"), "")
     assert judge(nodes(before, 0.0, ras=ras), nodes(ranks, 10.0, ras=grown), expected=4).kind == "waiting"
+
+
+def test_a_rank_that_does_not_answer_ras_is_not_said_to_be_behind() -> None:
+    ranks = [rank(n, waits(), cpu_s=10.0) for n in range(4)]
+    silent_one = """{"communicators": [{"hash": "ab12", "ranks": [], "missing_ranks": [
+     {"rank": 3, "host": "node1", "pid": 103, "status": {"unresponsive": true}}]}]}"""
+    ras = Ras("localhost:28028", "json", silent_one, "")
+    before = [dataclasses.replace(r, cpu_s=0.0) for r in ranks]
+    verdict = judge(nodes(before, 0.0, ras=ras), nodes(ranks, 10.0, ras=ras), expected=4)
+    assert verdict.headline == "rank 3 (node1): no answer to NCCL's RAS"
 
 
 @pytest.mark.parametrize(("host", "missing"), [("node1", [2]), ("10.0.0.7", [])])

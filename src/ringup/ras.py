@@ -45,6 +45,11 @@ class Behind:
     """ "AllReduce: 41 launched, the others 42", "does not answer"."""
     is_dead: bool = False
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it answers, and has launched less."""
+        return "launched" in self.what
+
 
 @dataclass(frozen=True)
 class Report:

@@ -95,6 +95,13 @@ class Flight:
     problem: str = ""
     is_whole: bool = False
     """Nothing that this rank has begun is lost: what has no entry has not been begun."""
+    now_ns: int = 0
+    """When it was told, by the rank's own clock; 0 where nobody has noted it."""
+
+    def age_s(self, entry: Entry) -> float:
+        """How long ago one was begun, 0 where that cannot be told."""
+        known = self.now_ns and entry.begun_ns
+        return max(0.0, (self.now_ns - entry.begun_ns) / 1e9) if known else 0.0
 
 
 def read(data: bytes, most: int = MOST_ENTRIES) -> Flight:
@@ -142,6 +149,7 @@ def from_data(plain: Mapping[Any, Any], most: int = MOST_ENTRIES) -> Flight:
         _members(plain.get("pg_config")),
         _word(plain.get("problem"), 300),
         len(kept) == len(entries) and _from_the_start(kept),
+        _integer(plain.get("now_ns")),
     )
 
 

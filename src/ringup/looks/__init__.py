@@ -38,7 +38,7 @@ class Frame:
     """0 when unknown."""
     function: str
     source: str = ""
-    """The line's text where it is the user's own and could be read."""
+    """The line's text where it could be read: of the innermost frame, and of the user's innermost one."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ class RankLook:
     why_not: str = ""
     flight: Flight | None = None
     """What torch's flight recorder has, where it was asked for."""
+    faults: int = 0
+    """Pages of memory it has touched for the first time, or had read from a file."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,7 @@ class _Rank(msgspec.Struct):
     how: str = ""
     why_not: str = ""
     flight: Any = None
+    faults: Count = 0
 
 
 class _Node(msgspec.Struct):
@@ -288,4 +291,5 @@ def _rank(node: str, one: _Rank) -> RankLook:
         how=printable(one.how, 20),
         why_not=printable(one.why_not, 400),
         flight=flight.from_data(one.flight) if isinstance(one.flight, dict) else None,
+        faults=one.faults,
     )

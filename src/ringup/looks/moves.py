@@ -23,6 +23,8 @@ class Move:
     cpu_s: float
     io_bytes: int
     switches: int
+    faults: int = 0
+    """Pages of memory that it alone has touched for the first time, or had read from a file."""
 
     @property
     def is_idle(self) -> bool:
@@ -57,6 +59,7 @@ def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[s
                     rank.cpu_s - old.cpu_s,
                     rank.io_bytes - old.io_bytes,
                     rank.switches - old.switches,
+                    rank.faults - old.faults,
                 )
     return found
 

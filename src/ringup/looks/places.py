@@ -20,9 +20,11 @@ _C10D = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectiv
 _MEETING_FILE = re.compile(r"torch/distributed/(?:rendezvous|elastic/.*|device_mesh)\.py$")
 _DDP = re.compile(r"torch/(?:nn/parallel/distributed|distributed/utils)\.py$")
 _COLLECTIVE = re.compile(
-    r"(?:all_gather|all_reduce|all_to_all|barrier|batch_isend_irecv|broadcast|gather|monitored_barrier|recv"
-    r"|reduce|scatter|send|wait_tensor)\w*$"
+    r"_?(?:all_gather|all_reduce|all_to_all|barrier|batch_isend_irecv|broadcast|gather|monitored_barrier|i?recv"
+    r"|reduce|scatter|i?send|wait|coalescing_manager)\w*$"
 )
+TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+"""How the names of calls begin in which not every rank of a group takes part."""
 _JAX = re.compile(r"jax/experimental/multihost_utils\.py$")
 _JAX_DEVICE = re.compile(r"jax/_src/(?:array|api|interpreters/\w+)\.py$")
 _MEETING = re.compile(
@@ -36,12 +38,21 @@ _DDP_WAITS = {
     "_sync_buffers": "the broadcast of buffers",
 }
 # What makes Python wait for the GPU; these are C functions, seen only in the line that calls them.
-_DEVICE_CALL = re.compile(r"\.(?:item|cpu|tolist|numpy|synchronize)\(|\.to\(['\"]cpu")
+# A copy to the GPU from ordinary memory waits, too, unless it is asked not to (torch 2.13, Copy.cu).
+_DEVICE_CALL = re.compile(
+    r"\.(?:item|cpu|tolist|numpy|synchronize)\(|\.(?:to|cuda)\((?!.*\bnon_blocking\s*=\s*True)"
+)
+_MODULE_FILE = re.compile(r"torch/nn/modules/module\.py$")
+"""Moves a model, which is work."""
 _DEVICE_FILE = re.compile(r"torch/cuda/(?:__init__|streams)\.py$")
 _TRACKER = re.compile(r"multiprocessing/(?:resource_tracker|forkserver)\.py$")
 """Python's own processes beside workers."""
 _SYNC = ("fsync", "fdatasync", "sync", "msync")
-_WORK_WAIT = re.compile(r"\.wait\(\s*\)")
+_WORK_WAIT = re.compile(r"\.wait\(\s*\)|\bwait_tensor\b")
+_WRITEBACK = re.compile(
+    r"balance_dirty|folio_wait|wait_on_page|jbd2_|ext4_|xfs_|xlog_|btrfs_|wbt_|rq_qos_|submit_bio|blk_|io_schedule"
+)
+"""Kernel functions in which a writer waits for its disk (fs/, block/ and mm/, Linux 4.18 to 6.18)."""
 
 
 @dataclass(frozen=True)
@@ -128,15 +139,18 @@ def _library_wait(frames: tuple[Frame, ...], own: Frame) -> tuple[Kind, str]:
     for frame in inner:
         if frame.file.endswith("torch/autograd/graph.py") and frame.function == "_engine_run_backward":
             return "backward", "backward"
+        if frame is inner[0] and _DDP.search(frame.file) and frame.function == "_pre_forward":
+            return "backward", "forward"  # it rebuilds its buckets, of which rank 0 tells the sizes
         if _DEVICE_FILE.search(frame.file) and frame.function in ("synchronize", "wait", "query"):
             return "device", "synchronize"
         if _JAX_DEVICE.search(frame.file) and frame.function in ("block_until_ready", "_value"):
             return "device", "the devices"
         if "torch/utils/data/dataloader.py" in frame.file:
             return "own", "DataLoader next"
-    if inner[0] is own and _WORK_WAIT.search(own.source):
+    # The innermost line may be a library's: a gradient scaler's `v.item()`, a trainer's `handle.wait()`.
+    if _WORK_WAIT.search(inner[0].source):
         return "collective", "wait of a collective"
-    if inner[0] is own and _DEVICE_CALL.search(own.source):
+    if _DEVICE_CALL.search(inner[0].source) and not _MODULE_FILE.search(inner[0].file):
         return "device", "the GPU"
     return "own", ""
 
@@ -182,8 +196,18 @@ def doing(look: RankLook) -> str:
 
 
 def waits_for_disk(one: RankLook | Child) -> bool:
-    """Whether it waits until what it wrote is on disk: that was counted before, so no counter moves."""
-    return one.syscall.startswith(_SYNC) or one.wchan in ("balance_dirty_pages", "folio_wait_writeback")
+    """Whether it waits until what it wrote is on disk: that was counted before, so nothing moves."""
+    if one.syscall:
+        return one.syscall.startswith((*_SYNC, "close")) or one.wchan == "balance_dirty_pages"
+    # Which call it is nobody may read of a process that is not their child's (Yama's ptrace_scope 1).
+    return one.state == "D" and bool(_WRITEBACK.match(one.wchan))
+
+
+def reads(look: RankLook) -> bool:
+    """Whether it stands in one read from a file, which may be long."""
+    if look.syscall:
+        return look.syscall.startswith(("read of /", "pread64 of /")) or look.state == "D"
+    return look.state == "D" or look.wchan.startswith(("fuse_", "request_wait", "nfs", "rpc_", "folio_wait"))
 
 
 def _call(syscall: str, wchan: str) -> str:
@@ -197,7 +221,7 @@ def _call(syscall: str, wchan: str) -> str:
         return "asleep"
     if wchan in ("wait_for_partner", "fifo_open"):
         return "opening a FIFO that nobody has open at its other end"
-    if syscall.startswith(("read", "write", "openat", "wait4", "flock", "recv", "pread", *_SYNC)):
+    if syscall.startswith(("read", "write", "openat", "close", "wait4", "flock", "recv", "pread", *_SYNC)):
         return f"in {syscall}"
     if wchan.startswith(("pipe_", "fuse_", "request_wait", "nfs", "rpc_", "folio_wait", "io_schedule")):
         return f"in the kernel's {wchan}"

@@ -28,17 +28,17 @@ STACKS_S = 20.0
 """For all ranks of a node together; those who come after it are shown without."""
 SYSCALLS = {
     "x86_64": {
-        0: "read", 1: "write", 7: "poll", 17: "pread64", 23: "select", 26: "msync", 35: "nanosleep",
-        45: "recvfrom", 47: "recvmsg", 58: "vfork", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync",
-        75: "fdatasync", 162: "sync", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait",
+        0: "read", 1: "write", 3: "close", 7: "poll", 17: "pread64", 23: "select", 26: "msync",
+        35: "nanosleep", 45: "recvfrom", 47: "recvmsg", 58: "vfork", 61: "wait4", 72: "fcntl", 73: "flock",
+        74: "fsync", 75: "fdatasync", 162: "sync", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait",
         257: "openat", 262: "newfstatat", 271: "ppoll", 277: "sync_file_range", 281: "epoll_pwait",
         306: "syncfs",
     },
     "aarch64": {
-        22: "epoll_pwait", 25: "fcntl", 32: "flock", 56: "openat", 63: "read", 64: "write", 67: "pread64",
-        72: "pselect6", 73: "ppoll", 79: "newfstatat", 81: "sync", 82: "fsync", 83: "fdatasync",
-        84: "sync_file_range", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 207: "recvfrom",
-        212: "recvmsg", 227: "msync", 260: "wait4", 267: "syncfs",
+        22: "epoll_pwait", 25: "fcntl", 32: "flock", 56: "openat", 57: "close", 63: "read", 64: "write",
+        67: "pread64", 72: "pselect6", 73: "ppoll", 79: "newfstatat", 81: "sync", 82: "fsync",
+        83: "fdatasync", 84: "sync_file_range", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
+        207: "recvfrom", 212: "recvmsg", 227: "msync", 260: "wait4", 267: "syncfs",
     },
 }  # fmt: skip
 BY_DESCRIPTOR = ("read", "write", "pread64", "recvfrom", "recvmsg", "fsync", "fdatasync", "syncfs", "flock")
@@ -153,6 +153,12 @@ def used(pids):
     return cpu / HZ, size, switches
 
 
+def faults(pid):
+    """How often a process has been given memory that it touched for the first time, or from a file."""
+    fields = stat_fields(pid)
+    return int(fields[7]) + int(fields[9]) if len(fields) > 9 else 0
+
+
 def waits(pid):
     """(state, kernel function it waits in, system call with its file), "" for what cannot be read."""
     state = (stat_fields(pid)[:1] or [b"?"])[0].decode()
@@ -192,7 +198,7 @@ def entry(ranks, pid, key):
         "job": list(job), "pid": pid, "started": ranks.table[pid][1],
         "age_s": age_s(ranks.table[pid][1]), "state": state,
         "wchan": channel, "syscall": call, "cpu_s": cpu_s, "io_bytes": io_bytes, "switches": switches,
-        "command": tree.command(pid), "children": children,
+        "faults": faults(pid), "command": tree.command(pid), "children": children,
     }  # fmt: skip
 
 
@@ -216,8 +222,8 @@ def add_stacks(ranks, found, all_threads):
     processes = [process for one in found for process in [one] + one["children"]]
     # Who hangs at a file server may have come from there: those last.
     processes.sort(key=lambda process: process["state"] == "D")
-    for i, text in look_node.bounded(look_stacks.sources(processes)):
-        look_stacks.own_frame(processes[i]).append(text)
+    for i, j, text in look_node.bounded(look_stacks.sources(processes)):
+        processes[i]["threads"][0][0][j].append(text)
 
 
 def main(mode, run="", place=""):

@@ -85,17 +85,18 @@ def interfaces():
 def disks(ranks):
     """[path, free bytes, size] where the ranks write: /tmp, /dev/shm and their directories."""
     seen = set()
-    folders = ["/tmp", "/dev/shm"]
+    folders = {"/tmp": "/tmp", "/dev/shm": "/dev/shm"}
     for one in ranks:
+        link = "/proc/%d/cwd" % one["pid"]  # of a rank in a container the name alone may be another place
         try:
-            folders.append(os.readlink("/proc/%d/cwd" % one["pid"]))
+            folders.setdefault(os.readlink(link), link)
         except OSError:
             pass
-    for folder in dict.fromkeys(folders):
+    for folder, path in folders.items():
         try:
-            known = os.statvfs(folder)
-            if os.stat(folder).st_dev not in seen:
-                seen.add(os.stat(folder).st_dev)
+            known = os.statvfs(path)
+            if os.stat(path).st_dev not in seen:
+                seen.add(os.stat(path).st_dev)
                 yield [folder[:300], known.f_bavail * known.f_frsize, known.f_blocks * known.f_frsize]
         except OSError:
             pass

@@ -20,7 +20,12 @@ import guard_tree as tree
 FILE = "/memfd:ringup-stack"
 FLIGHT = "/memfd:ringup-flight:"
 FLIGHT_S = 7.0
-LONGEST_FLIGHT_BYTES = 1 << 20
+LONGEST_FLIGHT_BYTES = 8 << 20
+"""Two hundred entries with forty frames each are 1.3 MB."""
+MOST_ENTRIES, LEAST_ENTRIES = 4000, 20
+"""Of all ranks of a node together, at 350 bytes each; of a rank at least."""
+UNREAD = ("output_sizes", "output_dtypes", "op_id", "thread_id", "thread_name", "duration_ms")
+UNREAD += ("time_discovered_started_ns", "time_discovered_completed_ns")
 RUNNER = "rank_main.py"
 ANSWER_S = 1.0
 """How long a process may take to write its stack; a loaded machine needs it."""
@@ -150,6 +155,7 @@ def flights(pids):
             asked[pid] = ask_flight(pid)
         except (OSError, ValueError):
             pass
+    most = max(LEAST_ENTRIES, MOST_ENTRIES // max(1, len(asked)))
     until = time.monotonic() + FLIGHT_S
     while asked and time.monotonic() < until:
         tree.pause(0.02)
@@ -159,12 +165,23 @@ def flights(pids):
                 with open(path, "rb") as file:
                     file.seek(8)
                     if count > before:
-                        found[pid] = json.loads(file.read(min(size, LONGEST_FLIGHT_BYTES)))
-            except (OSError, RecursionError, ValueError):
+                        found[pid] = brief(json.loads(file.read(min(size, LONGEST_FLIGHT_BYTES))), most)
+            except (AttributeError, OSError, RecursionError, TypeError, ValueError):
                 continue
             if count >= before + 2:
                 del asked[pid]
     return found
+
+
+def brief(plain, most):
+    """A dump with what is read of it: the last entries, of each the line of its call alone."""
+    entries = [e for e in plain.get("entries") or () if isinstance(e, dict)]
+    for entry in entries:
+        for name in UNREAD:
+            entry.pop(name, None)
+        frames = [(str(f.get("filename")), f) for f in entry.get("frames") or ()]
+        entry["frames"] = [f for name, f in frames if not LIBRARY.search(name) and "/torch/" not in name][:1]
+    return dict(plain, entries=entries[-most:])
 
 
 def ask_flight(pid):
@@ -254,22 +271,27 @@ def complaint(text):
     return "; ".join(line[:200].replace("Error: ", "", 1) for line in lines[:1] + causes[-1:])
 
 
-def own_frame(process):
-    """The innermost frame of a process's main thread that is outside libraries; None without a stack."""
+def telling(process):
+    """(a main thread's frames, which of them tell most: the innermost outside libraries, the innermost)."""
     frames = (process.get("threads") or [[[]]])[0][0]
-    return next((frame for frame in frames if not LIBRARY.search(frame[0])), None)
+    own = next((i for i, frame in enumerate(frames) if not LIBRARY.search(frame[0])), 0)
+    return frames, list(dict.fromkeys((own, 0))) if frames else []
 
 
 def sources(processes):
-    """[index, text] of the lines that their own frames stand at: what those call may be no Python."""
+    """[index, frame, text] of the lines that those frames stand at: what they call may be no Python."""
     for i, process in enumerate(processes):
-        frame = own_frame(process)
-        if frame and frame[1]:
-            name = frame[0] if frame[0].startswith("/") else "/proc/%d/cwd/%s" % (process["pid"], frame[0])
-            if os.path.isfile(name):
-                lines = tree.read(name, LONGEST_SOURCE_BYTES).split(b"\n", frame[1])
-                for line in lines[frame[1] - 1 :][:1]:
-                    yield [i, line.decode("utf-8", "replace").strip()[:200]]
+        frames, indexes = telling(process)
+        for j in indexes:
+            name, number = frames[j][:2]
+            if number and not name.startswith("<"):
+                # In a container of its own the same name may be another file here.
+                base = "/proc/%d/" % process["pid"]
+                path = base + ("root" + name if name.startswith("/") else "cwd/" + name)
+                if os.path.isfile(path):
+                    lines = tree.read(path, LONGEST_SOURCE_BYTES).split(b"\n", number)
+                    for line in lines[number - 1 :][:1]:
+                        yield [i, j, line.decode("utf-8", "replace").strip()[:200]]
 
 
 def stack(pid, started, all_threads=False):

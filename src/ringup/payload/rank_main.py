@@ -50,6 +50,7 @@ def let_ask():
     def answer(os=os, sys=sys, most=MOST_ENTRIES):
         import json
         import pickle
+        import time
 
         class NoCompiler:
             """
@@ -82,7 +83,7 @@ def let_ask():
                     gloo = "gloo" in str(sys.modules["torch.distributed"].get_backend())
                     kinds = ("_dump_fr", "_dump_nccl") if gloo else ("_dump_nccl", "_dump_fr")
                     plain = told(c10d, [kind + end for kind in kinds if hasattr(c10d, kind + end)][0])
-                    plain["entries"] = plain.get("entries", [])[-most:]
+                    plain.update(entries=plain.get("entries", [])[-most:], now_ns=time.time_ns())
                     data = json.dumps(plain).encode()
                 except BaseException as error:
                     data = json.dumps({"problem": "%s: %s" % (type(error).__name__, error)}).encode()

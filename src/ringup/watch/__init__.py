@@ -3,6 +3,8 @@ Notices that a run makes no progress, and says who holds it up; the script is no
 
     (here)   when to look: after so long without output, and now and then at counters alone
     judge    what two looks say: stalled, or busy with what
+    seen     one rank, and the verdict, as data
+    evidence what NCCL's RAS and torch's flight recorder add
 
 A look at counters is one short process a node.  Stacks are asked for after a silence only, or when
 no rank has used anything for as long though something is printed (a monitor's lines).
@@ -21,7 +23,8 @@ from ringup.launch.program import look_program
 from ringup.looks import NodeLook, decode, silent
 from ringup.looks.moves import identity, moves
 from ringup.units import show_seconds
-from ringup.watch.judge import Ended, Verdict, judge
+from ringup.watch.judge import judge
+from ringup.watch.seen import PENDING_S, Ended, Verdict
 
 WINDOW_S = 60.0
 """How long without progress before anything is said."""
@@ -113,7 +116,8 @@ class Watch:
         reason = ""
         if mode != "count" and self._quiet_since > self._looked_s:
             mode = "count"  # something was printed meanwhile: there is no silence to explain
-        if mode == "stacks" and not self.stalled and self._verdict(nodes, looks).is_open:
+        overdue = self.end_after_s and now_s - self._quiet_since >= self.end_after_s
+        if mode == "stacks" and (overdue or not self.stalled) and self._verdict(nodes, looks).is_open:
             # Before it is said, torch's flight recorder is asked, which costs the ranks CPU time.
             self._ask("flight", now_s, [node for node in nodes if node.state == "running"])
             return ""
@@ -162,7 +166,9 @@ class Watch:
             for rank in node.ranks.values()
             if rank.code == 0 and len(node.ranks) >= node.plan.nproc
         ]
-        return judge(self._base, looks, ended=ended, expected=sum(node.plan.nproc for node in nodes))
+        count = sum(node.plan.nproc for node in nodes)
+        long_s = min(PENDING_S, 0.8 * self.window_s)
+        return judge(self._base, looks, ended=ended, expected=count, long_s=long_s)
 
     def _report(self, quiet_s: float, now_s: float, verdict: Verdict, tell: Tell) -> None:
         if len(self.reports) < MOST_REPORTS:

@@ -10,103 +10,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from ringup.flight import compare
 from ringup.looks import NodeLook, RankLook, fold
-from ringup.looks.moves import Move, busiest_child, flowing, identity, moves, troubles, written
-from ringup.looks.places import Place, doing, place_of, waits_for_disk
+from ringup.looks.moves import busiest_child, flowing, identity, moves, troubles, written
+from ringup.looks.places import TRANSFERS, doing, place_of, waits_for_disk
 from ringup.looks.spawned import spread
 from ringup.units import printable, show_bytes
+from ringup.watch.evidence import by_ras, by_recorder
+from ringup.watch.seen import PENDING_S, Ended, Missing, Seen, Verdict
 
-Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unknown"]
 MOST_NAMED = 8
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A rank that ended with code 0."""
-
-    rank: int
-    node: str
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A rank the others wait for."""
-
-    rank: int
-    """Below 0 when only its script knows it."""
-    node: str
-    where: str
-    """"data.py:14 in fetch: ...", or what the kernel says."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What is said of a silence."""
-
-    kind: Kind
-    headline: str
-    lines: tuple[str, ...] = ()
-    missing: tuple[Missing, ...] = ()
-    collective: str = ""
-    is_open: bool = False
-    """Whether the flight recorder may tell more: everybody waits, somewhere."""
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether it will not go on by itself, as far as can be told."""
-        return self.kind == "stalled"
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """One rank, judged."""
-
-    look: RankLook
-    place: Place
-    move: Move | None
-    disk_bytes_per_s: float = 0.0
-    """Of its node, while it waits for that."""
-
-    @property
-    def is_idle(self) -> bool:
-        if self.look.state in ("T", "t"):
-            return True
-        # Ready to run is not stuck: so little CPU time is what a crowded node has left for it.
-        return self.look.state != "R" and self.move is not None and self.move.is_idle
-
-    @property
-    def works(self) -> bool:
-        """Whether it, or the disk it waits for, gets on."""
-        return not self.is_idle or (self.disk_bytes_per_s > 0 and self.look.state not in ("T", "t"))
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for others.  In backward() only idleness tells waiting from computing."""
-        if self.look.state in ("T", "t"):
-            return False
-        if self.place.kind == "backward":
-            return self.is_idle and self.look.state != "D"
-        return self.place.waits
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it may wait or not: no stack, and the kernel does not say either."""
-        return self.place.kind == "unknown" and not doing(self.look)
+GPU = ("the GPU", "the devices")
 
 
 def judge(
-    first: Sequence[NodeLook], second: Sequence[NodeLook], *, ended: Iterable[Ended] = (), expected: int = 0
+    first: Sequence[NodeLook],
+    second: Sequence[NodeLook],
+    *,
+    ended: Iterable[Ended] = (),
+    expected: int = 0,
+    long_s: float = PENDING_S,
 ) -> Verdict:
-    """`first` some seconds before `second`, which has stacks; `ended` are ranks gone with code 0."""
+    """
+    `first` some seconds before `second`, which has stacks; `ended` are ranks gone with code 0.
+
+    A collective that has been pending for `long_s` is waited for.
+    """
     first, second = spread(first, second)
     known = moves(first, second)
     disks = written(first, second)
     ranks = [
-        _Seen(r, place_of(r.frames), known.get(identity(r)), _disk(r, disks.get(node.node, 0.0)))
+        Seen(r, place_of(r.frames), known.get(identity(r)), _disk(r, disks.get(node.node, 0.0)), long_s)
         for node in second
         for r in node.ranks
     ]
@@ -122,13 +57,15 @@ def judge(
     if not waiting:
         return _nobody_waits(first, ranks, busy, folded, lines)
     if busy:
-        return _busy(first, busy, waiting, lines)
+        return _busy(first, busy, missing, waiting, lines)
     silent = [node.node for node in second if node.problem]
     if silent:
         names = ", ".join(printable(name, 64) for name in silent[:MOST_NAMED])
         return Verdict("unknown", f"what the ranks on {names} do is not known", (*folded, *lines))
-    if missing or gone:
+    if (missing or gone) and _is_proven(missing, waiting):
         return _missing(missing, gone, waiting, folded, lines)
+    if missing or gone:
+        return _perhaps(missing, gone, waiting, folded, lines)
     if 0 < len(ranks) < expected - len(gone):
         count = f"{len(ranks)} of {expected} ranks have started"
         return Verdict("meeting", f"{count}, and wait for the others", (*folded, *lines))
@@ -139,21 +76,61 @@ def _disk(look: RankLook, rate: float) -> float:
     return rate if waits_for_disk(look) or any(map(waits_for_disk, look.children)) else 0.0
 
 
-def _named(seen: Sequence[_Seen]) -> tuple[Missing, ...]:
+def _named(seen: Sequence[Seen]) -> tuple[Missing, ...]:
     return tuple(
         Missing(one.look.rank, one.look.node, fold.where(one.place, doing(one.look))) for one in seen
     )
 
 
-def _collective(waiting: Sequence[_Seen]) -> str:
+def _collective(waiting: Sequence[Seen]) -> str:
     """Where most of those who wait are: "all_reduce"."""
     return Counter(seen.place.what for seen in waiting).most_common(1)[0][0] if waiting else ""
 
 
-def _missing(
-    missing: list[_Seen],
+def _in(what: str) -> str:
+    """ "in all_reduce", "for the GPU"."""
+    return f"for {what}" if what in GPU else f"in {what}"
+
+
+def _is_proven(missing: Sequence[Seen], waiting: Sequence[Seen]) -> bool:
+    """
+    Whether those who wait do so for others.
+
+    Where all of them spin at the GPU, that may have work of its own, and who is missing may be done with its
+    part: it has ended, or polls with time.sleep until the others have.
+    """
+    if not all(seen.spins for seen in waiting):
+        return True
+    if any(seen.look.flight and seen.look.flight.entries for seen in waiting):
+        return False  # nothing of theirs has been pending for long
+    return any(doing(seen.look) != "asleep" for seen in missing)
+
+
+def _perhaps(
+    missing: list[Seen],
     gone: list[Ended],
-    waiting: list[_Seen],
+    waiting: list[Seen],
+    folded: tuple[str, ...],
+    lines: tuple[str, ...],
+) -> Verdict:
+    who = [f"{fold.name(seen.look)} ({seen.look.node}) uses nothing" for seen in missing]
+    who += [f"rank {one.rank} ({one.node}) has ended with code 0" for one in gone]
+    more = f" and {len(who) - MOST_NAMED} more" * (len(who) > MOST_NAMED)
+    words = f"{', '.join(who[:MOST_NAMED])}{more}; {_at_gpu(waiting)}"
+    return Verdict("waiting", words, (*folded, *lines), (), _collective(waiting), True)
+
+
+def _at_gpu(waiting: Sequence[Seen]) -> str:
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return (
+        f"{fold.who([s.look for s in waiting])} {verb} for the GPU, and whether that computes cannot be told"
+    )
+
+
+def _missing(
+    missing: list[Seen],
+    gone: list[Ended],
+    waiting: list[Seen],
     folded: tuple[str, ...],
     lines: tuple[str, ...],
 ) -> Verdict:
@@ -163,21 +140,30 @@ def _missing(
     what = _collective(waiting)
     verb = "is" if len(names) == 1 else "are"
     named = _named(missing) + tuple(Missing(one.rank, one.node, "ended with code 0") for one in gone)
-    return Verdict("stalled", f"{who} {verb} missing from {what}", (*folded, *lines), named, what)
+    words = f"{who} {verb} missing" + (f": the others wait for {what}" if what in GPU else f" from {what}")
+    is_open = all(seen.spins for seen in waiting)
+    return Verdict("stalled", words, (*folded, *lines), named, what, is_open)
 
 
 def _busy(
-    first: Sequence[NodeLook], busy: list[_Seen], waiting: list[_Seen], lines: tuple[str, ...]
+    first: Sequence[NodeLook],
+    busy: list[Seen],
+    missing: list[Seen],
+    waiting: list[Seen],
+    lines: tuple[str, ...],
 ) -> Verdict:
     what = _collective(waiting)
     who = fold.who([seen.look for seen in busy])
     said = [_busy_line(first, seen) for seen in busy[:3]]
+    said += fold.lines(seen.look for seen in missing if not seen.works)
     said += fold.lines(seen.look for seen in waiting)
     verb = "is" if len(busy) == 1 else "are"
-    return Verdict("busy", f"{who} {verb} busy; {len(waiting)} wait in {what}", (*said, *lines), (), what)
+    is_open = all(seen.place.kind == "backward" for seen in busy)
+    words = f"{who} {verb} busy; {len(waiting)} wait {_in(what)}"
+    return Verdict("busy", words, (*said, *lines), (), what, is_open)
 
 
-def _busy_line(first: Sequence[NodeLook], seen: _Seen) -> str:
+def _busy_line(first: Sequence[NodeLook], seen: Seen) -> str:
     """ "rank 0 (node0): tokenize.py:33 in main; 98 % of a core, 12 MiB read or written"."""
     line = f"{fold.name(seen.look)} ({seen.look.node}): {fold.where(seen.place, doing(seen.look))}"
     move = seen.move
@@ -189,6 +175,8 @@ def _busy_line(first: Sequence[NodeLook], seen: _Seen) -> str:
         line += "; it is ready to run, and hardly gets a processor"
     if seen.disk_bytes_per_s:
         line += f"; its node writes {show_bytes(seen.disk_bytes_per_s)}/s to disks and file servers"
+    if move.is_idle and seen.fills:
+        line += "; what it reads arrives"
     old = [rank for node in first for rank in node.ranks if identity(rank) == identity(seen.look)]
     child = busiest_child(old[0], seen.look) if old else ""
     return f"{line}, most by {printable(child, 80)}" if child else line
@@ -196,13 +184,16 @@ def _busy_line(first: Sequence[NodeLook], seen: _Seen) -> str:
 
 def _nobody_waits(
     first: Sequence[NodeLook],
-    ranks: list[_Seen],
-    busy: list[_Seen],
+    ranks: list[Seen],
+    busy: list[Seen],
     folded: tuple[str, ...],
     lines: tuple[str, ...],
 ) -> Verdict:
     if busy:
-        return Verdict("busy", "ranks are busy", (*[_busy_line(first, s) for s in busy[:2]], *lines))
+        still = fold.lines(seen.look for seen in ranks if not seen.works)
+        is_open = all(seen.place.kind == "backward" for seen in busy)
+        said = (*[_busy_line(first, s) for s in busy[:2]], *still, *lines)
+        return Verdict("busy", "ranks are busy", said, (), "", is_open)
     held = [seen for seen in ranks if seen.look.state in ("T", "t", "D")]
     if held and all(seen.is_idle for seen in ranks):
         names = fold.who([seen.look for seen in held])
@@ -216,8 +207,8 @@ def _nobody_waits(
 def _all_wait(
     first: Sequence[NodeLook],
     second: Sequence[NodeLook],
-    ranks: list[_Seen],
-    waiting: list[_Seen],
+    ranks: list[Seen],
+    waiting: list[Seen],
     folded: tuple[str, ...],
     lines: tuple[str, ...],
 ) -> Verdict:
@@ -226,76 +217,62 @@ def _all_wait(
     idle = all(seen.is_idle for seen in ranks)
     if flows:
         # It may be somebody else's; calls that do not fit each other never end, whatever flows.
-        known = _by_recorder(ranks, folded, lines, what, only="mismatch") if idle else None
+        known = by_recorder(ranks, folded, lines, what, only="mismatch") if idle else None
         node, name, rate = flows[0]
         words = f"{_waiters(ranks, what)}, and data flows ({show_bytes(rate)}/s on {node} {name})"
         return known or Verdict("flowing", words, folded, (), what, idle)
-    held = _behind_by_ras(first, second, ranks)
-    if held:
+    held, said = by_ras(first, second, ranks)
+    if held and not any(seen.may_compute for seen in held):
         # Launched less than the others in both reports, and no more in the second: it did not call.
         names = fold.who([seen.look for seen in held])
-        headline = f"{names}: NCCL counts fewer collectives than on the others"
+        headline = f"{names}: {said}"
         return Verdict("stalled", headline, (*folded, *lines), _named(held), what)
+    known = by_recorder(ranks, folded, lines, what, is_long=not idle)
+    if known:
+        return known
     if not idle:
         words = "CPU is spent, as NCCL does while it waits, so it cannot be told whether they proceed"
-        return Verdict("waiting", f"{_waiters(ranks, what)}; {words}", (*folded, *lines), (), what)
-    return _by_recorder(ranks, folded, lines, what) or _by_place(ranks, waiting, folded, lines, what)
+        return Verdict("waiting", f"{_waiters(ranks, what)}; {words}", (*folded, *lines), (), what, True)
+    if all(seen.may_compute for seen in waiting):
+        words = f"{_waiters(ranks, what)}, and whether that computes cannot be told"
+        return Verdict("waiting", words, (*folded, *lines), (), what, True)
+    return _by_place(ranks, waiting, folded, lines, what)
 
 
-def _waiters(ranks: Sequence[_Seen], what: str) -> str:
+def _waiters(ranks: Sequence[Seen], what: str) -> str:
     """Who waits, where nobody is seen to do anything else; of whom no stack tells is said."""
     unseen = [seen.look for seen in ranks if not seen.waits]
     if not unseen:
-        return f"every rank waits in {what}"
-    return f"{len(ranks) - len(unseen)} wait in {what}; what {fold.who(unseen)} does cannot be seen"
-
-
-def _behind_by_ras(
-    first: Sequence[NodeLook], second: Sequence[NodeLook], ranks: Sequence[_Seen]
-) -> list[_Seen]:
-    """Whom NCCL holds to be behind in both reports alike.  Containers use one pid on many nodes."""
-    found = []
-    for behind in fold.ras_behind(first) & fold.ras_behind(second):
-        same = [seen for seen in ranks if seen.look.pid == behind.pid]
-        if len(same) > 1:
-            same = [seen for seen in same if seen.look.node == behind.host]
-        found += [seen for seen in same if seen not in found]
-    return sorted(found, key=lambda seen: seen.look.rank)
-
-
-def _by_recorder(
-    ranks: list[_Seen], folded: tuple[str, ...], lines: tuple[str, ...], what: str, *, only: str = ""
-) -> Verdict | None:
-    """Who calls something else, or is behind, by torch's flight recorder; nobody where that is in doubt."""
-    flights = {seen.look.rank: seen.look.flight for seen in ranks if seen.look.flight}
-    for difference in compare(flights):
-        if difference.doubt or (only and difference.kind != only):
-            continue
-        named = tuple(
-            Missing(seen.look.rank, seen.look.node, difference.where or seen.place.where)
-            for seen in ranks
-            if seen.look.rank in difference.ranks
-        )
-        if named or difference.kind == "mismatch":
-            return Verdict("stalled", difference.text, (*folded, *lines), named, what)
-    return None
+        return f"every rank waits {_in(what)}"
+    return f"{len(ranks) - len(unseen)} wait {_in(what)}; what {fold.who(unseen)} does cannot be seen"
 
 
 def _by_place(
-    ranks: list[_Seen], waiting: list[_Seen], folded: tuple[str, ...], lines: tuple[str, ...], what: str
+    ranks: list[Seen], waiting: list[Seen], folded: tuple[str, ...], lines: tuple[str, ...], what: str
 ) -> Verdict:
     """Who waits somewhere else than most."""
-    groups: dict[tuple[str, str], list[_Seen]] = {}
+    groups: dict[tuple[str, str], list[Seen]] = {}
     for seen in waiting:
         groups.setdefault((seen.place.what, seen.place.where), []).append(seen)
     first, *rest = sorted(groups.values(), key=len, reverse=True)
-    if rest and len(first) > len(rest[0]):
-        odd = [seen for group in rest for seen in group]
+    odd = [seen for group in rest for seen in group]
+    at_gpu = [seen for seen in odd if seen.may_compute]
+    # Who is not in a transfer between others need not be.
+    if odd and len(first) > len(odd) and not at_gpu and not first[0].place.what.startswith(TRANSFERS):
         names = fold.who([seen.look for seen in odd])
         where = " and ".join(sorted({fold.where(seen.place) for seen in odd})[:2])
         others = fold.where(first[0].place)
         headline = f"{names} wait{'s' * (len(odd) == 1)} in {where}, the others in {others}"
         return Verdict("stalled", headline, (*folded, *lines), _named(odd), what, True)
+    if at_gpu:
+        return Verdict(
+            "waiting",
+            _at_gpu(at_gpu),
+            (*folded, *lines),
+            (),
+            what,
+            True,
+        )
     if rest:
         words = "the ranks wait in different collectives"
         return Verdict("stalled", words, (*folded, *lines), (), what, True)
