@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ringup.launch.program import rank_source
 from tests.guards import SHIM, GuardedNode, alive, python_job, tagged, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux")
@@ -67,14 +68,31 @@ def test_rank_whose_shim_is_killed_counts_as_killed(tmp_path: Path) -> None:
 
 
 def test_shim_without_a_guard_becomes_the_script(tmp_path: Path) -> None:
-    from ringup.launch.program import rank_source
-
     (tmp_path / "rank.py").write_text(rank_source())
     env = python_job(tmp_path, "import sys; print(sys.argv[1:]); sys.exit(5)")
     ran = subprocess.run(
         [sys.executable, tmp_path / "rank.py", "x"], env={**os.environ, **env}, capture_output=True
     )
     assert (ran.returncode, ran.stdout) == (5, b"['x']\n")
+
+
+@pytest.mark.parametrize("has_pidfd", [True, False])
+def test_a_shim_ends_no_process_that_has_a_pid_anew(has_pidfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = {"__name__": "rank"}
+    exec(rank_source(), shim)
+    if not has_pidfd:  # Python 3.8
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    with subprocess.Popen(FOREVER) as other:
+        try:
+            started = shim["stat"](other.pid)[19]
+            assert (other.pid, started) in shim["descendants"]()
+            shim["end_exactly"](other.pid, b"%d" % (int(started) - 1))
+            assert alive(other.pid)
+            shim["end_exactly"](other.pid, started)
+            assert other.wait(timeout=20) == -signal.SIGKILL
+            shim["end_exactly"](other.pid, started)
+        finally:
+            other.kill()
 
 
 def test_file_system_without_sockets_gets_an_abstract_one(tmp_path: Path) -> None:

@@ -202,32 +202,56 @@ def end_descendants(pid):
         found = descendants()
         if not found or time.monotonic() > until:
             return
-        for victim in found:
-            try:
-                os.kill(victim, signal.SIGKILL)
-            except OSError:
-                pass
+        for victim, started in found:
+            end_exactly(victim, started)
         select.select([], [], [], 0.005)  # time.sleep() fails under libfaketime
 
 
+def end_exactly(pid, started):
+    """SIGKILL to the process of that start time: a pid is free for others once its process was waited for."""
+    handle = -1
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):
+        pass  # Python 3.8, an old kernel, or a sandbox that forbids it
+    try:
+        if stat(pid)[19] == started:
+            if handle >= 0:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def stat(pid):
+    """What /proc tells of a process from its state on: the second is its parent, the twentieth its start."""
+    with open("/proc/%d/stat" % pid, "rb") as file:
+        # The name in parentheses may hold anything, a parenthesis too.
+        return file.read().rpartition(b")")[2].split()
+
+
 def descendants():
-    """Living processes below us."""
+    """Living processes below us: (pid, start time in clock ticks, as text)."""
     children = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open("/proc/%s/stat" % name, "rb") as file:
-                    # The name in parentheses may hold anything, a parenthesis too.
-                    fields = file.read().rpartition(b")")[2].split()
+                fields = stat(int(name))
             except OSError:
                 continue
-            children.setdefault(int(fields[1]), []).append((int(name), fields[0]))
+            children.setdefault(int(fields[1]), []).append((int(name), fields[0], fields[19]))
     found, todo = [], [os.getpid()]
     while todo:
-        for child, state in children.get(todo.pop(), ()):
+        for child, state, started in children.get(todo.pop(), ()):
             todo.append(child)
             if state not in (b"Z", b"X"):
-                found.append(child)
+                found.append((child, started))
     return found
 
 
