@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,44 @@ PLANS = [
 def test_every_count_is_the_truth(tmp_path: Path, plan: Plan, engine: str, slices: int) -> None:
     truth = generate(plan, tmp_path)
     check(count(read_folder(tmp_path), engine, slices), truth)
+
+
+WRITTEN: dict[str, Callable[[str], str]] = {
+    "syslog": lambda line: f"Jan  2 03:20:21 head python[770]: {line}",
+    "clock": lambda line: f"06:16:47 {line}",
+    "short clock": lambda line: f"6:16:47 AM {line}",
+    "day": lambda line: f"May 05 06:16:47 {line}",
+    "coloured": lambda line: f"\x1b[32m{line}\x1b[0m",
+    "docker": lambda line: json.dumps(
+        {"log": line + "\n", "stream": "stdout"}, separators=(",", ":")
+    ).replace(">", "\\u003e"),
+}
+"""What collectors make of lines."""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("form", WRITTEN)
+def test_what_collectors_write_around_lines_changes_no_count(tmp_path: Path, form: str, engine: str) -> None:
+    generate(Plan(fault="stalled", fault_rank=3), tmp_path)
+    plain = read_folder(tmp_path)
+    written = {
+        name: "".join(WRITTEN[form](line) + "\n" for line in data.decode().splitlines()).encode()
+        for name, data in plain.items()
+    }
+
+    def told(run: counts.Run) -> list[object]:
+        rows = [(i.name, i.by_rank) for i in run.by_iteration]
+        kinds = {c.id: c.kinds for c in run.by_communicator.values()}
+        behind = [(b.rank, b.communicator, b.index) for b in run.behind]
+        return [run.by_rank, rows, kinds, run.transports_by_host, behind, run.torn]
+
+    assert told(count(written, engine)) == told(count(plain, engine))
+
+
+def test_a_communicator_named_behind_a_transport_is_no_part_of_it() -> None:
+    line = b"n1:4:9 [0] NCCL INFO Channel 00 : 0[1000] -> 1[2000] via P2P/IPC comm 0x7f%d nRanks 04\n"
+    run = counts.join({"x": counts.scan([line % 1, line % 2])})
+    assert run.transports == {"P2P/IPC": 2}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ringup.logs import counts, tails
-from ringup.logs.counts.grammar import PREFIX, label_of
+from ringup.logs.counts.grammar import PREFIX, bare, label_of
 from ringup.logs.counts.ledger import Batch
 
 SLICE_BYTES = 32 << 20
@@ -142,8 +142,11 @@ def _shares(size_bytes: int, processes: int, slice_bytes: int) -> list[int]:
 def who_writes(block: bytes) -> Iterator[tuple[str, str, str]]:
     """Host, process id and label of the processes in the beginning of a file."""
     seen = set()
-    for line in block.split(b"\n")[:-1]:
-        match = PREFIX.search(line[:400]) if b" NCCL " in line else None
+    for raw in block.split(b"\n")[:-1]:
+        if b" NCCL " not in raw:
+            continue
+        line = bare(raw)
+        match = PREFIX.search(line[:400])
         if match and match["host"] + match["pid"] not in seen:
             seen.add(match["host"] + match["pid"])
             label = label_of(line[: match.start()], whole=True)

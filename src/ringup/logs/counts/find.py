@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ringup.logs.counts.grammar import CALL_MARK, POINT_TO_POINT, fields_of, heads_in
+from ringup.logs.counts.grammar import CALL_MARK, POINT_TO_POINT, bare, fields_of, heads_in
 from ringup.logs.counts.ledger import field_hash
 from ringup.logs.counts.run import Member, Mismatch, Party, Span, Unlocated
 
@@ -110,6 +110,7 @@ def _calls(raw: bytes) -> Iterator[tuple[str, str, str, int]]:
     """Host, process id, communicator pointer and hash of the collectives in a line."""
     if CALL_MARK not in raw:
         return
+    raw = bare(raw)
     heads = heads_in(raw)
     for i, head in enumerate(heads):
         fields = fields_of(raw, head, heads[i + 1].start() if i + 1 < len(heads) else None)
@@ -157,6 +158,7 @@ def explain(mismatch: Mismatch, read: Read) -> Mismatch:
 
 def _read_party(party: Party, read: Read) -> Party:
     raw = b"".join(read(party.file, party.offset, party.offset + 2048)).partition(b"\n")[0].rstrip(b"\r")
+    raw = bare(raw)
     heads = [h for h in heads_in(raw) if (h["pid"] or b"").decode() == party.pid] or heads_in(raw)
     fields = fields_of(raw, heads[0]) if heads else None
     text = raw[:1024].decode("utf-8", "replace")

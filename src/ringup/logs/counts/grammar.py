@@ -7,6 +7,7 @@ printed when it is enqueued, `opCount` is hexadecimal and no sequence number of 
 
 from __future__ import annotations
 
+import json
 import re
 
 CALL_MARK = b": opCount "
@@ -26,8 +27,10 @@ FIELDS = re.compile(
 GLUED = re.compile(rb"(?::[ \t]|\[[^\]]{1,60}\](?:<std(?:out|err)>)?:?[ \t]?)\Z")
 """The label or stamp of a line that begins in the middle of another."""
 
-PREFIX = re.compile(rb"(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>\d+)\] )?")
-"""Process of any other NCCL line; searched, since a stamp or a label may stand before it."""
+PREFIX = re.compile(
+    rb"(?<![\w.-])(?!\d{1,2}:\d\d:\d\d )(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>\d+)\] )?"
+)
+"""Process of any other NCCL line; searched, for a label or stamp may precede it; a clock is none."""
 
 LABEL = re.compile(
     rb"\A\s*(?:(?P<srun>\d+): |\[(?P<torchrun>[a-z]+\d+)\]:|\[(?P<mpirun>\d+,\d+)\]<std(?:out|err)>: ?)"
@@ -49,9 +52,9 @@ INIT = re.compile(
 VIA = re.compile(
     rb"(?:(?:Channel|Ring) \d+(?:/\d+)? : (?P<src>\d+)\[[0-9a-fA-F]+\] -> (?P<dst>\d+)\[[0-9a-fA-F]+\]"
     rb"(?: \[(?:send|receive)\])?|CollNet \d+(?:/\d+)? : (?P<coll>\d+) \[(?:send|receive)\])"
-    rb" via (?P<via>[^\r\n]{1,120}?)\s*\Z"
+    rb" via (?P<via>[^\r\n]{1,120}?)(?: comm 0x[0-9a-fA-F]+(?: nRanks \d+)?)?\s*\Z"
 )
-"""How two ranks of a communicator talk."""
+"""How two ranks of a communicator talk; RCCL and NCCL 2.8 name the communicator behind it."""
 
 WARN = re.compile(rb"NCCL WARN (?P<text>.*)", re.DOTALL)
 
@@ -74,6 +77,24 @@ STAGE_INDEX = {"bootstrap": 1, "network": 2, "start": 3, "channels": 4, "connect
 
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 """Not called by every rank of a communicator at the same place: counted, never numbered."""
+
+
+_COLOUR = re.compile(rb"\x1b\[[\d;]*[mK]")
+
+
+def bare(raw: bytes) -> bytes:
+    """
+    A line without colours, and out of the record of Docker's json-file driver.
+
+    >>> bare(b'{"log":"\\\\u001b[32miteration 3\\\\u001b[0m\\\\n","stream":"stdout"}')
+    b'iteration 3'
+    """
+    if raw.startswith(b'{"log":"'):
+        try:
+            raw = str(json.loads(raw)["log"]).rstrip("\n").encode("utf-8", "replace")
+        except (ValueError, RecursionError):
+            return raw
+    return _COLOUR.sub(b"", raw) if b"\x1b" in raw else raw
 
 
 def heads_in(raw: bytes) -> list[re.Match[bytes]]:
@@ -133,7 +154,7 @@ def iteration_of(line: bytes, pattern: re.Pattern[bytes]) -> str | None:
     """
     if b" NCCL " in line:
         return None
-    match = pattern.search(line[:2000])
+    match = pattern.search(bare(line)[:2000])
     if not match:
         return None
     name = next((g for g in match.groups() if g is not None), match[0])

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from itertools import islice
 from operator import itemgetter
 
-from ringup.logs.counts.grammar import CALL_MARK, FIELDS, HEAD, POINT_TO_POINT, STAMP
+from ringup.logs.counts.grammar import CALL_MARK, FIELDS, HEAD, POINT_TO_POINT, STAMP, bare
 from ringup.logs.counts.ledger import Batch, Ledger
 from ringup.logs.counts.model import Sequence
 
@@ -320,11 +320,12 @@ class PlainEngine:
 
     def odd(self, number: int, offset: int, raw: bytes) -> bool:
         """A line that is no plain call; whether it says anything but one whole call all the same."""
-        if CALL_MARK in raw:
+        said = bare(raw)
+        if CALL_MARK in said:
             self.heads.vote(raw)
-            if self._ledger.odd_line(number, offset, raw):
+            if self._ledger.odd_line(number, offset, said):
                 return False
-        self._ledger.read_line(number, offset, raw)
+        self._ledger.read_line(number, offset, said)
         return bool(raw)
 
     # Counts and sequences
