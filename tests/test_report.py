@@ -214,3 +214,24 @@ def test_a_run_that_was_ended_as_hung_says_last_who_was_missing() -> None:
     assert lines[0].startswith("  rank 1: train.py:4: wait(") and "\x1b" not in "".join(lines)
     unknown = replace(result, record={"hangs": hangs[:1]})
     assert report.run_lines(unknown, report.Style(io.StringIO())) == ["hung after 13 s"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "collective", "headline"),
+    [
+        (
+            1,
+            "all_reduce",
+            "collective 4 of default_pg is all_reduce [3] Float on rank 1, all_reduce [8] on the others",
+        ),
+        (1, "the GPU", "rank 1 (node0) is missing: the others wait for the GPU"),
+        (None, "all_reduce", "process 4711 (node0) is missing from all_reduce"),
+    ],
+)
+def test_a_rank_that_came_or_has_no_number_is_not_said_to_have_been_missing_from_a_collective(
+    rank: int | None, collective: str, headline: str
+) -> None:
+    missing = [{"rank": rank, "node": "node0", "where": "train.py:4"}]
+    hang = {"verdict": "stalled", "missing": missing, "collective": collective, "headline": headline}
+    result = RunResult("r", "hung", 124, None, (), (), (), "logs", 13.0, {"hangs": [hang]})
+    assert report.run_lines(result, report.Style(io.StringIO()))[-1] == f"hung after 13 s: {headline}"

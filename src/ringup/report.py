@@ -235,14 +235,17 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
 def held_up(result: RunResult) -> tuple[str, list[str]]:
     """Of a run that was ended as hung: who was missing (words that `ringup logs` reads), and where."""
     hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
-    missing = hangs[-1]["missing"] if result.outcome == "hung" and hangs else []
-    if not missing or not hangs[-1]["collective"]:
+    if result.outcome != "hung" or not hangs:
         return "", []
+    hang, missing = hangs[-1], [one for one in hangs[-1]["missing"] if one["rank"] is not None]
+    lines = [f"  rank {one['rank']}: {printable(one['where'], 300)}" for one in missing[:8] if one["where"]]
+    words = f" missing from {printable(hang['collective'], 64)}"
+    if not missing or not hang["collective"] or words not in hang.get("headline", words):
+        # It has called something else, or is behind; which process it is may be all that is known.
+        return f": {printable(hang.get('headline', ''), 300)}".rstrip(": "), lines
     ranks = ", ".join(str(one["rank"]) for one in missing[:8]) + (", ..." if len(missing) > 8 else "")
     nodes = ", ".join(dict.fromkeys(printable(one["node"], 64) for one in missing[:8]))
-    who = f"rank{'s' * (len(missing) != 1)} {ranks} on {nodes}"
-    lines = [f"  rank {one['rank']}: {printable(one['where'], 300)}" for one in missing[:8] if one["where"]]
-    return f": {who} missing from {printable(hangs[-1]['collective'], 64)}", lines
+    return f": rank{'s' * (len(missing) != 1)} {ranks} on {nodes}{words}", lines
 
 
 def node_line(node: Node, width: int) -> str:

@@ -177,6 +177,7 @@ class Watch:
                     "at_s": round(now_s - self._began_s, 1),
                     "quiet_s": round(quiet_s, 1),
                     "verdict": verdict.kind,
+                    "headline": verdict.headline,
                     "missing": [
                         {"rank": m.rank if m.rank >= 0 else None, "node": m.node, "where": m.where}
                         for m in verdict.missing
