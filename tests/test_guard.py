@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,34 @@ def test_a_shim_ends_no_process_that_has_a_pid_anew(has_pidfd: bool, monkeypatch
             shim["end_exactly"](other.pid, started)
         finally:
             other.kill()
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "is_ours"),
+    [({}, {}, True), ({}, {"SLURM_JOB_ID": "8"}, False), ({"SLURM_JOB_ID": "7"}, {}, True)]
+    + [({name: "7"}, {name: "7"}, True) for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")]
+    + [({name: "7"}, {name: "8"}, False) for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")],
+)
+def test_a_job_that_a_rank_has_submitted_is_not_the_runs(
+    own: dict[str, str], theirs: dict[str, str], is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"):
+        monkeypatch.delenv(name, raising=False)
+    with subprocess.Popen(FOREVER, env={**os.environ, **theirs, "RINGUP_RUN": "test-next"}) as job:
+        try:
+            for name, value in own.items():
+                monkeypatch.setenv(name, value)
+            assert (job.pid in tree().members("test-next")) == is_ours
+        finally:
+            job.kill()
+
+
+def tree() -> types.ModuleType:
+    """The program that finds a run's processes, as it runs on a node."""
+    made = types.ModuleType("guard_tree")
+    source = resources.files("ringup") / "payload" / "guard_tree.py"
+    exec(source.read_text("utf-8"), vars(made))
+    return made
 
 
 def test_file_system_without_sockets_gets_an_abstract_one(tmp_path: Path) -> None:

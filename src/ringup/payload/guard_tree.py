@@ -2,8 +2,9 @@
 The processes of one run on this node: found, ended, and nothing else touched.
 
 A process belongs to a run when it descends from the run's guard, or when its environment
-carries the run's tag and its user is ours.  Before a signal is sent, the process is held
-by a pidfd (Linux 5.3) and its start time compared again, so a pid used anew is never hit.
+carries the run's tag, its user is ours and its batch job no other than ours.  Before a signal
+is sent, the process is held by a pidfd (Linux 5.3) and its start time compared again, so a pid
+used anew is never hit.
 
 Run by itself, `guard_tree.py RUN PORT WAIT_S` is the last look after a run: it waits for the
 run's guards to finish, ends what carries the tag, and prints one line of JSON.
@@ -19,6 +20,8 @@ import time
 TAG = "RINGUP_RUN"
 PLACE = "RINGUP_NODE"
 """Index of the node: with `--local N` several nodes of one run share a machine."""
+BATCH = (b"SLURM_JOB_ID", b"PBS_JOBID", b"LSB_JOBID")
+"""A rank that submits the next job (sbatch) hands its whole environment on: such a job is not the run's."""
 GUARD = "ringup-guard"
 """`ps` shows the guards as `python3 -c ... ringup-guard:RUN`."""
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
@@ -131,9 +134,15 @@ def has_program(pid):
 
 
 def is_tagged(pid, run_id, place):
-    """Whether a process carries the run's tag, and on `--local` this node's (`place` "" means any)."""
+    """
+    Whether a process carries the run's tag, and on `--local` this node's (`place` "" means any).
+
+    One that is in another batch job than we are has only inherited it.
+    """
     found = environ(pid)
     if found.get(TAG.encode()) != run_id.encode():
+        return False
+    if any(found.get(name, b"") not in (b"", os.environb.get(name, b"")) for name in BATCH):
         return False
     return not place or found.get(PLACE.encode()) == place.encode()
 
