@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         rate,
         started.backend,
         ops,
-        proving.transports(started),
+        proving.channels(started),
         is_whole=started.result.outcome == "ok",
     )
     ended = tested.tested(started.plan, started.told, started.result)
@@ -102,8 +102,10 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(["", *show.bench_lines(outcome), *lines]))
     if args.plot:
         draw(args.plot, outcome)
+    if started.result.outcome == "interrupted":
+        return started.result.exit_code
     if started.result.outcome != "ok":
-        return started.result.exit_code or 1
+        return 1
     return 0 if outcome.correct and outcome.verdict != "slow" else 1
 
 

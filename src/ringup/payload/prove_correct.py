@@ -12,6 +12,8 @@ from prove_world import is_own, say, short
 COUNTS = (1, 1021, 262147)
 """Elements: one, an odd number in one packet, and about a mebibyte that is no multiple of anything."""
 LARGE_COUNT = 8388608
+GATHERED_COUNT = 2 * LARGE_COUNT - 3
+"""Of all ranks' parts together, which every rank holds twice over: a thousand large ones would fill a GPU."""
 MEMORY_BYTES = 64 << 20
 PATTERN = 251
 
@@ -63,6 +65,7 @@ def broadcast(world, members, group, count):
 
 def all_gather(world, members, group, count):
     """Each member's (rank + 1) * 1000 + position, in order."""
+    count = max(1, min(count, GATHERED_COUNT // len(members)))
     base = positions(count, world.device)
     parts = [torch.zeros_like(base) for _ in members]
     dist.all_gather(parts, base + (world.rank + 1) * 1000, group=group)
@@ -70,7 +73,7 @@ def all_gather(world, members, group, count):
     for rank, part in zip(members, parts):
         wrong = first_difference(part, base + (rank + 1) * 1000)
         if wrong:
-            wrong["from"] = rank
+            wrong.update({"count": count, "from": rank})
             return wrong
     return None
 
@@ -110,7 +113,7 @@ def wrong_results(world, members, group, counts=COUNTS):
                 return found + [{"op": name, "count": count, "error": short(error)}]
             # On with the rest even so: the others may have seen nothing wrong, and go on.
             if wrong and not any(one["op"] == name for one in found):
-                found.append(dict(wrong, op=name, count=count))
+                found.append({"op": name, "count": count, **wrong})
     return found
 
 

@@ -28,7 +28,7 @@ def main(mode, backend, arrive_s, limit_s, *rest):
             ops, sizes, pairs = rest
             prove_sweep.bench(world, ops.split(","), [int(size) for size in sizes.split(",")], pairs == "1")
             fine = True
-        world.leave()
+        world.leave(fine)
     except Refused as error:
         say("refused", error=str(error))
         return 1

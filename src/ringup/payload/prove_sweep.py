@@ -14,6 +14,13 @@ from prove_world import cpu_wait_s, say, short
 
 WARM_UPS, ITERATIONS = 5, 20
 LONG_ENOUGH_S, LONGEST_S, LARGEST_TAKES_S = 0.5, 5.0, 2.5
+MOST_CALLS = {"cpu": 10000, "cuda": 400}
+"""
+In one batch.  A GPU's queue holds about a thousand launches; in a full one a call waits where no limit of
+ours reaches it.
+"""
+ROOM = 4
+"""A size needs so many times its bytes: what is given, what is taken, and the comparison of the two."""
 PAIR_S = 1.5
 PAIR_BYTES = 1 << 20
 """At least so much between two nodes, however little was asked for: less measures how soon, not how fast."""
@@ -159,7 +166,7 @@ def spent(world, group, case, count):
 def measure(world, group, case, budget_s=LONGEST_S):
     """
     One size: every member's mean, median, p99 and least time in seconds, whether results are right, and how
-    long its threads waited for a processor meanwhile; both per call.
+    long its threads waited for a processor meanwhile and had one; all per call.
 
     Warm-ups first (NCCL sets up channels on the first call of a size); then max(20 calls, 0.5 s),
     but no more than `budget_s`.
@@ -173,10 +180,11 @@ def measure(world, group, case, budget_s=LONGEST_S):
             break
         once = min(once, most(world, group, max(spent(world, group, case, 1))))
     once = max(once, 1e-7)
-    count = max(1, int(min(max(ITERATIONS, LONG_ENOUGH_S / once), budget_s / once, 10000)))
-    before_s = cpu_wait_s()
+    most_calls = min(budget_s / once, MOST_CALLS[world.device.type])
+    count = max(1, int(min(max(ITERATIONS, LONG_ENOUGH_S / once), most_calls)))
+    before_s, ran_s = cpu_wait_s(), time.process_time()
     times = spent(world, group, case, count)
-    waited_s = cpu_wait_s() - before_s
+    waited_s, ran_s = cpu_wait_s() - before_s, time.process_time() - ran_s
     ordered = sorted(times)
     mine = [
         sum(times) / count,
@@ -185,6 +193,7 @@ def measure(world, group, case, budget_s=LONGEST_S):
         ordered[0],
         float(fine),
         max(0.0, waited_s / count),
+        ran_s / count,
     ]
     there = torch.tensor(mine, device=world.device, dtype=torch.float64)
     all_there = [torch.zeros_like(there) for _ in case.members]
@@ -215,7 +224,7 @@ def sweep(world, op, sizes):
     """All sizes of one operation; rank 0 tells each.  The largest size that was measured, its time."""
     members = list(range(world.size))
     last = None
-    if op == "send_recv" and world.size == 1:
+    if op == "send_recv" and world.size == 1 and sizes:
         say("unsupported", op=op, size_bytes=sizes[0], error="one rank has nobody to send to")
         return None
     for size_bytes in sizes:
@@ -246,6 +255,7 @@ def sweep(world, op, sizes):
                 least_us=min(one[3] for one in by_rank) * 1e6,
                 starved=round(starved(by_rank), 3),
                 waited_us=[round(one[5] * 1e6, 1) for one in by_rank][:256],
+                busy=round(max(one[6] for one in by_rank) / seconds, 3) if world.backend == "gloo" else 0.0,
             )
         if seconds > LARGEST_TAKES_S and size_bytes != sizes[-1]:
             if world.rank == 0:
@@ -347,8 +357,22 @@ def tcp_counters():
         return None
 
 
+def that_fit(world, sizes):
+    """The sizes for which every rank has memory; rank 0 tells of those that are left out."""
+    told = world.agree("memory", world.free_bytes())
+    known = [(free, rank) for rank, free in enumerate(told) if free is not None]
+    if not known:
+        return sizes
+    free, rank = min(known)
+    fit = [size for size in sizes if size * ROOM <= free]
+    if len(fit) < len(sizes) and world.rank == 0:
+        say("left_out", size_bytes=sizes[len(fit)], of=rank, free_bytes=free)
+    return fit
+
+
 def bench(world, ops, sizes, with_pairs):
     """`ringup bench` on this rank."""
+    sizes = that_fit(world, sizes)
     before = tcp_counters()
     largest = None
     for op in ops:

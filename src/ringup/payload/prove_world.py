@@ -9,6 +9,7 @@ import datetime
 import glob
 import json
 import os
+import re
 import sys
 import time
 
@@ -20,6 +21,13 @@ BEHIND_S = 15.0
 """How much later than another a rank may see that the operation they shared has failed."""
 WATCHDOG_LATER_S = 60.0
 LONGEST_ERROR = 600
+OURS_TO_TIME = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_BLOCKING_WAIT": "0"}
+"""
+`World.wait` keeps the limit.  As it is by default torch's watchdog (ProcessGroupNCCL.cpp, `handleException`)
+aborts whoever waits, which would be taken for that rank's own crash.
+"""
+OWN = re.compile(r"(?:CUDA|HIP|NCCL) (?:driver |communicator )?error|(?:CUDA|HIP) out of memory")
+"""How torch begins what the device or NCCL refused; before torch 2.9 that has no class of its own."""
 
 
 def say(kind, **fields):
@@ -86,10 +94,17 @@ def cpu_wait_s():
 
 
 def is_own(error):
-    """Whether an exception is this rank's own affair: no peer that is slow or gone makes one of these."""
+    """
+    Whether an exception is this rank's own affair, so that there is nothing to ask the others.
+
+    No peer that is slow or gone makes one of the device.  One of NCCL may be a peer's doing, its words tell;
+    but who is in NCCL's set-up meanwhile cannot answer, and would be taken for the one that is missing.
+    """
     kinds = [getattr(torch, name, None) for name in ("OutOfMemoryError", "AcceleratorError")]
     kinds.append(getattr(torch.cuda, "OutOfMemoryError", None))
-    return not isinstance(error, RuntimeError) or isinstance(error, tuple(kind for kind in kinds if kind))
+    if not isinstance(error, RuntimeError) or isinstance(error, tuple(kind for kind in kinds if kind)):
+        return True
+    return OWN.match(str(error)) is not None
 
 
 def device_of(backend, local_rank):
@@ -109,14 +124,14 @@ def device_of(backend, local_rank):
         raise Refused(words + (" (CUDA_VISIBLE_DEVICES=%s)" % mask[:200] if mask is not None else ""))
     torch.cuda.set_device(local_rank)
     about = torch.cuda.get_device_properties(local_rank)
-    numa = None
+    bus, numa = "", None
     try:
         bus = "%04x:%02x:%02x.0" % (about.pci_domain_id, about.pci_bus_id, about.pci_device_id)
         with open("/sys/bus/pci/devices/%s/numa_node" % bus) as file:
             numa = int(file.read())
     except (AttributeError, OSError, ValueError):  # torch has told the bus since 2.6
         pass
-    known = {"name": about.name, "memory_bytes": about.total_memory, "gpu_numa": numa}
+    known = {"name": about.name, "memory_bytes": about.total_memory, "gpu_numa": numa, "bus_id": bus}
     return torch.device("cuda", local_rank), known
 
 
@@ -137,6 +152,7 @@ class World:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        os.environ.update(OURS_TO_TIME)
         self.device, known = device_of(backend, self.local_rank)
         if backend != "nccl":
             torch.set_num_threads(1)
@@ -243,6 +259,17 @@ class World:
             raise Refused("%d ranks said nothing at %s" % (len(missing), stage))
         return [json.loads(self.store.get("%s/%d" % (stage, rank))) for rank in range(self.size)]
 
+    def free_bytes(self):
+        """Memory this rank may fill: its GPU's, or its share of its node's; None where nobody tells."""
+        if self.device.type == "cuda":
+            return torch.cuda.mem_get_info()[0]
+        try:
+            with open("/proc/meminfo") as file:
+                told = dict(line.split(":", 1) for line in file)
+            return int(told["MemAvailable"].split()[0]) * 1024 // self.local_size
+        except (OSError, ValueError, KeyError):
+            return None
+
     def wait(self):
         """
         Until the device has done what it was given.
@@ -260,9 +287,14 @@ class World:
                 raise RuntimeError("Timed out: the device was not done after %g s" % self.limit_s)
             time.sleep(0.0001)
 
-    def leave(self):
-        """The end, together: nobody takes the store away while others still ask it."""
+    def leave(self, fine):
+        """
+        The end, together: nobody takes the store away while others still ask it.
+
+        With NCCL a group is closed only where all went well: it waits for what the device was given.
+        """
         self.agree("end", True)
         if self.rank == 0:
             time.sleep(0.2)
-        dist.destroy_process_group()
+        if fine or self.backend != "nccl":
+            dist.destroy_process_group()

@@ -6,6 +6,7 @@ Proof by doing: right results on every rank, and the rate that collectives reach
     tested    `ringup test`: which ranks are fine, who is missing, who is wrong
     link      the rate of the link between the nodes, from facts
     benched   `ringup bench`: rows, the verdict against the link, the slow node
+    why       what NCCL's lines say of a rate that is low
     show      both for people
 """
 
@@ -30,6 +31,8 @@ class RankState:
     """Why it is not ok, in one line."""
     is_cause: bool = False
     """Whether the fault is this rank's own, and not that another one was missing or wrong."""
+    bus_id: str = ""
+    """PCI address of its GPU, "" where not told: CUDA counts only those left to the job, in its own order."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Row:
     """The part of the time that may have been lost for want of a processor, from 0 to 1."""
     waited_us: tuple[float, ...] = ()
     """How long the threads of every rank (the first 256) waited for a processor, a call."""
+    busy: float = 0.0
+    """Processors that the busiest rank kept running, with Gloo; 0 with NCCL, whose threads poll."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,11 @@ class LinkRate:
     source: str
     payload_share: float = 1.0
     """Part of the rate that is left for the payload (headers of TCP)."""
-    over: Literal["tcp", "rdma"] = "tcp"
+    over: Literal["tcp", "rdma", "nvlink"] = "tcp"
     devices: int = 1
-    """How many cards of a node the rate is the sum of."""
+    """How many cards of a node (or ways from a GPU to others) the rate is the sum of."""
+    doubt: str = ""
+    """What else may be slow instead, so that a low rate is no proof against the link."""
 
 
 @dataclass(frozen=True)

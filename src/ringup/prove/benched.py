@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
 from ringup.facts import starved
 from ringup.plan import Plan
-from ringup.prove import Benched, LinkRate, Pair, Row, Slow, at_best
+from ringup.prove import Benched, LinkRate, Pair, Row, Slow, at_best, why
 from ringup.prove.lines import Line, number, numbers, text
 from ringup.prove.link import carries
 from ringup.units import printable, show_bytes
 
-SLOW_BELOW = {"tcp": 0.5, "rdma": 0.65}
+SLOW_BELOW = {"tcp": 0.5, "rdma": 0.65, "nvlink": 0.65}
 """
 Share of the link's rate under which a plateau is slow: TCP reaches 60-90 % of the smaller of NIC and CPU,
-an all-reduce over RDMA 70-80 % (stas00/ml-engineering, network/benchmarks; Azure's health checks).
+an all-reduce over RDMA 70-80 %, a ring over NVLink 69-82 % (stas00/ml-engineering, network/benchmarks;
+Azure's health checks).
 """
 SLOW_PAIR = 0.75
 """Of the median of the others: the score under which NVIDIA's resiliency extension names a straggler."""
@@ -34,6 +36,8 @@ LEAST_SEGMENTS = 1000
 AGAIN = "again"
 """The stage of payload/prove_sweep.py in which those are measured again who would be named."""
 TOO_FAST = 1.1
+BUSY = 0.8
+"""Processors in use by a rank from which a processor may be what bounds Gloo: it copies by one thread."""
 
 
 def benched(
@@ -42,10 +46,14 @@ def benched(
     link: LinkRate,
     backend: str,
     ops: Sequence[str],
-    transports: Mapping[str, int],
+    channels: Mapping[str, Mapping[str, int]],
     is_whole: bool = True,
 ) -> Benched:
-    """Everything that `ringup bench` says; a measurement that was cut short is not judged."""
+    """
+    Everything that `ringup bench` says; a measurement that was cut short is not judged.
+
+    `channels` is what NCCL's lines say after `via`, counted by host; empty with Gloo.
+    """
     lines = [line for rank in sorted(told) for line in told[rank]]
     rows = tuple(row(line) for line in lines if line["kind"] == "row")
     pairs = tuple(_pair(line, plan) for line in lines if line["kind"] == "pair")
@@ -55,6 +63,8 @@ def benched(
     lossy = any("packets are lost" in note for note in notes)
     fills = backend == "nccl" or ops[0] in GLOO_FILLS
     verdict, because = judge([r for r in rows if r.op == ops[0]], expected, link, slow, lossy, fills)
+    if verdict == "slow":
+        because = "; ".join([because, *why.reasons(channels, plan, link.devices)])
     if not is_whole:
         verdict, because = "not_judged", "not measured to the end"
     return Benched(
@@ -70,7 +80,7 @@ def benched(
         because=because,
         slow=slow,
         notes=tuple(notes),
-        transports=dict(transports),
+        transports=dict(sum((Counter(counts) for counts in channels.values()), Counter[str]())),
     )
 
 
@@ -88,6 +98,7 @@ def row(line: Line) -> Row:
         wrong_ranks=tuple(int(r) for r in numbers(line, "wrong_ranks")),
         starved=_share(line),
         waited_us=tuple(numbers(line, "waited_us")),
+        busy=number(line, "busy"),
     )
 
 
@@ -114,6 +125,9 @@ def _notes(lines: Sequence[Line]) -> list[str]:
             notes.append(
                 f"{op}: nothing larger than {size} tried, one call took {number(line, 'seconds'):.1f} s"
             )
+        elif line["kind"] == "left_out" and line["rank"] == 0:
+            free = show_bytes(int(number(line, "free_bytes")))
+            notes.append(f"{size} and more left out: rank {number(line, 'of'):g} has {free} of memory free")
         elif line["kind"] == "unsupported" and line["rank"] == 0:
             notes.append(f"{op} of {size} was not measured: {text(line, 'error')}")
     return [printable(note, 400) for note in notes]
@@ -162,19 +176,19 @@ def judge(
     if not rows:
         return "not_judged", "nothing was measured"
     if expected is None and link.gbit_s is not None:
-        return (
-            "not_judged",
-            f"{rows[0].op} uses one of {link.devices} cards a node, which one is not known",
-        )
+        of = "links of a GPU" if link.over == "nvlink" else "cards a node"
+        return "not_judged", f"{rows[0].op} uses one of {link.devices} {of}, which one is not known"
     if expected is None:
         return "not_judged", link.source
     share = best / expected
     of_link = f"{best:.3g} GB/s bus bandwidth is {100 * share:.0f} % of what {link.source} can carry"
     if share > TOO_FAST:
-        return "not_judged", f"{of_link}: the data went over something else, too"
+        words = "NCCL took no ring, or " if link.over != "tcp" else ""
+        return "not_judged", f"{of_link}: {words}the data went over something else, too"
     if share >= SLOW_BELOW[link.over]:
         return "ok", of_link
-    waited = max(rows, key=lambda row: row.busbw_gbyte_s).starved
+    fastest = max(rows, key=lambda row: row.busbw_gbyte_s)
+    waited = fastest.starved
     if at_best(share, waited) >= SLOW_BELOW[link.over]:
         return "not_judged", f"{of_link}, but {_no_cpu(waited)}"
     if lossy:
@@ -184,8 +198,15 @@ def judge(
             "not_judged",
             f"{of_link}, but Gloo's {rows[0].op} leaves half of a link unused: see all_reduce",
         )
+    if fastest.busy >= BUSY:
+        return (
+            "not_judged",
+            f"{of_link}, but a rank kept a processor busy: that, not the link, may be the bound",
+        )
     if not steady:
         return "not_judged", f"{of_link}, but it was still rising: measure larger sizes (--max)"
+    if link.doubt:
+        return "not_judged", f"{of_link}, but {link.doubt}"
     return "slow", of_link
 
 

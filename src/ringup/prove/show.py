@@ -83,7 +83,8 @@ def culprits(tested: Tested) -> str:
 
 
 def _who(rank: RankState) -> str:
-    device = f" ({printable(rank.device, 80)})" if rank.device else ""
+    at = f" at {rank.bus_id}" if rank.bus_id else ""
+    device = f" ({printable(rank.device, 80)}{at})" if rank.device else ""
     return f"rank {rank.rank} on {printable(rank.node, 64)}, local rank {rank.local_rank}{device}"
 
 

@@ -16,10 +16,13 @@ from ringup.units import printable, show_bytes
 
 _PLACE = re.compile(r"\[\S+\.(?:cc|cpp|cu|h|hpp):\d+\] ?")
 _ADVICE = re.compile(
-    r"(?:\. )?(?:This is typically caused by|Exception raised from|For debugging consider) .*"
+    r"(?:\. )?(?:This is typically caused by|Exception raised from|For debugging consider"
+    r"|Search for `\w+' in|CUDA kernel errors might be) .*"
 )
 _TIMED_OUT = re.compile(r"tim(?:ed|e) ?out", re.IGNORECASE)
 """Who waited in vain is not at fault for that; nor is known who is, where all have answered."""
+
+SILENT = "fell silent: the others waited for it"
 
 Told = Mapping[int, Sequence[Line]]
 
@@ -37,12 +40,14 @@ class Seen:
         self.was_isolated = any("suspects" in kinds for kinds in self.kinds.values())
         refused = {r for r, kinds in self.kinds.items() if "refused" in kinds and "missing" not in kinds}
         self.died = self._died()
-        self.culprits = self.missing | refused | self.died
+        self.held_up = _held_up(result)
+        self.culprits = self.missing | refused | self.died | set(self.held_up)
 
     def _died(self) -> set[int]:
         """The rank whose end was the first failure, where it ended without a word of ours."""
         failure = self.result.failure
-        if failure is None or failure.rank is None:
+        # torch's watchdog, too, ends with SIGABRT who has waited for another.
+        if failure is None or failure.rank is None or failure.is_consequence:
             return set()
         told = {"error", "refused", "missing", "result"} & set(self.kinds.get(failure.rank, {}))
         # A launcher ends its other ranks by SIGTERM when one has failed.
@@ -51,14 +56,21 @@ class Seen:
 
     def others(self) -> str:
         """Why a rank could not be tested that is not at fault."""
-        if self.missing:
-            return f"waited for {_ranks(self.missing)}"
+        if self.missing or self.held_up:
+            return f"waited for {_ranks(self.missing or set(self.held_up))}"
         if self.culprits:
             return f"{_ranks(self.culprits)} had ended before"
         failure = self.result.failure
         if failure is None:
             return "the run ended before"
         return failure.what if failure.rank is None else f"rank {failure.rank} had ended before"
+
+
+def _held_up(result: RunResult) -> dict[int, str]:
+    """Of a run that was ended as hung: the ranks that all others waited for, and where each was."""
+    hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
+    missing = hangs[-1]["missing"] if result.outcome == "hung" and hangs else []
+    return {one["rank"]: one["where"] for one in missing if isinstance(one["rank"], int)}
 
 
 def untold(told: Told, result: RunResult) -> bool:
@@ -116,6 +128,7 @@ def _state(node: NodePlan, rank: int, seen: Seen) -> RankState:
         node=node.node,
         local_rank=rank - node.first_rank,
         device=device_words(seen.kinds.get(rank, {}).get("hello")),
+        bus_id=printable(text(seen.kinds.get(rank, {}).get("hello", {}), "bus_id"), 20),
         ok=error is None,
         error=error,
         is_cause=is_cause,
@@ -140,16 +153,21 @@ def _error(rank: int, seen: Seen) -> tuple[str | None, bool]:
     kinds = seen.kinds.get(rank, {})
     if "done" in kinds and kinds["done"].get("ok") is True:
         return None, False
+    if rank in seen.missing and "error" in kinds:
+        return _own_words(kinds, {})
     if rank in seen.missing:
         return _missing_words(kinds, seen.waited_s), True
+    if rank in seen.held_up:
+        where = seen.held_up[rank]
+        return SILENT + f" ({where})" * bool(where), True
     if "refused" in kinds and "missing" not in kinds:
         return text(kinds["refused"], "error"), True
     failure = seen.result.failure
     if rank in seen.culprits and failure is not None:
         return f"ended: {failure.what}", True
     wrong = _first_wrong(kinds)
-    if wrong and "error" not in wrong:
-        return wrong_words(wrong), rank in seen.suspects or not seen.was_isolated
+    if wrong and "error" not in wrong and "error" not in kinds:
+        return wrong_words(wrong), rank in seen.suspects or wrong.get("op") == "memory"
     if rank in seen.suspects:
         return "its part made the results of others wrong", True
     if seen.suspects and "result" in kinds and not wrong:
@@ -160,13 +178,19 @@ def _error(rank: int, seen: Seen) -> tuple[str | None, bool]:
 def _broken(kinds: Mapping[str, Line], wrong: Line, seen: Seen, rank: int) -> tuple[str, bool]:
     """A rank that did not come to its end; its own words count where nobody else is known to be at fault."""
     if not seen.culprits and ("error" in kinds or wrong):
-        words = wrong_words(wrong) if wrong else plain(text(kinds["error"], "error"))
-        return words, not (is_consequence(words) or _TIMED_OUT.search(words))
-    if kinds:
-        return "not tested: " + seen.others(), False
-    if seen.result.failure is not None:
+        return _own_words(kinds, wrong)
+    failure = seen.result.failure
+    if failure is not None and failure.rank == rank:
+        return f"ended, because of another: {failure.what}", False
+    if kinds or failure is not None:
         return "not tested: " + seen.others(), False
     return "never started", True
+
+
+def _own_words(kinds: Mapping[str, Line], wrong: Line) -> tuple[str, bool]:
+    """What a rank said when it failed, and whether that is its own fault by these words."""
+    words = plain(text(kinds["error"], "error")) if "error" in kinds else wrong_words(wrong)
+    return words, not (is_consequence(words) or _TIMED_OUT.search(words))
 
 
 def _first_wrong(kinds: Mapping[str, Line]) -> dict[str, Any]:
@@ -176,7 +200,7 @@ def _first_wrong(kinds: Mapping[str, Line]) -> dict[str, Any]:
 
 def _missing_words(kinds: Mapping[str, Line], waited_s: float) -> str:
     if "arrived" in kinds:
-        return "fell silent: the others waited for it"
+        return SILENT
     if "hello" in kinds:
         return f"did not arrive within {waited_s:g} s; it had begun"
     where = "it never said a word (torch may take longer to load: --wait)"
