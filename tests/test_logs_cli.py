@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from bench.nccl_lines import Plan
+from bench.nccl_logs import generate
 
-from ringup.logs import show
+from ringup.logs import files, show
 from ringup.logs.follow import changes
 from ringup.logs.read import read_logs
 from tests.logs_said import SAID
@@ -284,3 +287,41 @@ def test_compressed_and_plain_files_of_one_run_are_read_together(tmp_path: Path)
             tmp_path / name
         ).write_bytes(data)
     assert read_logs([str(tmp_path)]).causes[0].rule == "peer-unreachable-on-interface"
+
+
+FAR_BACK = Plan(fault="count", fault_rank=3, iterations=40, hang=False, marks="none", layout="per-rank")
+
+
+@pytest.mark.parametrize("packed", ["all", "one", "merged"])
+def test_a_call_that_differs_far_back_is_found_in_compressed_files_too(tmp_path: Path, packed: str) -> None:
+    """One packed file among others had hidden it in all of them: no cause was named."""
+    plan = replace(FAR_BACK, layout="merged") if packed == "merged" else FAR_BACK
+    generate(plan, tmp_path)
+    logs = sorted(tmp_path.glob("*.log"))
+    plain = read_logs(list(map(str, logs))).causes[0]
+    for log in logs[: 1 if packed == "one" else None]:
+        log.with_suffix(".log.gz").write_bytes(gzip.compress(log.read_bytes()))
+        log.unlink()
+    cause = read_logs([str(p) for p in sorted(tmp_path.glob("*.log*"))]).causes[0]
+    assert (cause.rule, cause.ranks, cause.text) == ("collective-mismatch", (3,), plain.text)
+    assert [(e.line, e.text) for e in cause.evidence] == [(e.line, e.text) for e in plain.evidence]
+    assert all(e.text for e in cause.evidence)
+
+
+@pytest.mark.slow
+def test_what_standard_input_cannot_tell_is_said(tmp_path: Path) -> None:
+    generate(replace(FAR_BACK, layout="merged"), tmp_path)
+    done = ringup("-", stdin=(tmp_path / "job.log").read_bytes())
+    assert "-: cannot be read twice: whether its ranks called different things" in done.stderr
+    assert "give a file" in done.stderr
+
+
+def test_a_place_in_a_packed_file_is_read_again_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BLOCK_BYTES", 512)
+    data = b"".join(b"line %d\n" % n for n in range(2_000))
+    (tmp_path / "a.gz").write_bytes(gzip.compress(data))
+    again = files.Again()
+    for start, end in [(0, 9), (5_000, 9_000), (5_100, 5_101), (100, 200), (len(data) - 3, len(data) + 9)]:
+        assert b"".join(again(str(tmp_path / "a.gz"), start, end)) == data[start:end]

@@ -191,24 +191,26 @@ def ends(paths: Iterable[str]) -> dict[str, tails.Ends]:
     return found
 
 
-def differences(found: counts.Run) -> list[counts.Mismatch]:
+def differences(
+    found: counts.Run, read: Callable[[str, int, int], Iterator[bytes]] = read_range
+) -> list[counts.Mismatch]:
     """
     Every place where ranks called different things, its lines read.
 
     What lies further back than the calls that are kept is searched for in the few lines that can hold it;
     a file that was counted in slices is counted again in one piece for that.
     """
-    mismatches = [counts.explain(m, read_range) for m in found.mismatches]
+    mismatches = [counts.explain(m, read) for m in found.mismatches]
     for unlocated in found.unlocated[:MAX_LOCATED]:
         narrowed = _narrow(unlocated, found.parts) if unlocated.sliced else unlocated
-        place = counts.locate(narrowed, read_range) if narrowed else None
+        place = counts.locate(narrowed, read) if narrowed else None
         if place:
             mismatches.append(place)
     return mismatches
 
 
 def _narrow(unlocated: counts.Unlocated, parts: Mapping[str, counts.Part]) -> counts.Unlocated | None:
-    files = {s.member.file for s in unlocated.spans}
+    files = {s.member.file for s in unlocated.spans if s.member.calls.sliced}
     again, _ = run(sorted(files), engine=next(iter(parts.values())).engine)
     narrowed = counts.join({**parts, **again}).unlocated
     return next((u for u in narrowed if u.communicator == unlocated.communicator), None)

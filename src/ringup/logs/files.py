@@ -233,6 +233,35 @@ def blocks_of(stream: BinaryIO) -> Iterator[Block]:
         yield Block(rest, number)
 
 
+class Again:
+    """
+    Files read a second time, by offsets into what `blocks` gave; the block last unpacked is kept.
+
+    Calls for the same place in the files of many ranks then unpack a file that holds them all once.
+    """
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._blocks: Iterator[Block] = iter(())
+        self._at = 0
+        self._block = b""
+
+    def __call__(self, path: str, start: int, end: int) -> Iterator[bytes]:
+        """What stands between two offsets; ends early where the file does.  Raises OSError."""
+        if path != self._path or start < self._at:
+            self._path, self._blocks, self._at, self._block = path, blocks(path), 0, b""
+        while start < end:
+            after = self._at + len(self._block)
+            if start < after:
+                yield self._block[start - self._at : end - self._at]
+                start = after
+                continue
+            block = next(self._blocks, None)
+            if block is None:
+                return
+            self._at, self._block = after, block.data
+
+
 def refusal(path: str) -> str:
     """Why a file cannot be read, "" when it can; pipes are not tried, for what is read of them is gone."""
     if path == "-" or not Path(path).is_file():

@@ -94,8 +94,7 @@ def _diagnosed(
 ) -> Diagnosis:
     names = [p for p in dict.fromkeys(order) if p in parts]
     run = counts.join({p: parts[p] for p in names})
-    again = all(files.is_plain(p) for p in names)
-    mismatches = counting.differences(run) if again else list(run.mismatches)
+    mismatches = _mismatches(run, names, unreadable)
     lined_up = [joined([(0, scans[p])], number) for number, p in enumerate(names)]
     infos = [_info(p, parts[p]) for p in names]
     if facts:
@@ -106,6 +105,26 @@ def _diagnosed(
     infos += recorded.infos() if recorded else []
     story = Story(infos, lined_up, run, mismatches, recorded)
     return Diagnosis(ranked(find(story)), story, run, unreadable)
+
+
+def _mismatches(
+    run: counts.Run, names: Sequence[str], unreadable: list[files.Unreadable]
+) -> list[counts.Mismatch]:
+    """Where ranks called different things; what only a second reading could tell is said if none can be."""
+    again = files.Again()
+    packed = {p for p in names if not files.is_plain(p)}
+    gone = next((p for p in packed if not Path(p).is_file()), None)
+    if gone is None:
+        return counting.differences(
+            run, lambda path, a, b: (again if path in packed else counting.read_range)(path, a, b)
+        )
+    for part in run.unlocated[:1]:
+        reason = (
+            f"cannot be read twice: whether its ranks called different things between #{part.first} and "
+            f"#{part.last} of communicator {part.communicator} is not known; give a file"
+        )
+        unreadable.append(files.Unreadable(gone, reason))
+    return list(run.mismatches)
 
 
 def iteration_pattern(text: str | None) -> re.Pattern[bytes] | None:
