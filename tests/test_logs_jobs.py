@@ -78,6 +78,16 @@ ENDS: list[tuple[str, str]] = [
     # A remote shell speaks its user's language.
     ("environment-breaks-remote-shell", "n2: bash: -c: 行 0: 未预期的符号“(”附近有语法错误"),
     ("python-or-launcher-missing", "n2: bash: torchrun: 未找到命令"),
+    # An exception that speaks of what other causes are about, and is none of them.
+    ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in <module>\n    import einops\nModuleNotFoundError: No module named \'einops\'\nERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 9) of binary: /usr/bin/python'),
+    ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nrequests.exceptions.ConnectionError: HTTPSConnectionPool(host=\'huggingface.co\', port=443): Max retries exceeded (Caused by NameResolutionError("Failed to resolve: Temporary failure in name resolution"))'),
+    ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nRuntimeError: unable to mmap 4096 bytes from file </data/w.bin>: Cannot allocate memory (12)'),
+    ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in step\ntorch._dynamo.exc.Unsupported: a call of print'),
+    # The last frames of a traceback whose head was cut off, behind a platform's label.
+    ("rank-raised-exception", '[stderr]  File "/env/lib/python3.10/site-packages/a/b.py", line 1, in <module>\n[stderr]    import einops\n[stderr]ModuleNotFoundError: No module named \'einops\''),
+    # shm_open needs a descriptor, not space; torch before 1.10 writes no errno.
+    ("open-files-too-low", "RuntimeError: unable to open shared memory object </torch_51_88> in read-write mode"),
+    ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nRuntimeError: unable to open shared memory object </torch_51_88> in read-write mode: File exists (17)'),
 ]  # fmt: skip
 
 
@@ -90,6 +100,37 @@ def diagnose(tmp_path: Path, text: str) -> Diagnosis:
 @pytest.mark.parametrize(("rule", "text"), ENDS, ids=[f"{n}-{rule}" for n, (rule, _) in enumerate(ENDS)])
 def test_the_first_cause_is_what_ended_the_job(tmp_path: Path, rule: str, text: str) -> None:
     assert [c.rule for c in diagnose(tmp_path, text).causes][:1] == [rule]
+
+
+STORE_GONE = "\n".join(
+    (
+        "[rank3]:[W1014 10:02:11.902118811 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=61,"
+        " addr=[n2]:40242, remote=[n1]:29600): Connection reset by peer",
+        "Exception raised from recvBytes at /p/torch/csrc/distributed/c10d/Utils.hpp:679 (most recent call first):",
+        "[rank3]:[W1014 10:02:11.903118811 ProcessGroupNCCL.cpp:1662] [PG ID 0 PG GUID 0(default_pg) Rank 3] "
+        'Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early), '
+        "with error: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown?",
+    )
+)
+"""What torch's heartbeat threads print once rank 0, which holds the store, has gone."""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "step 1 loss 2.0\nstep 2 loss 1.9\nstep 3 loss 1.8",
+        "PASS\n[rank0]:[W1014 10:02:11.1 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() "
+        "was not called before program exit, which can leak resources.",
+    ],
+    ids=["trained", "passed"],
+)
+def test_rank_0_may_be_the_first_to_end_a_run_that_did_its_work(tmp_path: Path, before: str) -> None:
+    assert [c for c in diagnose(tmp_path, f"{before}\n{STORE_GONE}").causes if c.severity == "error"] == []
+
+
+def test_a_store_that_went_while_a_rank_failed_is_still_told_of(tmp_path: Path) -> None:
+    found = diagnose(tmp_path, STORE_GONE).causes
+    assert [c.rule for c in found] == ["peer-died-first"]
 
 
 def test_an_uncaught_exception_is_an_error_though_its_traceback_is_cut_off(tmp_path: Path) -> None:

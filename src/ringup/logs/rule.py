@@ -41,6 +41,7 @@ class Cause:
 Finder = Callable[["Story"], Iterator[Cause]]
 CAUSES: dict[str, tuple[Problem, Finder]] = {}
 _PASSING: set[str] = set()
+_LAST: list[tuple[Problem, Finder]] = []
 
 
 def cause(
@@ -63,6 +64,16 @@ def cause(
         CAUSES[problem.name] = (problem, function)
         if passing:
             _PASSING.add(problem.name)
+        return function
+
+    return decorate
+
+
+def last_look(name: str) -> Callable[[Finder], Finder]:
+    """Register what else may show a cause already registered, asked only where nothing named an error."""
+
+    def decorate(function: Finder) -> Finder:
+        _LAST.append((CAUSES[name][0], function))
         return function
 
     return decorate
@@ -99,19 +110,21 @@ def seen(
 
 def find(story: Story) -> list[Cause]:
     """Every cause any rule sees, unordered; severities never above their ceiling."""
-    found: list[Cause] = []
-    for problem, function in CAUSES.values():
-        for item in function(story):
-            if problem.name in _PASSING and item.evidence and all(map(story.overcome, item.evidence)):
-                continue
-            ceiling = SEVERITIES.index(problem.severity)
-            wanted = SEVERITIES.index(item.severity or problem.severity)
-            found.append(
-                replace(
-                    item,
-                    rule=problem.name,
-                    severity=SEVERITIES[max(ceiling, wanted)],
-                    fix=item.fix or Fix(problem.fix),
-                )
-            )
+    found = [c for problem, function in CAUSES.values() for c in _asked(story, problem, function)]
+    if not any(c.severity == "error" for c in found):
+        found += [c for problem, function in _LAST for c in _asked(story, problem, function)]
     return found
+
+
+def _asked(story: Story, problem: Problem, function: Finder) -> Iterator[Cause]:
+    for item in function(story):
+        if problem.name in _PASSING and item.evidence and all(map(story.overcome, item.evidence)):
+            continue
+        ceiling = SEVERITIES.index(problem.severity)
+        wanted = SEVERITIES.index(item.severity or problem.severity)
+        yield replace(
+            item,
+            rule=problem.name,
+            severity=SEVERITIES[max(ceiling, wanted)],
+            fix=item.fix or Fix(problem.fix),
+        )

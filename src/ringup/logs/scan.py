@@ -91,6 +91,7 @@ class Scanner:
         self._repeats: dict[tuple[str, str], int] = {}
         self._comms: dict[tuple[str, str, str, str], Communicator] = {}
         self._open: dict[str, str] = {}
+        self._framed: tuple[str, int] = ("", -9)
         self._ignored: set[str] = set()
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
@@ -142,6 +143,7 @@ class Scanner:
         elif tag == "traceback":
             self._open[source] = ""
         elif tag == "frame":
+            self._framed = source, event.line
             if source in self._open or not _LIBRARY_FRAME.search(event["file"]):
                 kept = self._open.get(source, "")
                 mine = not _LIBRARY_FRAME.search(event["file"])
@@ -156,7 +158,8 @@ class Scanner:
             if source in self._ignored:
                 self._ignored.discard(source)
                 return
-            extra = {"frame": frame or "", "traceback": "yes" if frame is not None else ""}
+            below = self._framed[0] == source and event.line - self._framed[1] in (1, 2)
+            extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
             event = replace(event, fields={**event.fields, **extra})
         elif tag in ("summary-host", "summary-rank"):
             self._summary.setdefault(source, {}).update(event.fields)

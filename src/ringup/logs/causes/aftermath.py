@@ -70,7 +70,10 @@ def peer_died_first(story: Story) -> Iterator[Cause]:
         return
     if went_on(story) and not (proxied or zero) and failure(story) is None:
         return
-    if went_on(story) and {e.tag for e in said} <= {"recv-vector"} and not story.has("exit", "exception"):
+    ended_well = went_on(story) or story.has("unclosed-group")
+    if ended_well and {e.tag for e in said} <= {"recv-vector"} and not story.has("exit", "exception"):
+        return
+    if ended_well and not zero and failure(story) is None and all(map(_of_a_store, [*said, *weak])):
         return
     peers = sorted({e["peer"] or e["address"] for e in said if e["peer"] or e["address"]})
     own = {a for h in story.hosts.values() for _, a in h.sockets.values()} | set(story.hosts)
@@ -89,6 +92,17 @@ def _on_shutdown(event: Event) -> bool:
     return bool(
         re.search(r"sendBytes failed.*HeartbeatMonitor|HeartbeatMonitor|Heartbeat monitor", event.text)
     ) or (event.tag == "recv-vector" and "TCPStore" in event.text and "[W" in event.text)
+
+
+def _of_a_store(event: Event) -> bool:
+    """Whether a line is a warning about torch's store: rank 0 holds it, and need not be the last to end."""
+    return bool(
+        re.search(
+            r"flag on TCPStore|TCPStore\S{0,40}\] \[c10d\]"
+            r"|(?:sendBytes|recvBytes|recvV\w+)(?: failed on SocketImpl| at \S{1,80}Utils\.hpp)",
+            event.text,
+        )
+    )
 
 
 @cause("nccl-error-without-detail", passing=True)
@@ -118,6 +132,8 @@ def nccl_error_without_detail(story: Story) -> Iterator[Cause]:
     )
     other = list(story.all("wc-error"))
     codes = [e for e in story.all("unwind") if is_unwinding(e) and e["code"] in ("1", "2", "3", "4", "5")]
+    if story.has("sharp-off") and not any("group." in e["source"] for e in codes):
+        codes = []  # NCCL unwinds from the refused offer and goes on; an error of the call passes its group
     if story.has("ib-open-failed") and not (cuda or other or story.init_complete):
         return  # the device that could not be opened is the detail
     if category or cuda or warned or vague or other or codes:

@@ -21,15 +21,16 @@ from ringup.logs.rule import Cause, cause, seen
 from ringup.logs.story import Story
 from ringup.units import parse_size_bytes
 
+_UNOPENED = re.compile(r"unable to open shared memory object\b(?:.{0,160}mode)?(?P<why>: .+|$)?")
+"""torch's words for a failed shm_open, which needs a descriptor, not space; before 1.10 without errno."""
+
 
 @cause(problems.SHM_TOO_SMALL)
 def shm_too_small(story: Story) -> Iterator[Cause]:
     nccl = [e for e in story.all("shm-failed") if "Too many open files" not in e.text]
     loaders = [e for e in story.all("loader-bus", "shm-torch") if "Too many open files" not in e.text]
     cuda = [e for e in story.all("cuda-failure") if "shm" in e["where"]]
-    if story.has("too-many-files"):
-        # shm_open needs a descriptor, not space; before torch 1.10 its message holds no errno.
-        loaders = [e for e in loaders if "unable to open" not in e.text]
+    loaders = [e for e in loaders if not _UNOPENED.search(e.text) or "No space" in e.text]
     loaders += refused_semaphores(story)
     space = [e for e in [*nccl, *loaders] if "No space" in e.text]
     if cuda and not space and not loaders:
@@ -59,6 +60,11 @@ def open_files_too_low(story: Story) -> Iterator[Cause]:
     said = story.all("too-many-files")
     if said:
         yield seen(said, "a process ran out of file descriptors")
+        return
+    unopened = [e for e in story.all("shm-torch") if (m := _UNOPENED.search(e.text)) and not m["why"]]
+    if unopened:
+        text = "a shared memory object could not be opened: most often the process has no descriptor left"
+        yield seen(unopened, text, "medium")
 
 
 @cause("gpu-out-of-memory", passing=True)
@@ -98,7 +104,9 @@ def ecc_uncorrectable(story: Story) -> Iterator[Cause]:
         host = next((e.host for e in said if e.host), "")
         nvlink = all(re.search("nvlink", e.text, re.I) for e in said)
         what = "NVLink error (a link between GPUs, not memory)" if nvlink else "memory error"
-        yield seen(said, f"a GPU{f' of {host}' if host else ''} has an uncorrectable {what}")
+        text = f"a GPU{f' of {host}' if host else ''} has an uncorrectable {what}"
+        # The driver's own code for a link says more than CUDA's word for it.
+        yield seen(said, text, "medium" if nvlink and xid_codes(story) else "high")
 
 
 @cause(problems.GPU_MISSING)

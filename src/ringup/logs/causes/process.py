@@ -11,12 +11,13 @@ from ringup.logs.causes.signs import (
     HARMLESS_XID,
     NOT_EXPLAINING,
     UNBACKED,
+    made_do,
     refused_semaphores,
     went_on,
     xid_codes,
 )
 from ringup.logs.lines import Event
-from ringup.logs.rule import Cause, cause, seen
+from ringup.logs.rule import Cause, cause, last_look, seen
 from ringup.logs.story import Story
 
 _SIGNALS = {
@@ -223,6 +224,19 @@ def rank_raised_exception(story: Story) -> Iterator[Cause]:
         yield from _loader_gone(story)
         yield from _checkpoint_unfit(story)
         return
+    yield _raised(story, own)
+
+
+@last_look("rank-raised-exception")
+def exception_in_other_words(story: Story) -> Iterator[Cause]:
+    """An exception that speaks of what another cause is about, where that cause did not come about."""
+    left = [e for e in story.all("exception") if _is_of_the_program(story, e) and not made_do(e)]
+    left = [e for e in left if not story.overcome(e) and "cancelled" not in story.tags_at(e)]
+    if left:
+        yield _raised(story, left)
+
+
+def _raised(story: Story, own: list[Event]) -> Cause:
     # torch's hook for uncaught exceptions puts the rank before every line.
     traced = [e for e in own if e["traceback"] or re.search(r"\[rank\d+\]: ", e.text)]
     first = (traced or own)[0]
@@ -234,7 +248,7 @@ def rank_raised_exception(story: Story) -> Iterator[Cause]:
     )
     settled = story.has("exit", "child-failed", "gloo-closed", "gloo-reset", "closed-by-peer")
     text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ") + at
-    yield seen(
+    return seen(
         same,
         text,
         "high" if traced and settled else "low" if mild else "medium",
@@ -291,17 +305,23 @@ def _checkpoint_unfit(story: Story) -> Iterator[Cause]:
 
 
 def _is_own(story: Story, event: Event) -> bool:
-    """Whether an exception is the program's own: no wrapping, no consequence, no text another name covers."""
+    """Whether an exception is the program's own, and no text that another name covers."""
+    return _is_of_the_program(story, event) and not (_said_with(story, event) - NOT_EXPLAINING)
+
+
+def _said_with(story: Story, event: Event) -> set[str]:
+    return story.tags_at(event, below=2 if re.search(r"(?i)nccl|gloo|cuda|hip", event.text) else 0)
+
+
+def _is_of_the_program(story: Story, event: Event) -> bool:
+    """Whether an exception is neither a wrapping, nor a warning, nor the consequence of another's end."""
     if WRAPPERS.search(event["type"]) or re.search(
         r"Exception ignored in|Caught \w+ in DataLoader worker|other ranks still have inputs", event.text
     ):
         return False
     if re.search(r"(?i)(?:warning)$", event["type"]) or _LAUNCHER_FRAMES.search(event["frame"]):
         return False
-    said = story.tags_at(event, below=2 if re.search(r"(?i)nccl|gloo|cuda|hip", event.text) else 0)
-    if said & CONSEQUENCE_TAGS or event in refused_semaphores(story):
-        return False
-    return not (said - NOT_EXPLAINING)
+    return not (_said_with(story, event) & CONSEQUENCE_TAGS) and event not in refused_semaphores(story)
 
 
 @cause("terminal-closed", passing=True)

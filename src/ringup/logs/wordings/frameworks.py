@@ -129,6 +129,13 @@ FRAMEWORKS = (
         "exception",
         "interrupt",
     ),
+    say(
+        "exception",  # what a package keeps in its module of errors need not be called one
+        r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:exc|exceptions|errors)\.(?-i:[A-Z])\w*)(?::(?: (?P<text>.*))?)?$",
+        "exc.",
+        "exceptions.",
+        "errors.",
+    ),
     say("ignored", r"Exception ignored in", "exception ignored in"),
     say("traceback", r"Traceback \(most recent call last\)", "traceback (most recent"),
     say(

@@ -153,6 +153,12 @@ TRAINING = (
         r"find_unused_parameters=True was specified in DDP constructor, but did not find any",
         "did not find any",
     ),
+    say(
+        "unclosed-group",  # a process that ends of itself says so, from its process group's destructor
+        r"destroy_process_group\(\) was not called before|process group has NOT been destroyed before",
+        "destroy_process_group",
+        "process group has not",
+    ),
     say("wrong-values", r"Out of bounds values ?: (?P<count>[1-9]\d*)", "out of bounds values"),
     say(
         "nccl-tests-row",
