@@ -283,11 +283,13 @@ def test_run_its_head_has_forgotten_is_said(tmp_path: Path) -> None:
     detach.save(
         detach.note(plan, hosts.local_nodes(2), ssh_config=None, log_dir=tmp_path, lease_s=20, findings=())
     )
+    (tmp_path / "run.json").write_text("how it ended")
     with (
         reach.open(hosts.local_nodes(2)) as door,
         pytest.raises(NodeUnreachable, match="knows nothing of run"),
     ):
         attach.follow(detach.load(plan.run_id), door)
+    assert (tmp_path / "run.json").read_text() == "how it ended"
 
 
 def test_stranger_on_the_heads_port_is_turned_away(tmp_path: Path) -> None:

@@ -297,6 +297,17 @@ def test_one_thing_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> 
     assert "changed while it was read" in output.problem
 
 
+def test_files_that_are_not_complete_are_said_once_and_while_it_runs(tmp_path: Path) -> None:
+    output, told = Output(tmp_path / "gone", None), list[Event]()
+    output.tell_problem(told.append)
+    assert told == []
+    output.to_file("rank.log", b"said\n")
+    output.close()
+    output.tell_problem(told.append)
+    output.tell_problem(told.append)
+    assert [event.kind for event in told] == ["problem"] and "rank.log: No such file" in told[0].text
+
+
 def test_a_guard_that_fails_by_itself_is_not_said_to_be_killed(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, "", nodes=1)
     node = NodeRun(plan.nodes[0], Output(tmp_path, None), lambda *_: None)

@@ -235,3 +235,12 @@ def test_a_rank_that_came_or_has_no_number_is_not_said_to_have_been_missing_from
     hang = {"verdict": "stalled", "missing": missing, "collective": collective, "headline": headline}
     result = RunResult("r", "hung", 124, None, (), (), (), "logs", 13.0, {"hangs": [hang]})
     assert report.run_lines(result, report.Style(io.StringIO()))[-1] == f"hung after 13 s: {headline}"
+
+
+@pytest.mark.parametrize("left", ["could not be looked at after the run: no answer", ""])
+def test_an_interrupted_run_calls_every_node_ended_only_where_all_were_looked_at(left: str) -> None:
+    findings = (Finding("node1", left, "nothing left", severity="warning"),) if left else ()
+    result = RunResult("r", "interrupted", 130, None, (), findings, (), "logs", 13.0)
+    told = report.run_lines(result, report.Style(io.StringIO()))
+    assert any("every node was ended" in line for line in told) != bool(left)
+    assert any(left in line for line in told)

@@ -204,8 +204,9 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
     if result.outcome == "running":
         return [*lines, f"the run goes on without us; back to it: ringup attach {result.run_id}"]
     if result.outcome == "interrupted":
-        left = "see above" if result.findings else "nothing left behind"
-        return [*lines, style("warning", f"interrupted after {took}; every node was ended, {left}")]
+        left = "every node was ended, nothing left behind"
+        left = "what its nodes were left with is said above" if result.findings else left
+        return [*lines, style("warning", f"interrupted after {took}; {left}")]
     failure = result.failure
     if failure is None:
         why, place = held_up(result)

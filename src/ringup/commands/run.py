@@ -278,7 +278,7 @@ def follow_events(world_size: int, quiet: bool) -> Callable[[Event], None]:
         all_joined = event.kind == "joined" and event.text.startswith(f"{world_size} of")
         if event.kind == "hang":
             common.say(style("error", f"ringup: {event.text}"))
-        elif event.kind == "transport":
+        elif event.kind in ("transport", "problem"):
             common.say(style("warning", f"ringup: {event.text}"))
         elif all_joined or event.kind in ("ready", "ending", "note", "looking", "quiet"):
             common.say(style("dim", f"ringup: {event.text}"), quiet=quiet)

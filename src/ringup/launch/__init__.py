@@ -63,7 +63,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Event:
-    """Worth a line of progress: "ready", "started", "joined", "failed", "ending", "note", "quiet", "hang"."""
+    """
+    Worth a line of progress.
+
+    "ready", "started", "joined", "failed", "ending", "note", "problem", "quiet", "hang", ...
+    """
 
     kind: str
     text: str

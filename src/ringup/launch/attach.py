@@ -156,7 +156,9 @@ def follow(
     """
     log_dir = log_dir or Path(detached.log_dir)
     with Interrupts() as interrupts:
-        story = Story(detached.plan, log_dir, list(detached.findings), is_consequence, detached=True)
+        story = Story(
+            detached.plan, log_dir, list(detached.findings), is_consequence, detached=True, is_told_again=True
+        )
         output = Output(log_dir, write)
 
         def tell(event: Event) -> None:
@@ -226,7 +228,9 @@ def _loop(
                 follower.on_event(Event("ending", f"ending every node: {reason}"))
                 follower.tell(type="end", reason=reason, grace_s=grace_s)
         interrupts.refused_stop = False
-        story.note_progress(follower.nodes, output)
+        if follower.began_s:
+            story.note_progress(follower.nodes, output)
+        output.tell_problem(follower.on_event)
     return False
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringup.launch import Event
 from ringup.launch.node import LAUNCHER, has_shims
 from ringup.launch.pump import Pump
 from ringup.launch.show import clean
@@ -104,6 +105,7 @@ class Output:
         self.terminal = Terminal(write)
         self.problem = ""
         """Why the files are not complete; "" while they are."""
+        self._is_problem_told = False
         self._pump = Pump("files", FILES_BYTES)
         self._partials: dict[tuple[str, int, int], _Partial] = {}
         self._open: dict[str, int] = {}
@@ -152,6 +154,7 @@ class Output:
         """Say that output was dropped on its way."""
         words = f"{show_bytes(size_bytes)} of output dropped: it came faster than it could be taken"
         self.terminal.lines([f"{printable(node.node)}| [{words}]"])
+        self._is_problem_told = self._is_problem_told or not self.problem
         self.problem = self.problem or f"{node.node}: {words}"
 
     def on_time(self, now_s: float) -> None:
@@ -175,6 +178,12 @@ class Output:
             self.problem = (
                 self.problem or f"{self.log_dir} takes data too slowly; some output is missing there"
             )
+
+    def tell_problem(self, tell: Callable[[Event], object]) -> None:
+        """Say once, while there is time to make room, that files are not complete."""
+        if self.problem and not self._is_problem_told:
+            self._is_problem_told = True
+            tell(Event("problem", self.problem))
 
     def later(self, action: Callable[[], None]) -> None:
         """Do something with files in their turn."""

@@ -291,6 +291,7 @@ def run(
                     story.hung = True
                     backend.stop(reason, grace_s=grace_s)
             story.note_progress(backend.nodes, output)
+            output.tell_problem(tell)
         if backend.is_detached:
             if interrupts.count:
                 words = f"too late to end it from here: `ringup attach {plan.run_id}`, then Ctrl-C"

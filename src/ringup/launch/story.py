@@ -46,7 +46,9 @@ class Story:
         is_consequence: Callable[[str], bool],
         *,
         detached: bool = False,
+        is_told_again: bool = False,
     ) -> None:
+        """`is_told_again`: by `attach`; what run.json says stands until more is heard of the run."""
         self.detached = detached
         self.plan, self.log_dir, self.findings = plan, log_dir, findings
         self.is_consequence = is_consequence
@@ -64,7 +66,8 @@ class Story:
         self._known: tuple[int, ...] = (-1, -1)
         try:
             log_dir.mkdir(parents=True, exist_ok=True)
-            record.write(log_dir, self._content("running", None))
+            if not (is_told_again and (log_dir / record.FILE).exists()):
+                record.write(log_dir, self._content("running", None))
         except OSError as error:
             raise LaunchError(
                 f"{log_dir} cannot be written: {error.strerror}", hint="name another directory with --log-dir"
