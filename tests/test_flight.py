@@ -114,6 +114,12 @@ def test_uneven_sizes_are_no_mismatch_where_they_may_be_uneven() -> None:
     assert compare(flights) == []
 
 
+def test_a_scatter_of_which_only_the_root_has_an_input_is_no_mismatch() -> None:
+    root = entry(1, "gloo:scatter", sizes=[[2], [2]], input_dtypes=["Float", "Float"])
+    other = entry(1, "gloo:scatter", input_dtypes=[]) | {"input_sizes": []}
+    assert compare({0: dump(root), 1: dump(other)}) == []
+
+
 def test_ranks_that_agree_have_no_difference() -> None:
     assert compare({n: dump(entry(1), entry(2)) for n in range(4)}) == []
 

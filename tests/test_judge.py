@@ -143,6 +143,13 @@ def test_a_rank_that_is_done_is_not_missing_while_the_others_may_compute_on_thei
     assert polls.kind == "waiting" and not polls.missing and "rank 3 (node1) uses nothing" in polls.headline
 
 
+def test_that_the_flight_recorder_is_off_is_said_where_it_was_asked() -> None:
+    ranks = [*SPINS, rank(3, AT_GPU["item"], cpu_s=10.0)]
+    off = [from_data({"version": "2.4", "entries": []})] * 4
+    for asked, said in ((ranks, 0), (with_flights(ranks, *off), 1)):
+        assert sum("ringup env --debug" in line for line in judged(*asked).lines) == said
+
+
 def recorded(age_s: float, *, done: bool = False, number: int = 4, op: str = "all_reduce") -> Any:
     """A flight recorder whose last collective was begun so long ago."""
     now = 10**18

@@ -16,7 +16,7 @@ import pytest
 from ringup.commands import stacks as command
 from ringup.errors import LogsError
 from ringup.stacks import jobs
-from tests.test_judge import nodes, own, rank, waits
+from tests.test_judge import SLEEPS, nodes, own, parents, rank, waits
 from tests.test_look import Rank
 
 
@@ -45,6 +45,15 @@ def test_many_ranks_are_few_lines() -> None:
     ]
     full = list(command.job_lines(job, full=True))
     assert "    /home/u/train.py:88 in main" in full and full.count("    /home/u/train.py:88 in main") == 1
+
+
+def test_ranks_that_a_script_has_started_are_shown_in_their_parents_place() -> None:
+    (job,) = jobs(nodes(parents(*SLEEPS), 0.0))
+    assert list(command.job_lines(job, full=False))[1:] == [
+        "  3 processes (node0): all_reduce, train.py:88 in main",
+        "  process 503 (node0): train.py:12 in load: time.sleep(9)",
+    ]
+    assert "4 processes that the script has started on node0" in next(command.job_lines(job, full=False))
 
 
 def ringup(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -88,6 +97,16 @@ def test_dumps_are_compared_by_the_rank_in_their_names(
     assert command.from_files(paths) == 1
     assert "rank 7 of default_pg: 4 collectives begun, the others 5" in capsys.readouterr().out
     assert command.from_files(paths[::2]) == 0
+
+
+def test_ranks_without_a_dump_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [dump(tmp_path, 0, 5), dump(tmp_path, 1, 5)]
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    for path in paths:
+        known = pickle.loads(Path(path).read_bytes())
+        Path(path).write_bytes(pickle.dumps({**known, "pg_config": config}))
+    assert command.from_files(paths) == 0
+    assert "nothing of ranks 2, 3, of the same groups" in capsys.readouterr().out
 
 
 def test_a_dump_that_is_not_there_is_said_once(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ringup.launch.program import look_program
 from ringup.looks import MOST_BYTES, NodeLook, RankLook, decode, silent
+from ringup.looks.spawned import started
 from ringup.reach import Reach
 from ringup.reach.hearing import Hearing, one_per_machine
 
@@ -27,8 +28,15 @@ class JobLook:
     ranks: tuple[RankLook, ...]
 
     @property
+    def is_spawned(self) -> bool:
+        """Whether the script has started its ranks itself, so that they are known as processes alone."""
+        return any(rank.rank < 0 for rank in self.ranks)
+
+    @property
     def unseen(self) -> tuple[int, ...]:
-        """Ranks that no node has."""
+        """Ranks that no node has; of those that a script has started itself nobody knows the numbers."""
+        if self.is_spawned:
+            return ()
         seen = {rank.rank for rank in self.ranks}
         return tuple(number for number in range(min(self.world_size, 65536)) if number not in seen)
 
@@ -65,7 +73,7 @@ def jobs(nodes: Iterable[NodeLook], run: str = "") -> list[JobLook]:
             ranks[0].run,
             ":".join(word for word in ranks[0].job[:2] if word),
             max(rank.world_size for rank in ranks),
-            tuple(sorted(ranks, key=lambda r: (r.rank, r.node, r.pid))),
+            tuple(sorted(started(ranks), key=lambda r: (r.rank, r.node, r.pid))),
         )
         for ranks in found.values()
     ]

@@ -53,7 +53,10 @@ def job_lines(job: JobLook, full: bool) -> Iterator[str]:
     name = f"run {job.run}" if job.run else f"job at {job.address or 'no rendezvous'}"
     age = show_seconds(max(rank.age_s for rank in job.ranks))
     places = ", ".join(nodes[:8]) + (", ..." if len(nodes) > 8 else "")
-    yield f"{name}: {len(job.ranks)} of {job.world_size} ranks on {places}, {age} old"
+    count = f"{len(job.ranks)} of {job.world_size} ranks"
+    if job.is_spawned:
+        count = f"{len(job.ranks)} processes that the script has started"
+    yield f"{name}: {count} on {places}, {age} old"
     yield from (f"  {line}" for line in (full_lines(job) if full else fold.lines(job.ranks)))
     if job.unseen:
         yield f"  not seen: ranks {fold.numbers(job.unseen)}, on nodes not asked or ended"
@@ -114,6 +117,9 @@ def differences(flights: Mapping[int, flight.Flight]) -> list[str]:
         return ["no rank has told what its flight recorder has"]
     found = [f"flight recorder: {one.text}" for one in flight.compare(flights)]
     known = [f"rank {rank}: {one.problem}" for rank, one in flights.items() if one.problem]
+    members = {rank for group in flight.groups_of(flights) for rank in group.members}
+    if lacking := sorted(members - set(flights)):
+        known.append(f"flight recorder: nothing of {flight.show_ranks(lacking)}, of the same groups")
     agree = f"flight recorder: {len(flights)} ranks have begun the same collectives in every group"
     return (found or [agree]) + known
 

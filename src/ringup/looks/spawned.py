@@ -32,6 +32,13 @@ def spread(
     return _replaced(first, parents), _replaced(second, parents)
 
 
+def started(ranks: Sequence[RankLook]) -> Sequence[RankLook]:
+    """The same for one look at one job: the processes where every rank is such a parent, else the ranks."""
+    if not all(_is_parent(rank) for rank in ranks):
+        return ranks
+    return [_as_rank(rank, child) for rank in ranks for child in _ranks(rank)]
+
+
 def _is_parent(rank: RankLook) -> bool:
     return any(frame.file.endswith(_WAITS_IN) for frame in rank.frames) and bool(_ranks(rank))
 

@@ -46,7 +46,12 @@ def judge(
         for r in node.ranks
     ]
     ranks.sort(key=lambda seen: (seen.look.rank, seen.look.node))
-    lines = (*_flight_lines(second), *fold.ras_lines(second), *_node_lines(first, second))
+    lines = (
+        *_flight_lines(second),
+        *_no_recorder(second),
+        *fold.ras_lines(second),
+        *_node_lines(first, second),
+    )
     if not ranks:
         return Verdict("unknown", "no rank is seen on the nodes", lines)
     waiting = [seen for seen in ranks if seen.waits]
@@ -288,6 +293,13 @@ def _flight_lines(second: Sequence[NodeLook]) -> Iterable[str]:
     for difference in compare(flights)[:3]:
         doubt = f" (in doubt: {difference.doubt})" if difference.doubt else ""
         yield f"flight recorder: {difference.text}{doubt}"
+
+
+def _no_recorder(second: Sequence[NodeLook]) -> Iterable[str]:
+    """That torch's flight recorder was asked, and has nothing of anybody."""
+    flights = [rank.flight for node in second for rank in node.ranks if rank.flight]
+    if flights and not any(flight.entries or flight.problem for flight in flights):
+        yield "torch's flight recorder could tell more, and is off (`ringup env --debug` names its variable)"
 
 
 def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterable[str]:
