@@ -19,10 +19,12 @@ HEAD = re.compile(
 """Process and kind of a collective line, up to the colon; excerpts may have lost HOST:PID:TID."""
 
 FIELDS = re.compile(
-    rb"([0-9a-fA-F]+) sendbuff (\S+) recvbuff (\S+) count (\d+) datatype (\d+) op (\d+) root (-?\d+)"
-    rb" comm (0x[0-9a-fA-F]+|\(nil\)) \[nranks=(\d+)\] stream (0x[0-9a-fA-F]+|\(nil\))\s*\Z"
+    rb"([0-9a-fA-F]+) sendbuff (\S+) recvbuff (\S+)(?: acc \S+)? count (\d+)"
+    rb" datatype (\d+) op (\d+) root (-?\d+)"
+    rb" comm (0x[0-9a-fA-F]+|\(nil\)) \[nranks=(\d+)\] stream (0x[0-9a-fA-F]+|\(nil\))"
+    rb"(?: task \d+ globalrank \d+)?\s*\Z"
 )
-"""What follows `KIND: opCount ` on a whole line."""
+"""What follows `KIND: opCount ` on a whole line; RCCL ends it with its queue's length and the rank."""
 
 GLUED = re.compile(rb"(?::[ \t]|\[[^\]]{1,60}\](?:<std(?:out|err)>)?:?[ \t]?)\Z")
 """The label or stamp of a line that begins in the middle of another."""
@@ -45,9 +47,10 @@ INIT = re.compile(
     rb"(?: nvmlDev -?\d+)?(?: busId [0-9a-fA-F]+)?"
     rb"(?: parent (?P<parent>0x[0-9a-fA-F]+)(?: (?:splitCount|childCount) (?P<split>-?\d+))?"
     rb" color (?P<color>-?\d+) key -?\d+)?"
-    rb"(?: commId (?P<id>0x[0-9a-fA-F]+))? ?- Init (?P<state>START|COMPLETE)"
+    rb"(?: commId (?P<id>0x[0-9a-fA-F]+))?(?: localSize \d+)?(?: used -?\d+ bytes)?(?: on core -?\d+)?"
+    rb" ?- Init (?P<state>START|COMPLETE)"
 )
-"""Start and end of a communicator's set-up; the child of a split has no commId since 2.23."""
+"""Start and end of a communicator's set-up; a split's child has no commId since 2.23; RCCL adds memory."""
 
 VIA = re.compile(
     rb"(?:(?:Channel|Ring) \d+(?:/\d+)? : (?P<src>\d+)\[[0-9a-fA-F]+\] -> (?P<dst>\d+)\[[0-9a-fA-F]+\]"
