@@ -156,6 +156,17 @@ class TestOfRanks:
         ranks = told["failed"] if command == "bench" else told["ranks"]
         assert [(r["rank"], r["error"]) for r in ranks if r["is_cause"]] == [(1, words) for words in blamed]
 
+    def test_who_waits_in_nccls_set_up_is_not_blamed_for_the_rank_whose_nccl_fails(
+        self, tmp_path: Path
+    ) -> None:
+        code, told, _ = prove(
+            tmp_path, *test_words("--limit", "5", nodes=1, nproc=3), plant="all:set-up-fails"
+        )
+        assert code == 1
+        assert [(r["rank"], r["error"]) for r in told["ranks"] if r["is_cause"]] == [
+            (1, "DistBackendError: NCCL error in: NCCLUtils.cpp:93, unhandled cuda error")
+        ]
+
     def test_a_wrong_result_that_does_not_come_again_is_nobodys_fault(self, tmp_path: Path) -> None:
         code, told, _ = prove(tmp_path, *test_words(nodes=1, nproc=3), plant="1:wrong-once")
         assert (code, told["suspects"]) == (1, [])

@@ -11,7 +11,7 @@ import pytest
 
 from ringup.facts import Cluster, Gpu, GpuLink, Job, Node, NvLink, RdmaPort
 from ringup.plan import NodePlan, Plan, Transport
-from ringup.prove import LinkRate, Row, why
+from ringup.prove import LinkRate, Row, show, why
 from ringup.prove import benched as judging
 from ringup.prove.link import carries, data_gbit_s, link_rate
 from tests.clusters import cluster, interface, node
@@ -42,7 +42,7 @@ def made(
     return replace(cluster(*nodes), job=Job(link_gbit_s=link_gbit_s)), plan
 
 
-def pair_of_nodes(rate_gbit_s: float = 400.0, **facts: Any) -> list[Node]:
+def pair_of_nodes(rate_gbit_s: float | None = 400.0, **facts: Any) -> list[Node]:
     ports = tuple(
         RdmaPort(f"mlx5_{i}", 1, "ACTIVE", "", "InfiniBand", rate_gbit_s, width=4) for i in range(4)
     )
@@ -135,6 +135,14 @@ def test_a_network_of_a_plugin_is_not_compared_with_the_ethernet_card() -> None:
     assert link_rate(nodes, plan, "nccl").gbit_s == 3200.0
 
 
+@pytest.mark.parametrize("rate_gbit_s", [None, 100.0])
+def test_a_stated_rate_is_that_of_one_of_a_nodes_cards(rate_gbit_s: float | None) -> None:
+    nodes, plan = made(pair_of_nodes(rate_gbit_s, **gpus(8)), 8, link_gbit_s=200.0)
+    rate = link_rate(nodes, plan, "nccl")
+    assert (rate.gbit_s, rate.source, rate.over) == (800.0, "--link-gbit 200 a card of 4", "rdma")
+    assert carries(rate, plan, "send_recv") is None
+
+
 @pytest.mark.parametrize(
     ("rate_gbit_s", "width", "layer", "wanted"),
     [
@@ -190,6 +198,13 @@ def test_what_nccl_says_of_the_datas_way_says_why_it_is_slow(
     assert why.reasons({"n1": counts, "n2": counts}, plan, 4) == words
 
 
+@pytest.mark.parametrize("network", ["Socket", ""])
+def test_sockets_are_no_reason_where_nothing_else_was_expected(network: str) -> None:
+    _, plan = made(pair_of_nodes(), 8)
+    plan = replace(plan, transports=tuple(replace(t, network=network) for t in plan.transports))
+    assert why.reasons({"n1": {"NET/Socket/0": 4}}, plan, 4) == []
+
+
 def test_the_host_whose_way_is_worse_is_named_in_the_verdict() -> None:
     _, plan = made(pair_of_nodes(), 8)
     row = {
@@ -231,3 +246,16 @@ def test_sizes_that_did_not_fit_into_memory_are_told_with_the_rank() -> None:
     line = {"kind": "left_out", "rank": 0, "size_bytes": 1 << 29, "of": 5, "free_bytes": 1 << 30}
     found = judging.benched(plan, {0: [line]}, RDMA, "nccl", ["all_reduce"], {})
     assert found.notes == ("512 MiB and more left out: rank 5 has 1 GiB of memory free",)
+
+
+def test_who_straggles_is_told_for_every_operation_in_json_too() -> None:
+    from ringup.prove import Tested  # at the top pytest would take it for a class of tests
+
+    _, plan = made(pair_of_nodes(), 2)
+    row = {"kind": "row", "size_bytes": 1, "busbw_gbyte_s": 9.0, "correct": True, "rank": 0}
+    lines = [{**row, "op": "broadcast", "median_us": [10, 10, 20, 10]} for _ in range(5)]
+    lines += [{**row, "op": "all_reduce", "median_us": [10, 10, 10, 10]} for _ in range(5)]
+    found = judging.benched(plan, {0: lines}, RDMA, "gloo", ["all_reduce", "broadcast"], {})
+    told = "broadcast: rank 2 took over 1.25 times the ranks' median in 5 of the 5 largest sizes"
+    assert show.bench_json(found, Tested((), ()))["notes"] == [told]
+    assert f"note: {told}" in show.bench_lines(found)

@@ -46,8 +46,11 @@ def _between(cluster: Cluster, plan: Plan, backend: str) -> LinkRate:
     """The rate of the cards."""
     stated = cluster.job.link_gbit_s
     rdma = _rdma(cluster, plan) if backend == "nccl" else None
+    if stated and rdma:
+        of = f" a card of {rdma.devices}" if rdma.devices > 1 else ""
+        return replace(rdma, gbit_s=stated * rdma.devices, source=f"--link-gbit {stated:g}{of}")
     if stated:
-        return LinkRate(stated, f"--link-gbit {stated:g}", _share(cluster, plan) if not rdma else 1.0)
+        return LinkRate(stated, f"--link-gbit {stated:g}", _share(cluster, plan))
     if cluster.is_local:
         return LinkRate(None, "nodes played on one machine share no link")
     other = next((t for t in plan.transports if t.network not in ("IB", "Socket")), None)
@@ -179,9 +182,10 @@ def _rdma(cluster: Cluster, plan: Plan) -> LinkRate | None:
         ports = [p for p in node.rdma_ports if p.name in names or p.device in names]
         known = sorted(rate for p in ports if (rate := data_gbit_s(p)))
         shown = ", ".join(names)
-        if len(known) < len(names):
-            return LinkRate(None, f"the rate of {node.name} {shown} cannot be read", over="rdma")
         count = _cards(node, planned, len(names))
+        if len(known) < len(names):
+            words = f"the rate of {node.name} {shown} cannot be read; --link-gbit N states that of one"
+            return LinkRate(None, words, over="rdma", devices=count)
         where = f"{node.name} {shown}" if count == len(names) else f"{node.name} {count} of {shown}"
         sums.append((sum(known[:count]), where, count))
     slowest, where, count = min(sums)

@@ -132,7 +132,7 @@ def bench_json(benched: Benched, ended: Tested) -> dict[str, Any]:
         "because": benched.because,
         "slow": [asdict(s) for s in benched.slow],
         "pairs": [asdict(p) for p in benched.pairs],
-        "notes": list(benched.notes),
+        "notes": _notes(benched),
         "transports": benched.transports,
         "failed": [asdict(rank) for rank in ended.ranks if rank.is_cause],
     }
@@ -154,5 +154,14 @@ def bench_lines(benched: Benched) -> list[str]:
     if benched.transports:
         shown = ", ".join(f"{via} x{n}" for via, n in sorted(benched.transports.items()))
         lines += ["", f"NCCL's channels: {printable(shown, 400)}"]
-    lines += [f"note: {note}" for note in (*benched.notes, *stragglers(first))]
+    lines += [f"note: {note}" for note in _notes(benched)]
     return lines
+
+
+def _notes(benched: Benched) -> list[str]:
+    """What else was noticed; who straggled in which operation, where there are several."""
+    notes = list(benched.notes)
+    for op in benched.ops:
+        of = f"{op}: " * (len(benched.ops) > 1)
+        notes += [of + late for late in stragglers([row for row in benched.rows if row.op == op])]
+    return notes

@@ -22,7 +22,7 @@ def reasons(channels: Mapping[str, Mapping[str, int]], plan: Plan, cards: int) -
     `cards` is how many a node's ranks were expected to use.
     """
     found: dict[str, list[str]] = {}
-    expected = {t.network for t in plan.transports}
+    expected = {t.network for t in plan.transports} - {""}
     for host, counts in sorted(channels.items()):
         for words in _of_host(counts, expected, cards):
             found.setdefault(words, []).append(printable(host, 64))
@@ -34,7 +34,7 @@ def _of_host(counts: Mapping[str, int], expected: set[str], cards: int) -> Itera
     lines = [match for via in counts if (match := _NET.match(via))]
     networks = {network_name(line[1]) for line in lines}
     if "Socket" in networks and expected and "Socket" not in expected:
-        yield f"NCCL uses Socket (TCP), not {' or '.join(sorted(expected - {''})) or 'RDMA'},"
+        yield f"NCCL uses Socket (TCP), not {' or '.join(sorted(expected))},"
     fast = [line for line in lines if network_name(line[1]) != "Socket"]
     if fast and not any("GDRDMA" in line[3] for line in fast):
         yield "NCCL uses no GPUDirect RDMA, the data passes through host memory,"

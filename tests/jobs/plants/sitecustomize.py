@@ -1,5 +1,5 @@
 """
-Faults planted in one rank of `ringup test`, told by RINGUP_PLANT="RANK:FAULT".
+Faults planted in one rank of `ringup test` (or in "all"), told by RINGUP_PLANT="RANK:FAULT".
 
 Put on PYTHONPATH; Python imports it before anything else.
 """
@@ -84,6 +84,12 @@ def plant(fault):
 
         return counted
 
+    def set_up_fails(*_args, **_kwargs):
+        """As with NCCL: one rank is refused, the others wait in its set-up and hear nothing of us."""
+        if os.environ["RANK"] == "1":
+            raise dist.DistBackendError("NCCL error in: NCCLUtils.cpp:93, unhandled cuda error")
+        time.sleep(600)
+
     if fault == "bad-memory":
         return bad_memory()
     if fault == "no-cpu":
@@ -93,6 +99,7 @@ def plant(fault):
         "wrong-output": wrong_output,
         "wrong-once": wrong_once,
         "times-out": times_out,
+        "set-up-fails": set_up_fails,
         "wrong-then-breaks": wrong_then_breaks,
         "out-of-memory": in_the_middle(raises(out_of_memory())),
         "loses-its-peer": in_the_middle(raises(RuntimeError("Connection closed by peer"))),
@@ -105,5 +112,9 @@ def plant(fault):
 
 
 rank, _, fault = os.environ.get("RINGUP_PLANT", "").partition(":")
-if rank and os.environ.get("RANK") == rank and any(w.endswith("prove.py") for w in sys.orig_argv):
+if (
+    "RANK" in os.environ
+    and rank in (os.environ["RANK"], "all")
+    and any(w.endswith("prove.py") for w in sys.orig_argv)
+):
     plant(fault)
