@@ -179,6 +179,19 @@ def test_a_detached_job_is_left_to_slurm(
     assert "scancel 7" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--dry-run", "--detach"])
+def test_json_is_all_that_stdout_gets_where_nobody_follows_the_job(
+    option: str, played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.dispatch(words(tmp_path, option, "--json", "--setup", "exit 0")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == 1 and told["run"]
+    if option == "--dry-run":
+        assert told["text"].startswith("#!/bin/bash\n")
+    else:
+        assert (told["outcome"], told["notes"]) == ("running", ["Slurm's job 7"])
+
+
 @pytest.mark.slow
 def test_ctrl_c_asks_first_and_the_second_cancels(played: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ringup", *words(tmp_path, "--setup", "echo up; exec sleep 60")]

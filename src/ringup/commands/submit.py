@@ -63,7 +63,9 @@ def run(args: argparse.Namespace, words: list[str], run_id: str, log_dir: Path) 
         1,
     )
     if args.dry_run:
-        print(text, end="")
+        from ringup.report import envelope
+
+        print(json.dumps(envelope(run=run_id, kind="slurm", text=text)) if args.json else text.rstrip("\n"))
         return 0
     return submitted(args, text, run_id, log_dir)
 
@@ -111,6 +113,8 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
             common.say(
                 f"it goes on without this: squeue -j {job.number}, scancel {job.number}", quiet=args.quiet
             )
+            if args.json:
+                print(json.dumps(left_to_slurm(run_id, job.number, started)))
             return 0
         from ringup.commands.run import follow_events, write_to
 
@@ -138,6 +142,14 @@ def recorded(log_dir: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) and isinstance(content.get("exit_code"), int) else {}
+
+
+def left_to_slurm(run_id: str, number: str, started: float) -> dict[str, Any]:
+    """What is known of a job that nobody here follows."""
+    from ringup.launch import record
+
+    notes = [f"Slurm's job {number}"]
+    return record.unstarted_json(run_id, outcome="running", exit_code=0, started=started, notes=notes)
 
 
 def own_record(run_id: str, state: str, code: int | None, interrupted: int, started: float) -> dict[str, Any]:
