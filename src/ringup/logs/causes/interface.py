@@ -112,6 +112,7 @@ def virtual_interface_chosen(story: Story) -> Iterator[Cause]:
     failed = failure(story) or hang(story)
     alone = _one_machine(story)
     lost = not trained(story) and (failure(story, *_NOT_OF_THE_NETWORK) or hang(story))
+    blind = _dialled_blindly(story)
     for host in story.hosts.values():
         virtual = [n for n in _socket_names(host) if is_virtual(n)]
         boot = bool(host.bootstrap and is_virtual(host.bootstrap[0]))
@@ -141,7 +142,7 @@ def virtual_interface_chosen(story: Story) -> Iterator[Cause]:
         elif (
             boot
             or bind
-            or (carrying and failed)
+            or ((carrying or blind) and failed)
             or (len(virtual) > 1 and 2 * len(virtual) > len(host.sockets))
         ):
             confidence = "high" if bind or boot else "medium"
@@ -174,6 +175,17 @@ def virtual_interface_chosen(story: Story) -> Iterator[Cause]:
         yield seen(
             used, f"a rank dials {used[0]['address']}, an address of Docker's default bridge", "medium"
         )
+
+
+def _dialled_blindly(story: Story) -> bool:
+    """
+    Whether a data connection failed and no line says to which address.
+
+    NCCL before 2.4 spreads channels over all listed interfaces and leaves the address out.
+    """
+    dialled = [e for e in story.all("nccl-connect") if "retrying" not in e.text]
+    boot = any("bootstrap" in e["source"] for e in story.all("unwind"))
+    return bool(dialled) and not boot and not any(e["address"] for e in dialled)
 
 
 def _bridge_addresses(story: Story) -> list[Event]:
@@ -282,6 +294,11 @@ def peer_unreachable_on_interface(story: Story) -> Iterator[Cause]:
     dialled = [e for e in story.all("nccl-connect", "gloo-connect") if _is_real_peer(e)]
     apart = _strangers(story)
     hard = [e for e in dialled if "retrying" not in e.text] or (dialled if not story.init_complete else [])
+    if story.has("root-count", "root-info", "rank-checked-in"):
+        # The root gave up over what the ranks told it: nobody listens at its address any more.
+        hard = [
+            e for e in hard if e["reason"] not in ("Connection refused", "Software caused connection abort")
+        ]
     mesh = [
         e for e in story.all("gloo-mesh") if not story.has("gloo-remote", "gloo-connect", "gloo-loopback")
     ]

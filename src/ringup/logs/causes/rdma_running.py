@@ -13,6 +13,9 @@ from ringup.logs.story import Story
 
 _RETRY = ("12", "13")
 
+_UNANSWERED = re.compile(r"Unreachable remote|\bRC: (?:20|113)\b")
+"""Completions of EFA without an answer: EHOSTUNREACH, before that IBV_WC_RESP_TIMEOUT_ERR (verbs.h: 20)."""
+
 
 def _is_roce(story: Story) -> list[Event]:
     found = [e for e in story.all("net-using") if "/RoCE" in e.text]
@@ -78,7 +81,7 @@ def rdma_peer_unreachable(story: Story) -> Iterator[Cause]:
     ]
     if said:
         yield seen(said, "the address of a queue pair's peer cannot be resolved or reached", "high")
-    elif silent := [e for e in story.all("ofi-request") if re.search(r"Unreachable remote", e.text)]:
+    elif silent := [e for e in story.all("ofi-request") if _UNANSWERED.search(e.text)]:
         yield seen(
             silent,
             "a peer never answered over EFA: the security group must allow all traffic to and from itself",

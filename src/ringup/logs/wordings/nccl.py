@@ -112,7 +112,7 @@ SETUP = (
     ),
     say(
         "channel",
-        r"(?:Channel|Ring|CollNet) (?P<channel>\d+)(?:/\w+)? ?: (?P<from>\d+)(?:\[\w+\])? (?:-> (?P<to>\d+)(?:\[\w+\])? )?"
+        r"(?:(?:Channel|Ring|CollNet) (?P<channel>\d+)(?:/\w+)? ?: |INFO )(?P<from>\d+)(?:\[\w+\])? (?:-> (?P<to>\d+)(?:\[\w+\])? )?"
         r"(?:\[(?P<way>send|receive)\] )?via (?P<via>\S.*?)(?: comm 0x\w+.*| nRanks.*)?\s*$",
         " via ",
     ),

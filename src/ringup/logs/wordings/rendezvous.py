@@ -240,6 +240,7 @@ GLOO = (
         + r").{0,120}?remote=\[?(?P<address>[^\],\s]+)\]?",
         "remote=",
     ),
+    say("gloo-connect", r"gloo/transport/tcp/\w+\.cc:\d+\] .{0,60}\bconnect: " + ERRNO, "gloo/transport/tcp"),
     say("gloo-connect", r"\bconnect \[(?P<address>[0-9a-fA-F.:]+)\](?::\d+)?: " + ERRNO, "connect ["),
     say(
         "gloo-connect",
