@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from ringup import ras
+from ringup.flight import from_data
 from ringup.launch.program import look_program, main_source
 from ringup.looks import NodeLook, RankLook, decode, fold
 from ringup.looks.places import doing, place_of
@@ -108,6 +109,53 @@ def test_a_sleeping_rank_is_seen_with_its_line(tmp_path: Path) -> None:
         assert (place.where, place.function, place.source) == ("train.py:4", "here", "time.sleep(60)")
         assert doing(seen) == "asleep"
         assert rank.process.poll() is None
+
+
+def test_a_wait_for_the_gpu_in_a_librarys_line_is_seen_as_one(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "scaler.py").write_text(
+        "import time\nclass Tensor:\n    item = staticmethod(time.sleep)\n"
+        "def step():\n    return Tensor().item(60)\n"
+    )
+    with Rank(tmp_path, "sys.path.insert(0, 'site-packages'); import scaler; scaler.step()") as rank:
+        wait_for(lambda: rank.seen().frames[0].function == "step", "the wait")
+        place = place_of(rank.seen().frames)
+        assert (place.kind, place.what, place.where) == ("device", "the GPU", "train.py:4")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another root needs root")
+def test_the_line_of_a_rank_with_another_root_is_not_taken_from_ours(tmp_path: Path) -> None:
+    with Rank(tmp_path, "os.mkdir('root'); os.chroot('root'); time.sleep(60)") as rank:
+        wait_for(lambda: Path(f"/proc/{rank.process.pid}/root").readlink() != Path("/"), "the other root")
+        (frame, _) = rank.seen().frames
+        assert frame.line == 4 and frame.source == ""
+
+
+def test_of_a_flight_recorder_what_is_read_is_passed_on_and_no_more() -> None:
+    frames = [{"filename": f"/v/site-packages/lib{n}.py", "line": n, "name": "f" * 99} for n in range(40)]
+    frames += [{"filename": "/home/u/train.py", "line": 88, "name": "main"}] * 2
+    entry = {
+        "process_group": ["0", "default_pg"],
+        "collective_seq_id": 1,
+        "profiling_name": "nccl:all_reduce",
+    }
+    entry |= {"frames": frames, "input_sizes": [[8]], "output_sizes": [[8]], "state": "scheduled"}
+    dump = {"version": "2.10", "entries": [{**entry, "record_id": n} for n in range(200)], "now_ns": 5}
+    program = "import json, look_stacks, sys; print(json.dumps(look_stacks.brief(json.load(sys.stdin), 60)))"
+    payload = Path(ras.__file__).parent / "payload"
+    done = subprocess.run(
+        [PYTHON, "-c", program],
+        input=json.dumps(dump),
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(payload)},
+    )
+    assert done.returncode == 0, done.stderr
+    flight = from_data(json.loads(done.stdout))
+    assert [len(flight.entries), flight.entries[-1].record, flight.now_ns] == [60, 199, 5]
+    assert (flight.entries[0].where, flight.entries[0].call) == ("train.py:88", "all_reduce [8]")
+    assert len(done.stdout) / 60 < 400  # 64 ranks of a node tell this in one answer
 
 
 def test_a_rank_that_reads_a_fifo_is_seen_with_the_fifo(tmp_path: Path) -> None:
