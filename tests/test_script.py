@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,20 @@ def test_a_known_network_is_the_only_one_the_job_looks_at(
     text = written(capsys, "slurm", "--from", facts, "--nproc", "8")
     assert "export INTERFACE=enp99s0" in text
     assert "em1" not in text
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("ssh", True), ("slurm", True), ("docker", False)])
+def test_what_will_stop_the_job_is_said_beside_the_file(
+    kind: str, is_told: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """An image has its own torch."""
+    saved = tmp_path / "facts.json"
+    bundle.save(c.changed(c.healthy(), "node1", interpreter=replace(c.TORCH, torch="")), saved)
+    asked = ["script", kind, "--from", str(saved), "--nproc", "2", "--image", "i", "--", "train.py"]
+    assert cli.dispatch(asked) == 0
+    said = capsys.readouterr()
+    assert ("error node1: " in said.err and "torch" in said.err) == is_told
+    assert "train.py" in said.out and "error node1" not in said.out
 
 
 def test_another_number_of_nodes_than_are_named_is_refused(facts: str) -> None:

@@ -155,7 +155,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
             hint="--env GLOO_SOCKET_IFNAME=eth0 names the network it is to be on",
         )
     cluster = looked_at(args, words)
-    plan, env = decided(cluster, args)
+    plan, env = decided(cluster, args, contained)
     nodes = args.nodes or (len(cluster.nodes) if cluster else 0)
     nproc = args.nproc or ranks(plan) or (1 if LAUNCHERS[job.launcher].by_node else 0)
     if kind in KNOWN_NODES and cluster and nodes != len(cluster.nodes):
@@ -220,7 +220,9 @@ def looked_at(args: argparse.Namespace, words: list[str]) -> Cluster | None:
     if args.from_file:
         from ringup import bundle
 
-        return bundle.load(Path(args.from_file))
+        saved, job = bundle.load(Path(args.from_file)), common.job_from(args, words)
+        known = (check.not_looked_at(node, saved.job, job) for node in saved.nodes)
+        return dataclasses.replace(saved, nodes=tuple(known))
     if not any(getattr(args, name) is not None for name in ("hosts", "hostfile", "local")):
         return None
     hosts = common.nodes_from(args)
@@ -232,19 +234,26 @@ def looked_at(args: argparse.Namespace, words: list[str]) -> Cluster | None:
     return cluster
 
 
-def decided(cluster: Cluster | None, args: argparse.Namespace) -> tuple[Plan | None, tuple[EnvVar, ...]]:
+def decided(
+    cluster: Cluster | None, args: argparse.Namespace, contained: bool
+) -> tuple[Plan | None, tuple[EnvVar, ...]]:
     """
-    The plan for the nodes that were looked at, and what is to be set.
+    The plan for the nodes that were looked at, and what is to be set; what will stop the job is said.
 
     Raises LaunchError when they allow no plan.
     """
-    from ringup.plan import least, network
+    from ringup import report
+    from ringup.plan import least
 
     if cluster is None:
         nothing = Cluster(())
         return None, tuple(least.debugging(nothing, ".")) if getattr(args, "debug", False) else ()
     cluster = dataclasses.replace(cluster, job=common.job_from(args, args.script))
-    plan = network.decide(cluster, "job")
+    findings, _, plan = check.judge(cluster, "job")
+    # An image brings its own interpreter and files along.
+    errors = [f for f in findings if f.severity == "error" and not contained]
+    for finding in report.folded(errors):
+        common.say("\n".join(report.brief_lines(finding, report.Style(sys.stderr))))
     if plan is None:
         raise LaunchError(
             "these nodes allow no plan: a node, its interpreter or a common network is missing",

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 from ringup.rules import Finding
 
 Outcome = Literal["running", "ok", "rank-failed", "check-stopped", "hung", "interrupted", "launcher-error"]
-"""What `run.json` says; INTERFACE.md."""
+"""What `run.json` says; "running" until somebody has seen the end.  INTERFACE.md."""
 
 
 @dataclass(frozen=True)
