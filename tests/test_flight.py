@@ -35,6 +35,39 @@ import time; time.sleep(60)
 """
 
 
+EVERY = """\
+import sys, torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+rank, store, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=3)
+one, many = torch.ones(4), [torch.ones(4) for _ in range(3)]
+root = rank == 1
+dist.all_reduce(one)
+dist.broadcast(one, 1)
+dist.broadcast_object_list([{"a": rank}], 1)
+dist.reduce(one, 1)
+dist.all_gather(many, one)
+dist.all_gather_object([None] * 3, "x" * rank)
+dist.all_gather_into_tensor(torch.ones(12), one)
+dist.gather(one, many if root else None, 1)
+dist.gather_object(rank, [None] * 3 if root else None, 1)
+dist.scatter(one, many if root else None, 1)
+dist.scatter_object_list([None], ["a", "b", "c"] if root else None, 1)
+dist.reduce_scatter_tensor(one, torch.ones(12))
+dist.all_to_all_single(torch.ones(3), torch.ones(3))
+dist.all_to_all_single(torch.ones(3 * (rank + 1)), torch.ones(6), [rank + 1] * 3, [1, 2, 3])
+dist.barrier()
+dist.monitored_barrier()
+pair = dist.new_group([0, 2])
+if rank != 1:
+    dist.all_reduce(one, group=pair)
+dist.all_reduce(one)
+open(f"{folder}/{rank}", "wb").write(_dump_fr_trace(True, True, False))
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
 def entry(number: int, op: str = "nccl:all_reduce", sizes: Any = None, **more: Any) -> dict[str, Any]:
     return {
         "process_group": ("0", "default_pg"),
@@ -212,3 +245,22 @@ def test_gloos_own_dumps_of_this_torch_are_read(tmp_path: Path) -> None:
         if form == "pickle":
             assert "dumps.py:10" in one.text
     assert json.loads((tmp_path / "0.json").read_bytes())["version"] == flights[0].version
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_of_ranks_that_agree_no_kind_of_gloos_collectives_is_a_difference(tmp_path: Path) -> None:
+    (tmp_path / "every.py").write_text(EVERY)
+    words = [str(tmp_path / "store"), str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    ranks = [
+        subprocess.Popen([sys.executable, str(tmp_path / "every.py"), str(n), *words], **pipes)  # type: ignore[call-overload]
+        for n in range(3)
+    ]
+    said = [rank.stdout.readline() for rank in ranks]
+    for rank in ranks:
+        rank.communicate(b"")
+    assert said == [b"written\n"] * 3
+    flights = {n: read((tmp_path / str(n)).read_bytes()) for n in range(3)}
+    assert compare(flights) == []
+    assert {"scatter", "gather", "all_to_all"} <= {e.op for e in flights[0].entries}

@@ -92,6 +92,34 @@ def test_a_rank_whose_compiler_works_is_busy_with_it() -> None:
     assert verdict.kind == "busy" and "ptxas" in verdict.lines[0]
 
 
+@pytest.mark.parametrize(
+    ("command", "file", "kind"),
+    [
+        (
+            "/v/lib/python3.11/site-packages/wandb/bin/wandb-core --port-filename x",
+            "/home/u/data.py",
+            "stalled",
+        ),
+        (
+            "/v/lib/python3.11/site-packages/wandb/bin/wandb-core",
+            "/v/site-packages/wandb/sdk/wandb_run.py",
+            "busy",
+        ),
+        ("python wandb-core.py", "/home/u/data.py", "busy"),
+    ],
+)
+def test_a_monitor_below_a_rank_does_not_make_it_busy_unless_it_waits_for_that(
+    command: str, file: str, kind: str
+) -> None:
+    child = Child(9, command, "S", "", "", 0.5, io_bytes=900_000, started=3)
+    stuck = rank(3, (Frame(file, 5, "wait"), own(9)), cpu_s=0.55, io=900_100, children=(child,))
+    still = dataclasses.replace(child, cpu_s=0.0, io_bytes=0)
+    before = dataclasses.replace(stuck, cpu_s=0.0, io_bytes=0, children=(still,))
+    others = [rank(n, waits()) for n in range(3)]
+    verdict = judge(nodes([*others, before], 0.0), nodes([*others, stuck], 10.0), expected=4)
+    assert verdict.kind == kind
+
+
 def test_waiting_ranks_may_spin_as_nccl_does() -> None:
     spinning = [rank(n, waits(), cpu_s=10.0, state="R") for n in range(3)]
     assert judged(*spinning, rank(3, SLEEPS)).is_stalled

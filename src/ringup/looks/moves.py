@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ IDLE_BYTES = 16 << 10
 IDLE_SWITCHES_PER_S = 8.0
 """A main thread that waits wakes seldom: a DataLoader every 5 s, a poll with time.sleep once a second."""
 FLOWING_BYTES_PER_S = 64 << 10
+_WATCHES = re.compile(r"^\S*/?(?:wandb-core|gpu_stats|nvidia-smi|dcgmi)(?: |$)")
+"""Commands that run below a rank for as long as it does, and read the machine's counters."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,24 @@ def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[s
             known = before.get(identity(rank))
             if known:
                 at_s, old = known
+                cpu_s, io_bytes = _aside(old, rank)
                 found[identity(rank)] = Move(
                     node.at_s - at_s,
-                    rank.cpu_s - old.cpu_s,
-                    rank.io_bytes - old.io_bytes,
+                    rank.cpu_s - old.cpu_s - cpu_s,
+                    rank.io_bytes - old.io_bytes - io_bytes,
                     rank.switches - old.switches,
                     rank.faults - old.faults,
                 )
     return found
+
+
+def _aside(old: RankLook, new: RankLook) -> tuple[float, int]:
+    """What descendants that only watch the machine have used, unless the rank itself stands in their code."""
+    if any("/wandb/" in frame.file for frame in new.frames):
+        return 0.0, 0  # it may wait until everything is sent
+    before = {(child.pid, child.started): child for child in old.children if _WATCHES.search(child.command)}
+    pairs = [(before[key], c) for c in new.children if (key := (c.pid, c.started)) in before]
+    return sum(c.cpu_s - b.cpu_s for b, c in pairs), sum(c.io_bytes - b.io_bytes for b, c in pairs)
 
 
 def flowing(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[str, str, float]]:
