@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verbose",
         dest="verbose",
         action="store_true",
-        help="every cause, all evidence, per-rank counts",
+        help="every cause, all evidence, counts per rank and communicator, the last line of every file",
     )
     parser.add_argument("--json", action="store_true", help="JSON on stdout, everything else on stderr")
     parser.add_argument("--html", metavar="F", help="write a self-contained page as well")

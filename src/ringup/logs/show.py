@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,11 @@ from ringup.units import export_line, printable
 SCHEMA = 1
 MAX_LINES = 20
 """What the text report takes on a terminal unless everything is asked for."""
+
+MAX_ROWS = 200
+"""Iterations, files, kinds of ranks and communicators that the text shows; --json has all."""
+
+_DEVICE = re.compile(r"(NET/[^/]+)/\d+(?:\(\d+\))?(.*)")
 
 _COLOURS = {"error": "31;1", "warning": "33", "note": "36", "ok": "32", "dim": "2", "bold": "1"}
 
@@ -110,6 +116,8 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "collectives": dict(diagnosis.run.collectives),
         "by_rank": {rank: dict(kinds) for rank, kinds in diagnosis.run.by_rank.items()},
         "by_iteration": list(diagnosis.by_iteration()),
+        "by_communicator": {c.id: c.kinds for c in diagnosis.run.by_communicator.values() if c.kinds},
+        "nvls": nvls(diagnosis.story),
         "behind": diagnosis.behind,
         "flight_recorder": _recorder_json(diagnosis),
         "unreadable": [{"path": u.path, "reason": u.reason} for u in diagnosis.unreadable],
@@ -180,15 +188,17 @@ def as_text(
         lines += ["", *table]
     lines += list(_counts(diagnosis, verbose))
     lines += list(_recorder_lines(diagnosis, style.width))
-    if iterations or verbose:
-        lines += list(_iterations(diagnosis))
     if verbose:
-        lines += list(_file_lines(diagnosis))
+        lines += list(_parts(diagnosis))
     elif len(lines) > MAX_LINES:
         lines = [
             *lines[: MAX_LINES - 1],
             style("dim", f"... {len(lines) - MAX_LINES + 1} more lines with --all"),
         ]
+    if iterations or verbose:
+        lines += list(_iterations(diagnosis))
+    if verbose:
+        lines += list(_file_lines(diagnosis))
     return "\n".join(lines)
 
 
@@ -252,11 +262,14 @@ def _network_table(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _counts(diagnosis: Diagnosis, verbose: bool) -> Iterator[str]:
     if diagnosis.run.transports:
-        items = sorted(diagnosis.run.transports.items(), key=lambda kv: -kv[1])
-        yield "transports: " + ", ".join(f"{printable(k)} x{v}" for k, v in items[: 20 if verbose else 4])
+        items = [f"{printable(name)} x{n}" for name, n in transports(diagnosis.run.transports, verbose)]
+        shown = items[: 40 if verbose else 6]
+        more = f", {len(items) - len(shown)} more kinds" if len(items) > len(shown) else ""
+        direct = _over_ib(diagnosis.run.transports)
+        yield f"transports: {', '.join(shown)}{more}{direct}{_nvls_words(diagnosis.story)}"
     if diagnosis.run.collectives:
-        items = sorted(diagnosis.run.collectives.items(), key=lambda kv: -kv[1])
-        yield "collectives: " + ", ".join(f"{printable(k)} {v}" for k, v in items[: 20 if verbose else 6])
+        yield f"collectives: {_kinds(diagnosis.run.collectives, 20 if verbose else 6)}"
+    yield from _without_init(diagnosis, 200 if verbose else 3)
     for row in diagnosis.behind[: 20 if verbose else 2]:
         yield (
             f"behind: rank {row['rank']} has not called {row['collective']} #{row['index']} of "
@@ -264,20 +277,104 @@ def _counts(diagnosis: Diagnosis, verbose: bool) -> Iterator[str]:
         )
 
 
+def transports(counts: Mapping[str, int], apart: bool = False) -> list[tuple[str, int]]:
+    """
+    Ways between ranks and their lines, the most used first; the devices of a network together unless `apart`.
+
+    >>> transports({"NET/IB/0/GDRDMA": 2, "NET/IB/1(2)/GDRDMA": 2, "P2P/CUMEM": 3})
+    [('NET/IB/*/GDRDMA', 4), ('P2P/CUMEM', 3)]
+    """
+    together: dict[str, list[str]] = {}
+    for via in counts:
+        found = None if apart else _DEVICE.match(via)
+        together.setdefault(f"{found[1]}/*{found[2]}" if found else via, []).append(via)
+    names = {k if len(vias) > 1 else vias[0]: sum(counts[v] for v in vias) for k, vias in together.items()}
+    return sorted(names.items(), key=lambda item: -item[1])
+
+
+def _over_ib(counts: Mapping[str, int]) -> str:
+    via_ib = [via for via in counts if via.startswith("NET/IB")]
+    return "; no GPUDirect RDMA" if via_ib and not any("GDRDMA" in via for via in via_ib) else ""
+
+
+def nvls(story: Story) -> str | None:
+    """Whether NVLink SHARP is "used", "available" or "not available"; None where no line tells."""
+    if any("NVLS tree" in e.text for e in story.all("connected")):
+        return "used"
+    said = story.all("nvls")
+    return None if not said else "available" if any(not e["no"] for e in said) else "not available"
+
+
+def _nvls_words(story: Story) -> str:
+    state = nvls(story)
+    return f"; NVLS {state}" if state else ""
+
+
+def _kinds(counts: Mapping[str, int], most: int = 20) -> str:
+    items = sorted(counts.items(), key=lambda kv: -kv[1])
+    return ", ".join(f"{printable(k)} {v}" for k, v in items[:most]) or "-"
+
+
+def _without_init(diagnosis: Diagnosis, most: int) -> Iterator[str]:
+    """Files in which a set-up began and did not end; of one file, its ranks."""
+    logs = [i for i in diagnosis.story.files if i.is_log]
+    lacking = [i for i in logs if i.init_complete is False]
+    ranks = sorted({c.rank for c in diagnosis.story.communicators if c.started and not c.completed})
+    if lacking and len(logs) == 1 and ranks:
+        yield f"no Init COMPLETE: {show_ranks(ranks)}"
+    elif lacking:
+        shown = ", ".join(printable(i.path) for i in lacking[:most])
+        more = " ..." if len(lacking) > most else ""
+        yield f"no Init COMPLETE in {len(lacking)} of {len(logs)} file{'s' * (len(logs) != 1)}: {shown}{more}"
+
+
+def _parts(diagnosis: Diagnosis) -> Iterator[str]:
+    """Releases, and calls of each rank and each communicator; ranks that called the same together."""
+    run = diagnosis.run
+    if diagnosis.versions:
+        yield "versions: " + "; ".join(
+            f"{k} {printable(', '.join(v))}" for k, v in diagnosis.versions.items()
+        )
+    alike: dict[str, list[str]] = {}
+    for rank, counts in run.by_rank.items():
+        alike.setdefault(_kinds(counts), []).append(rank)
+    if alike:
+        yield from ("", "collectives per rank:")
+    for kinds, names in itertools.islice(alike.items(), MAX_ROWS):
+        numbers = sorted(int(n) for n in names if n.isdigit())
+        others = sorted(n for n in names if not n.isdigit())
+        who = [show_ranks(numbers)] * bool(numbers) + others[:8] + ["..."] * (len(others) > 8)
+        yield f"  {printable(', '.join(who))}: {kinds}"
+    yield from _and_more(len(alike) - MAX_ROWS)
+    called = [c for c in run.by_communicator.values() if c.kinds]
+    if called:
+        yield from ("", "collectives per communicator:")
+    for comm in called[:MAX_ROWS]:
+        yield f"  {printable(comm.id)}, {len(comm.members)} of {comm.nranks} ranks seen: {_kinds(comm.kinds)}"
+    yield from _and_more(len(called) - MAX_ROWS)
+
+
+def _and_more(count: int) -> Iterator[str]:
+    if count > 0:
+        yield f"  ... and {count} more, with --json"
+
+
 def _iterations(diagnosis: Diagnosis) -> Iterator[str]:
-    rows = list(itertools.islice(diagnosis.by_iteration(), 200))
+    rows = list(itertools.islice(diagnosis.by_iteration(), MAX_ROWS))
     if rows:
         yield ""
         yield "collectives per iteration:"
     for row in rows:
-        yield f"  {printable(str(row['iteration']))}: " + ", ".join(
-            f"{printable(k)} {v}" for k, v in row["counts"].items()
-        )
+        name = "(outside any)" if row["iteration"] is None else printable(str(row["iteration"]))
+        yield f"  {name}: {_kinds(row['counts'])}"
+    yield from _and_more(len(diagnosis.run.by_iteration) - MAX_ROWS)
 
 
 def _file_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    logs = [i for i in diagnosis.story.files if i.is_log]
     yield ""
     yield "last line of every file:"
-    for info in diagnosis.story.files[:200]:
+    for info in logs[:MAX_ROWS]:
         state = {True: "init complete", False: "init NOT complete", None: ""}[info.init_complete]
         yield f"  {printable(info.path)}:{info.last_line_number} {state}  {printable(info.last_line)[:120]}"
+    yield from _and_more(len(logs) - MAX_ROWS)
