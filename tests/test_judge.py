@@ -85,6 +85,12 @@ def test_a_rank_that_uses_anything_is_busy_and_no_hang(used: dict[str, Any]) -> 
     assert "rank 0 (node0) is busy; 3 wait in barrier" in verdict.headline
 
 
+def test_a_rank_that_polls_with_short_sleeps_is_not_busy() -> None:
+    polls = rank(3, SLEEPS, syscall="clock_nanosleep", switches=200)
+    verdict = judged(*(rank(n, waits()) for n in range(3)), polls)
+    assert verdict.is_stalled and [m.rank for m in verdict.missing] == [3]
+
+
 def test_a_rank_whose_compiler_works_is_busy_with_it() -> None:
     child = Child(9, "/usr/bin/ptxas kernel.ptx", "R", "", "", 9.0)
     compiling = rank(0, (own(5, "step"),), cpu_s=9.0, children=(child,))

@@ -41,6 +41,7 @@ class Node:
     clock_s: float = 0.0
     look: dict[str, Any] = dataclasses.field(default_factory=dict)
     asked: list[str] = dataclasses.field(default_factory=list)
+    mute_on: str = ""
     ranks: dict[int, Any] = dataclasses.field(default_factory=dict)
     plan: NodePlan = dataclasses.field(default_factory=lambda: NodePlan("node0", 0, 2, 0, "", "", (), {}))
 
@@ -50,6 +51,8 @@ class Node:
             "type": "look", "number": message["number"], "mode": message["mode"], "at": self.clock_s,
             "ranks": self.ranks_now, "node": NODE,
         }  # fmt: skip
+        if message["mode"] == self.mute_on:
+            self.look = {"type": "look", "number": message["number"], "problem": "it gave nothing"}
 
 
 class Played:
@@ -139,6 +142,42 @@ def test_everybody_waiting_has_the_flight_recorder_asked_before_it_is_said() -> 
     played = Played(rank(0, WAITS), rank(1, WAITS)).go(62)
     assert played.node.asked == ["count", "stacks", "flight"]
     assert len(played.hangs()) == 1 and "at the same line" in played.hangs()[0]
+
+
+def test_a_flight_recorder_that_does_not_answer_hides_no_hang() -> None:
+    played = Played(rank(0, WAITS), rank(1, WAITS))
+    played.node.mute_on = "flight"
+    played.go(62)
+    assert played.node.asked[-1] == "flight" and len(played.hangs()) == 1
+
+
+SPINS = [["/home/u/train.py", 90, "step", "loss.item()"]]
+
+
+def pending(seconds: float) -> dict[str, Any]:
+    entry = {
+        "process_group": ["0", "default_pg"],
+        "collective_seq_id": 1,
+        "profiling_name": "nccl:all_reduce",
+    }
+    entry |= {
+        "state": "scheduled",
+        "time_created_ns": 10**18,
+        "input_sizes": [[8]],
+        "input_dtypes": ["Float"],
+    }
+    return {"version": "2.10", "entries": [entry], "now_ns": 10**18 + int(seconds * 1e9)}
+
+
+def test_ranks_that_spin_and_call_different_things_are_ended_once_that_is_sure() -> None:
+    played = Played(end_after_s=100.0)
+    for second in range(140):
+        ranks = [{**rank(n, SPINS, cpu_s=second), "flight": pending(second)} for n in range(2)]
+        ranks[1]["flight"]["entries"][0]["profiling_name"] = "nccl:broadcast"
+        played.node.ranks_now = ranks
+        played.go(1)
+    assert played.reason.startswith("hung for ") and len(played.hangs()) == 1
+    assert "collective 1 of default_pg is " in played.hangs()[0]
 
 
 def test_cpu_time_spent_on_answering_us_is_not_taken_for_progress() -> None:

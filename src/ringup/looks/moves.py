@@ -30,17 +30,18 @@ class Move:
     """Pages of memory that it alone has touched for the first time, or had read from a file."""
 
     @property
-    def is_idle(self) -> bool:
+    def uses_nothing(self) -> bool:
         """Whether it gained neither CPU time nor bytes worth the name."""
         # A descendant that has ended elsewhere takes its totals along: what is left tells nothing.
         if self.seconds <= 0 or self.cpu_s < 0 or self.io_bytes < 0:
             return False
         # CPU time comes in ticks of 10 ms: one of them is nothing, however short the time.
-        return (
-            self.cpu_s <= max(0.02, IDLE_CPU_SHARE * self.seconds)
-            and self.io_bytes <= IDLE_BYTES
-            and self.switches <= max(4, IDLE_SWITCHES_PER_S * self.seconds)
-        )
+        return self.cpu_s <= max(0.02, IDLE_CPU_SHARE * self.seconds) and self.io_bytes <= IDLE_BYTES
+
+    @property
+    def is_idle(self) -> bool:
+        """The same, and its main thread hardly wakes: what comes by a socket is counted nowhere else."""
+        return self.uses_nothing and self.switches <= max(4, IDLE_SWITCHES_PER_S * self.seconds)
 
 
 def identity(look: RankLook) -> tuple[str, int, int]:

@@ -51,6 +51,8 @@ class Watch:
         self._began_s = self._quiet_since = time.monotonic()
         self._base: list[NodeLook] = []
         """The look that the next one is compared with."""
+        self._seen: dict[str, NodeLook] = {}
+        """What each node had said when the flight recorders were asked."""
         self._base_s = self._looked_s = self._judged_s = self._began_s
         # More than one may look at a detached run, and hears what the others asked for, too.
         self._number, self._mode = secrets.randbelow(1 << 40), ""
@@ -112,6 +114,8 @@ class Watch:
             for node in nodes
             if node.state == "running"
         ]
+        if mode == "flight":  # that it was not told is no reason to forget what was seen before
+            looks = [self._seen.get(look.node, look) if look.problem else look for look in looks]
         base, base_s = self._base, self._base_s
         reason = ""
         if mode != "count" and self._quiet_since > self._looked_s:
@@ -119,6 +123,7 @@ class Watch:
         overdue = self.end_after_s and now_s - self._quiet_since >= self.end_after_s
         if mode == "stacks" and (overdue or not self.stalled) and self._verdict(nodes, looks).is_open:
             # Before it is said, torch's flight recorder is asked, which costs the ranks CPU time.
+            self._seen = {look.node: look for look in looks}
             self._ask("flight", now_s, [node for node in nodes if node.state == "running"])
             return ""
         if mode in ("stacks", "flight"):

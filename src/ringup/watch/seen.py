@@ -69,7 +69,10 @@ class Seen:
         if self.look.state in ("T", "t"):
             return True
         # Ready to run is not stuck: so little CPU time is what a crowded node has left for it.
-        return self.look.state != "R" and self.move is not None and self.move.is_idle
+        if self.look.state == "R" or self.move is None:
+            return False
+        # Who polls wakes often, for nothing.
+        return self.move.is_idle or (self.move.uses_nothing and doing(self.look) == "asleep")
 
     @property
     def fills(self) -> bool:
