@@ -487,6 +487,15 @@ def test_nodes_played_on_one_machine_share_its_processors_and_memory() -> None:
     assert "ranks-exceed-memory" not in {f.rule for f in with_ranks(c.healthy(8), 50)}
 
 
+@pytest.mark.parametrize(
+    ("host", "told"), [(Host("node0", slots=64), True), (Host("node0", slots=64, in_batch=True), False)]
+)
+def test_slots_of_a_host_file_beyond_the_gpus_are_told(host: Host, told: bool) -> None:
+    cluster = c.cluster(replace(c.plain(0), host=host, gpu_count=8, cpu_count=128))
+    found = [f.found for f in judged(cluster) if f.rule == "nproc-exceeds-gpus"]
+    assert found == ["64 processes are asked for, 8 GPUs are visible"] * told
+
+
 def test_slots_of_a_host_file_are_ranks() -> None:
     found = with_ranks(c.healthy(1), 0, host=Host("node0", slots=1000))
     assert {"ranks-exceed-memory", "processors-fewer-than-ranks"} <= {f.rule for f in found}

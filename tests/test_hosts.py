@@ -174,6 +174,7 @@ def test_slurm_counts_that_do_not_fit_are_left_out() -> None:
 
 def test_pbs_lines_are_slots() -> None:
     found = hosts.from_allocation({"PBS_NODEFILE": "/var/spool/x"}, lambda path: "n1\nn1\nn2\nn2\n")
+    assert found and all(host.in_batch for host in found)
     assert found is not None
     assert [(h.name, h.slots) for h in found] == [("n1", 2), ("n2", 2)]
 
@@ -194,6 +195,7 @@ def test_a_pbs_file_that_is_gone_is_named(tmp_path: object) -> None:
 def test_lsf_gives_nodes_without_its_launch_node(environ: dict[str, str]) -> None:
     lines = "batch1\n" + "n1\n" * 4 + "n2\n" * 4
     found = hosts.from_allocation({"LSB_JOBID": "1", **environ}, lambda path: lines)
+    assert found and all(host.in_batch for host in found)
     assert found is not None
     assert [(h.name, h.slots) for h in found] == [("n1", 4), ("n2", 4)]
 

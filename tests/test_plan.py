@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ringup.errors import LaunchError
-from ringup.facts import Cluster, Listener
+from ringup.facts import Cluster, Host, Listener
 from ringup.plan import Plan, command, network
 from ringup.plan.listening import listening
 from tests.clusters import article_002, breaks, changed, cluster, healthy, interface, job, node, two_networks
@@ -145,6 +145,22 @@ def test_ranks_are_numbered_over_nodes_with_different_counts() -> None:
     plan = decided(given, nproc=0)
     assert [(n.nproc, n.first_rank) for n in plan.nodes] == [(4, 0), (2, 4)]
     assert plan.world_size == 6
+
+
+@pytest.mark.parametrize(
+    ("host", "gpus", "ranks"),
+    [
+        (Host("node0", slots=32, in_batch=True), 4, 4),
+        (Host("node0", slots=4, in_slurm=True), 8, 8),
+        (Host("node0", slots=32, in_batch=True), 0, 32),
+        (Host("node0", slots=2), 8, 2),
+        (Host("node0"), 8, 8),
+        (Host("node0"), 0, 1),
+    ],
+)
+def test_a_schedulers_slots_are_no_ranks_beside_gpus(host: Host, gpus: int, ranks: int) -> None:
+    plan = decided(cluster(replace(healthy().nodes[0], host=host, gpu_count=gpus)), nproc=0)
+    assert [n.nproc for n in plan.nodes] == [ranks]
 
 
 def test_leftovers_of_other_launchers_are_unset() -> None:

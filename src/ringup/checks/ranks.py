@@ -22,8 +22,7 @@ Measured with torch 2.13 for CPUs: 142 MiB of private memory after `import torch
 def ranks_on(cluster: Cluster, node: Node) -> int:
     """Ranks this node would get; a host file's slots count as the plan counts them."""
     gpus = node.gpu_count if "gpu_count" not in node.unknown else 0
-    slots = 0 if node.host.in_slurm and gpus else node.host.slots
-    return cluster.job.nproc or slots or gpus or 1
+    return cluster.job.nproc or node.host.ranks(gpus) or gpus or 1
 
 
 def on_machine(cluster: Cluster, node: Node) -> int:

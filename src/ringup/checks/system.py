@@ -25,6 +25,8 @@ CLOCK_NOTE_S = 0.1
 FILES_SURELY_SHORT = 256
 """Open files a torch process needs before the first peer (libraries, loaders, logs), generously."""
 FILES_WANTED = 1024
+ONE_PROCESS = ("jax", "spawn")
+"""Launchers under which a host file's slots start nothing: the script runs once a node."""
 
 
 def twins(cluster: Cluster, value: Callable[[Node], str]) -> Iterator[list[Node]]:
@@ -315,10 +317,11 @@ def clock_skew(cluster: Cluster) -> Iterator[Finding]:
 @check(problems.NPROC_EXCEEDS_GPUS, reads=("gpu_count",))
 def nproc_exceeds_gpus(cluster: Cluster) -> Iterator[Finding]:
     """Where no node has a GPU the job runs on CPUs, and any number goes."""
-    wanted = cluster.job.nproc
     if cluster.job.backend == "gloo" or not any(n.gpu_count for n in cluster.nodes):
         return
     for node in cluster.nodes:
+        slots = 0 if cluster.job.launcher in ONE_PROCESS else node.host.ranks(node.gpu_count or 1)
+        wanted = cluster.job.nproc or slots
         if wanted > node.gpu_count:
             yield Finding(
                 node.name,

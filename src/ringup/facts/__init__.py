@@ -120,6 +120,16 @@ class Host:
     address: str = ""
     in_slurm: bool = False
     """Of the Slurm allocation we run in, so `srun` is the way to it."""
+    in_batch: bool = False
+    """Of the PBS or LSF allocation we run in."""
+
+    def ranks(self, gpu_count: int) -> int:
+        """
+        Ranks that its slots ask for, 0 where they ask for none.
+
+        Those of a host file are ranks; a scheduler's are tasks or processors, which are none beside GPUs.
+        """
+        return 0 if gpu_count and (self.in_slurm or self.in_batch) else self.slots
 
 
 @dataclass(frozen=True)

@@ -103,10 +103,14 @@ def _lsf(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host, 
     words = environ.get("LSB_MCPU_HOSTS", "").split()
     if words and len(words) % 2 == 0:
         lines = [f"{name} slots={count}" for name, count in zip(words[::2], words[1::2], strict=True)]
-        return _without_launch_node(read_hostfile("\n".join(lines)))
+        return _in_batch(_without_launch_node(read_hostfile("\n".join(lines))))
     if environ.get("LSB_HOSTS"):
-        return _without_launch_node(read_hostfile("\n".join(environ["LSB_HOSTS"].split())))
+        return _in_batch(_without_launch_node(read_hostfile("\n".join(environ["LSB_HOSTS"].split()))))
     return None
+
+
+def _in_batch(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    return tuple(dataclasses.replace(host, in_batch=True) for host in hosts)
 
 
 def _without_launch_node(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
@@ -119,7 +123,7 @@ def _without_launch_node(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
 
 def _from_file(path: str, variable: str, read: Callable[[str], str]) -> tuple[Host, ...]:
     try:
-        return read_hostfile(read(path))
+        return _in_batch(read_hostfile(read(path)))
     except OSError as error:
         raise NodesError(
             f"{variable} names {printable(path, 200)}: {error.strerror}", hint="name the nodes with -H"

@@ -327,9 +327,4 @@ def rank_counts(cluster: Cluster) -> list[int]:
     job = cluster.job
     if command.known(job).by_node:
         return [job.nproc or 1] * len(cluster.nodes)
-    return [job.nproc or _slots(n) or n.gpu_count or 1 for n in cluster.nodes]
-
-
-def _slots(node: Node) -> int:
-    """A host file's slots are ranks; Slurm's tasks are not where there are GPUs: one task starts them all."""
-    return 0 if node.host.in_slurm and node.gpu_count else node.host.slots
+    return [job.nproc or n.host.ranks(n.gpu_count) or n.gpu_count or 1 for n in cluster.nodes]
