@@ -187,5 +187,6 @@ def test_saved_facts_are_judged_for_what_is_said_beside_them(
     "more", [["-H", "a"], ["--local", "2"], ["--hostfile", "f"], ["--python", "p"], ["--setup", "true"]]
 )
 def test_what_saved_facts_cannot_tell_is_refused(more: list[str], article: str) -> None:
-    with pytest.raises(UsageError, match="--from"):
-        dispatch(["check", "--from", article, *more])
+    for command in ("check", "env", "predict"):
+        with pytest.raises(UsageError, match="--from"):
+            dispatch([command, "--from", article, *more])

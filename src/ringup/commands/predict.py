@@ -98,13 +98,12 @@ def _names_nodes(args: argparse.Namespace) -> bool:
 
 def _collected(args: argparse.Namespace) -> Cluster:
     """Facts of the nodes: saved, or asked for now."""
-    if args.from_file:
-        from ringup import bundle
+    from ringup.commands import check
 
-        return bundle.load(Path(args.from_file))
+    if args.from_file:
+        return check.loaded(args)
     hosts = common.nodes_from(args)
     from ringup import reach
-    from ringup.commands import check
 
     job, progress = common.job_from(args), check.Progress(args.quiet)
     with reach.open(hosts, ssh_config=args.ssh_config) as door:
