@@ -280,18 +280,22 @@ def telling(process):
 
 def sources(processes):
     """[index, frame, text] of the lines that those frames stand at: what they call may be no Python."""
-    for i, process in enumerate(processes):
-        frames, indexes = telling(process)
-        for j in indexes:
-            name, number = frames[j][:2]
-            if number and not name.startswith("<"):
-                # In a container of its own the same name may be another file here.
-                base = "/proc/%d/" % process["pid"]
-                path = base + ("root" + name if name.startswith("/") else "cwd/" + name)
-                if os.path.isfile(path):
-                    lines = tree.read(path, LONGEST_SOURCE_BYTES).split(b"\n", number)
-                    for line in lines[number - 1 :][:1]:
-                        yield [i, j, line.decode("utf-8", "replace").strip()[:200]]
+    for which in (0, 1):  # libraries last: their file server may be another, and not answer
+        for i, process in enumerate(processes):
+            frames, indexes = telling(process)
+            for j in indexes[which : which + 1]:
+                text = line_of(process["pid"], *frames[j][:2])
+                if text:
+                    yield [i, j, text]
+
+
+def line_of(pid, name, number):
+    """A line of a file as a process sees it: in a container the same name may be another file here."""
+    path = "/proc/%d/%s" % (pid, "root" + name if name.startswith("/") else "cwd/" + name)
+    if not number or not os.path.isfile(path):
+        return ""
+    lines = tree.read(path, LONGEST_SOURCE_BYTES).split(b"\n", number)
+    return b"".join(lines[number - 1 :][:1]).decode("utf-8", "replace").strip()[:200]
 
 
 def stack(pid, started, all_threads=False):
