@@ -88,6 +88,14 @@ ENDS: list[tuple[str, str]] = [
     # shm_open needs a descriptor, not space; torch before 1.10 writes no errno.
     ("open-files-too-low", "RuntimeError: unable to open shared memory object </torch_51_88> in read-write mode"),
     ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nRuntimeError: unable to open shared memory object </torch_51_88> in read-write mode: File exists (17)'),
+    # Ray lists what may have ended a worker, in ever other words; an engine's end wraps its worker's.
+    ("peer-died-first", "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: End of file. Some common causes include: (1) the process was killed by the OOM killer, (2) ray stop was called, or (3) the worker crashed unexpectedly due to SIGSEGV."),
+    ("nccl-error-without-detail", "(W pid=4) ERROR 07-23 19:34:51 [a.py:487] RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)\nERROR 07-23 19:34:55 [core.py:586] EngineCore failed to start.\nERROR 07-23 19:34:55 [core.py:586] Exception: WorkerProc initialization failed due to an exception in a background process."),
+    ("rank-fell-behind", "(W pid=9) [rank3]:[E1023 02:44:30.9 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=26, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1200000) ran for 1200007 milliseconds before timing out.\n(raylet) A worker died or was killed while executing a task by an unexpected system error."),
+    # A bare exception counts too, and says what its words say.
+    ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nException: no shard for this rank'),
+    ("peers-never-joined", "Exception: Timed out waiting for tasks to start. Please check connectivity between servers. You may need to increase the --start-timeout parameter if you have too many servers."),
+    ("peer-unreachable-on-interface", "A process or daemon was unable to complete a TCP connection\nto another process:\n  Local host:    n1\n  Remote host:   n2\nThis is usually caused by a firewall on the remote host."),
 ]  # fmt: skip
 
 

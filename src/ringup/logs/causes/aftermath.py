@@ -65,6 +65,8 @@ def peer_died_first(story: Story) -> Iterator[Cause]:
     ]
     said = [e for e in said if not (made_do(e) or of_the_web(e))]
     weak = [e for e in story.all("keepalive-failed", "pipe-broken") if not made_do(e)]
+    if {e.tag for e in said} == {"ray-died"} and not (zero or weak) and _is_a_wrapping(story, said):
+        return
     proxied = [e for e in said if e.tag != "proxy-failed"]
     if not (zero or said or weak):
         return
@@ -92,6 +94,13 @@ def _on_shutdown(event: Event) -> bool:
     return bool(
         re.search(r"sendBytes failed.*HeartbeatMonitor|HeartbeatMonitor|Heartbeat monitor", event.text)
     ) or (event.tag == "recv-vector" and "TCPStore" in event.text and "[W" in event.text)
+
+
+def _is_a_wrapping(story: Story, died: list[Event]) -> bool:
+    """Whether a worker's end, as Ray or an engine tells it, is that of an NCCL call that failed above it."""
+    category = story.all("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage", "cuda-failure")
+    waits = story.all("work", "watchdog-stuck")
+    return bool(category) or any(all(_after(e, w) for e in died) for w in waits[:1])
 
 
 def _of_a_store(event: Event) -> bool:

@@ -56,8 +56,8 @@ WRAPPERS = re.compile(
 """Exceptions that only carry another failure: what they wrap is what counts."""
 
 _EITHER_WAY = re.compile(
-    r"potential root causes|\(1\) The process is killed|may have been (?:killed|terminated)"
-    r"|possible (?:reasons|causes)",
+    r"(?:common|likely|possible|potential) (?:root )?(?:causes|reasons)|\(1\) the process (?:is|was) killed"
+    r"|may have been (?:killed|terminated)",
     re.I,
 )
 """Sentences that list what may have happened (Ray prints one for every dead worker): they say nothing."""

@@ -42,13 +42,15 @@ FRAMEWORKS = (
     ),
     say(
         "ray-died",
-        r"A worker died or was killed|ActorDiedError|RayActorError|WorkerCrashedError|The actor (?:died|is dead)|EngineCore (?:failed|encountered|died|crashed)|EngineDeadError|actor .{0,40}died (?:unexpectedly|because)|Worker unexpectedly exits|owner .{0,20}has died|AsyncEngineDeadError|raylet .{0,20}died|Worker exit type",
+        r"A worker died or was killed|ActorDiedError|RayActorError|WorkerCrashedError|The actor (?:died|is dead)|EngineCore (?:failed|encountered|died|crashed)|EngineDeadError|actor .{0,40}died (?:unexpectedly|because)|Worker unexpectedly exits|owner .{0,20}has died|AsyncEngineDeadError|raylet .{0,20}died|Worker exit type|(?:Engine core|WorkerProc) initialization failed",
         "worker died",
         "actordied",
         "rayactorerror",
         "workercrashed",
         "the actor",
         "enginecore",
+        "engine core init",
+        "workerproc init",
         "enginedead",
         "died",
         "worker unexpectedly",
@@ -91,9 +93,10 @@ FRAMEWORKS = (
     ),
     say(
         "mpi-lost",
-        r"(?:ORTE|PRTE) has lost communication|daemon has unexpectedly failed after launch",
+        r"(?:ORTE|PRTE) has lost communication|daemon has unexpectedly failed after launch|unable to complete a TCP connection",
         "lost communication",
         "failed after launch",
+        "complete a tcp connection",
     ),
     say("proxy-variables", r"detected proxy variable", "proxy variable"),
     say(
@@ -129,6 +132,7 @@ FRAMEWORKS = (
         "exception",
         "interrupt",
     ),
+    say("exception", r"^(?P<type>(?-i:Exception)):(?: (?P<text>.*))?$", "exception:"),
     say(
         "exception",  # what a package keeps in its module of errors need not be called one
         r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:exc|exceptions|errors)\.(?-i:[A-Z])\w*)(?::(?: (?P<text>.*))?)?$",

@@ -171,6 +171,12 @@ STORE = (
         "create_backend",
     ),
     say("rdzv-timeout", r"RendezvousTimeoutError", "rendezvoustimeouterror"),
+    # Horovod's launcher, whose tasks are to come back to it.
+    say(
+        "rdzv-timeout",
+        r"Timed out waiting for .{1,80}\. Please check connectivity between servers",
+        "check connectivity between servers",
+    ),
     say(
         "rdzv-closed",
         r"RendezvousClosedError|RendezvousGracefulExitError|RendezvousStateError",
