@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ringup.logs.read import Diagnosis, read_logs
+from ringup.logs.show import network_json
 
 RECORDED = Path(__file__).parent / "recorded" / "logs"
 
@@ -104,3 +107,37 @@ def test_what_repeats_is_collapsed(tmp_path: Path) -> None:
     story = told(tmp_path, a=line * 20_000).story
     assert len(story.events) < 100
     assert story.repeats["closed-by-peer"] == 20_000
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "used"),
+    [
+        (
+            ["Using network AWS Libfabric", "{c} via NET/AWS Libfabric/5/GDRDMA"],
+            "OFI",
+            ["NET/AWS Libfabric/5"],
+        ),
+        (["Using network IBext_v8", "{c} via NET/IBext_v8/0"], "IB", ["mlx5_0:1/IB"]),
+        (
+            [
+                "Using network IB",
+                "NET/IB : Made virtual device [2] name=mlx5_0+mlx5_1 speed=800000 ndevs=2",
+                "{c} via NET/IB/2/GDRDMA",
+            ],
+            "IB",
+            ["mlx5_0+mlx5_1"],
+        ),
+        (["Using network IB", "CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA"], "IB", []),
+    ],
+    ids=["libfabric", "plugin", "virtual", "collnet"],
+)
+def test_networks_of_plugins_and_devices_made_of_others_have_their_names(
+    tmp_path: Path, lines: list[str], kind: str, used: list[str]
+) -> None:
+    listed = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eno1:10.0.0.1<0>"
+    channel = "Channel 00/0 : 0[0] -> 8[0] [send]"
+    said = [f"n0:4:4 [0] NCCL INFO {line.format(c=channel)}" for line in [listed, *lines]]
+    host = told(tmp_path, a="\n".join(said)).story.hosts["n0"]
+    shown = network_json(host)
+    assert (shown["kind"], shown["used"]) == (kind, used)
+    assert shown["interfaces"] == ["mlx5_0:1/IB", "mlx5_1:1/IB"]

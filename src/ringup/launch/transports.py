@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ringup.launch import Event
+from ringup.nccl.plugins import network_name
 from ringup.plan import NodePlan, Plan, Transport
 from ringup.units import printable
 
@@ -26,21 +27,8 @@ _REASON = re.compile(
 """Lines in which NCCL 2.4 to 2.30 tell why InfiniBand was not taken."""
 _PLAIN = re.compile(r"([\w.-]+:\d+)/(?:IB|RoCE)(?:/SHARP)?")
 """A device that stands for one port: `mlx5_0:1/IB`; one made of several has other names."""
-_SAME = {"AWS": "OFI", "Libfabric": "OFI", "IBext": "IB"}
-"""How networks begin that plugins bring -> what they are called where they are expected."""
 NCCL_LINE = b" NCCL INFO "
 _WARNING = b" NCCL WARN "
-
-
-def network_name(said: str) -> str:
-    """
-    What a network is called where it is expected; NCCL prints a plugin's own name, and more behind it.
-
-    >>> network_name("IB to comm"), network_name("AWS Libfabric"), network_name("IBext_v8")
-    ('IB', 'OFI', 'IB')
-    """
-    name = said.partition(" to comm")[0].strip()
-    return next((known for begin, known in _SAME.items() if name.startswith(begin)), name)
 
 
 class Transports:

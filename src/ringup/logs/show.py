@@ -16,6 +16,7 @@ from ringup.logs.lines import Event
 from ringup.logs.read import Diagnosis
 from ringup.logs.rule import Cause
 from ringup.logs.story import HostStory, Story
+from ringup.nccl.plugins import network_name
 from ringup.units import export_line, printable
 
 SCHEMA = 1
@@ -46,7 +47,7 @@ def network_json(host: HostStory) -> dict[str, Any]:
     interfaces = host.interfaces
     return {
         "host": host.name or None,
-        "kind": host.kind or None,
+        "kind": network_name(host.kind) or None,
         "bootstrap": host.bootstrap[0] if host.bootstrap else None,
         "interfaces": [printable(i) for i in interfaces],
         "used": [printable(n) for n in used_entries(host)],
@@ -250,7 +251,7 @@ def _network_table(diagnosis: Diagnosis) -> Iterator[str]:
         offered = ", ".join(i.split(":", 1)[0] if host.kind == "Socket" else i for i in host.interfaces[:6])
         if len(host.interfaces) > 6:
             offered += f" +{len(host.interfaces) - 6}"
-        rows.append((host.name or "-", host.kind or "-", boot, used, offered or "-"))
+        rows.append((host.name or "-", network_name(host.kind) or "-", boot, used, offered or "-"))
     if len(rows) < 2:
         return
     widths = [min(34, max(len(r[n]) for r in rows)) for n in range(5)]

@@ -23,7 +23,7 @@ _IB_ENTRY = re.compile(r"\[(\d+)\](?:=?\{)?([\w.+-]+):(\d+)[:\d]*/((?:\w+)(?:/\w
 _FUSED = re.compile(r"\[(\d+)\]=\{([^}]*)\}")
 _IP_ENTRY = re.compile(r"\[(\d+)\]\s*([\w.@-]+):([0-9A-Fa-f.:]+(?:%[\w.@-]+)?)<\d+>")
 _OOB = re.compile(r"OOB ([\w.@-]+):")
-_USED = re.compile(r"NET/([\w ]+?)/(\d+)")
+_USED = re.compile(r"\bNET/([\w ]+?)/(\d+)")
 _VIRTUAL = re.compile(
     r"(?i)^(?:docker|br-|veth|virbr|vnet|flannel|cni|cali|tailscale|tun|tap|ip6tnl|wg\d|vxlan|kube"
     r"|lxc|lxd|podman|vmnet|vboxnet|zt|"
@@ -56,6 +56,8 @@ class HostStory:
     bootstrap: tuple[str, str] | None = None
     kind: str = ""
     ib_devices: dict[int, str] = field(default_factory=dict)
+    made_of: dict[int, str] = field(default_factory=dict)
+    """Virtual devices, numbered after those of the list (2.24 and later): `mlx5_0+mlx5_1`."""
     sockets: dict[int, tuple[str, str]] = field(default_factory=dict)
     oob: str = ""
     used: list[tuple[str, int]] = field(default_factory=list)
@@ -74,7 +76,7 @@ class HostStory:
         """The device behind `NET/IB/1` or `NET/Socket/0`; "" where its list was not printed."""
         if net in ("Socket", "FastSocket"):
             return self.sockets.get(index, ("", ""))[0]
-        return self.ib_devices.get(index, "")
+        return self.ib_devices.get(index) or self.made_of.get(index, "")
 
     def value(self, name: str) -> str:
         """A variable's value as printed, "" when it was not."""
@@ -273,6 +275,8 @@ class Story:
                     self.host(event).sockets.setdefault(
                         event.number("index"), (event["interface"], event["address"])
                     )
+            elif tag == "virtual-device":
+                self.host(event).made_of[event.number("index")] = event["name"]
             elif tag == "ib-none":
                 self.host(event).no_ib = self.host(event).no_ib or event
             elif tag == "env-set":

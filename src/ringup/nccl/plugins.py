@@ -16,6 +16,20 @@ from ringup.facts import Node
 _LOADED = re.compile(r"Loaded net plugin|Plugin Path|Successfully loaded external network plugin")
 _NONE = re.compile(r"No plugin found|Could not find: ?libnccl-net|libnccl-net\S*: cannot open")
 
+_SAME = {"AWS": "OFI", "Libfabric": "OFI", "IBext": "IB"}
+"""How networks begin that plugins bring -> what they are called where they are expected."""
+
+
+def network_name(said: str) -> str:
+    """
+    What a network is called where it is expected; NCCL prints a plugin's own name, and more behind it.
+
+    >>> network_name("IB to comm"), network_name("AWS Libfabric"), network_name("IBext_v8")
+    ('IB', 'OFI', 'IB')
+    """
+    name = said.partition(" to comm")[0].strip()
+    return next((known for begin, known in _SAME.items() if name.startswith(begin)), name)
+
 
 def wanted(environment: Mapping[str, str]) -> tuple[str, ...]:
     """

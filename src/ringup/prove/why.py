@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from ringup.launch.transports import network_name
+from ringup.nccl.plugins import network_name
 from ringup.plan import Plan
 from ringup.units import printable
 
