@@ -19,6 +19,7 @@ from ringup.logs.causes import (
     rdma,
     rdma_running,
     software,
+    unreachable,
 )
 from ringup.logs.rule import CAUSES, Cause, find
 
@@ -38,4 +39,5 @@ __all__ = [
     "rdma",
     "rdma_running",
     "software",
+    "unreachable",
 ]

@@ -32,6 +32,7 @@ def shm_too_small(story: Story) -> Iterator[Cause]:
     cuda = [e for e in story.all("cuda-failure") if "shm" in e["where"]]
     loaders = [e for e in loaders if not _UNOPENED.search(e.text) or "No space" in e.text]
     loaders += refused_semaphores(story)
+    loaders += [e for e in story.all("disk-full") if "'/dev/shm/" in e.text]
     space = [e for e in [*nccl, *loaders] if "No space" in e.text]
     if cuda and not space and not loaders:
         return
@@ -231,7 +232,8 @@ def cumem_host_unusable(story: Story) -> Iterator[Cause]:
         if "shm" in e["where"]
         and re.search(r"peer access|not supported|invalid (?:argument|device)", e["text"])
     ]
-    said = [e for e in said if "shmutils" not in e["where"]]
+    # Where NCCL kept its host memory in files, a CUDA call on it failed in shmutils or shm.h.
+    said = [e for e in said if "shmutils" not in e["where"] and not e["where"].endswith("shm.h")]
     notice = story.all("cumem-host")
     if said:
         yield seen([*said, *notice], "NCCL's cuMem host buffers do not work between these GPUs", "high")

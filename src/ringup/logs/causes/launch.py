@@ -154,6 +154,12 @@ def device_ordinal_not_visible(story: Story) -> Iterator[Cause]:
 def same_gpu_twice(story: Story) -> Iterator[Cause]:
     said = story.all("same-gpu")
     if not said:
+        if shared := _on_one_bus_id(story):
+            yield seen(
+                [*shared, *story.all("nccl-usage")[:1]],
+                "ranks of one communicator begin with one GPU (bus id), which NCCL calls invalid usage",
+                "medium",
+            )
         return
     ranks = [e.number(f) for e in said for f in ("a", "b") if e[f]]
     pairs = {(e["a"], e["b"]) for e in said if e["a"]}
@@ -164,6 +170,18 @@ def same_gpu_twice(story: Story) -> Iterator[Cause]:
     if apart:
         text += ", though on two hosts: the hosts look like one to NCCL (cloned identity)"
     yield seen(said, text + (f" (bus id {device})" if device else ""), "high", ranks=ranks)
+
+
+def _on_one_bus_id(story: Story) -> list[Event]:
+    """Init lines of two ranks with one host, communicator and bus id, where NCCL was used wrongly."""
+    if not story.has("nccl-usage") or story.init_complete:
+        return []
+    found: dict[tuple[str, ...], dict[str, Event]] = {}
+    for event in story.all("init"):
+        match = re.search(r"busId (\w+) commId (\w+)", event["more"])
+        if match and event.host:
+            found.setdefault((event.host, *match.groups()), {}).setdefault(event["rank"], event)
+    return next((list(ranks.values())[:2] for ranks in found.values() if len(ranks) > 1), [])
 
 
 @cause(problems.SSH_NOT_PASSWORDLESS, passing=True)
