@@ -96,6 +96,11 @@ ENDS: list[tuple[str, str]] = [
     ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 4, in load\nException: no shard for this rank'),
     ("peers-never-joined", "Exception: Timed out waiting for tasks to start. Please check connectivity between servers. You may need to increase the --start-timeout parameter if you have too many servers."),
     ("peer-unreachable-on-interface", "A process or daemon was unable to complete a TCP connection\nto another process:\n  Local host:    n1\n  Remote host:   n2\nThis is usually caused by a firewall on the remote host."),
+    # An abort's own words, where nothing else tells more; a full /dev/shm named by its path; srun's count.
+    ("rank-crashed", "terminate called after throwing an instance of 'std::logic_error'\n  what():  basic_string: construction from null is not valid\nAborted (core dumped)"),
+    ("rank-crashed", "python: pthread_mutex_lock.c:79: Assertion `mutex->__data.__owner == 0' failed.\nt.sh: line 4: 88 Aborted                 (core dumped) python t.py"),
+    ("shm-too-small", "OSError: [Errno 28] No space left on device: '/dev/shm/pym-88-x'"),
+    ("slurm-tasks-mismatch", "srun: error: Unable to create step for job 12: More processors requested than permitted"),
 ]  # fmt: skip
 
 

@@ -206,6 +206,19 @@ def rank_crashed(story: Story) -> Iterator[Cause]:
         )
 
 
+@last_look("rank-crashed")
+def aborted_with_a_word(story: Story) -> Iterator[Cause]:
+    """An abort that says of what, or leaves a core, and nothing else tells more."""
+    ends = [
+        e for e in story.all("abort-word") if re.search(r"core dumped|terminate called|Assertion", e.text)
+    ]
+    ends += [e for number, e in exits(story) if number == 6]
+    what = story.all("cpp-what")
+    if ends and not (story.has("work", "watchdog-stuck") or any(map(story.overcome, ends))):
+        said = next((f": {e['text'][:120]}" for e in what if e["text"]), "; its last words stand above")
+        yield seen([*ends, *what], f"{_who(ends)} aborted (SIGABRT){said}", "low")
+
+
 @cause("rank-raised-exception", passing=True)
 def rank_raised_exception(story: Story) -> Iterator[Cause]:
     """

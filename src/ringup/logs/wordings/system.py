@@ -359,11 +359,12 @@ KERNEL = (
     ),
     say(
         "slurm-mismatch",
-        r"You set `?--ntasks=|does not match the number of tasks|number of tasks per node configured in SLURM|number of nodes configured in SLURM|SLURM_NTASKS\S* .{0,60}(?:does not match|differ|unequal)|--ntasks-per-node.{0,60}does not match|More processes requested than permitted|ntasks.{0,40}not supported",
+        r"You set `?--ntasks=|does not match the number of tasks|number of tasks per node configured in SLURM|number of nodes configured in SLURM|SLURM_NTASKS\S* .{0,60}(?:does not match|differ|unequal)|--ntasks-per-node.{0,60}does not match|More process(?:es|ors) requested than permitted|ntasks.{0,40}not supported",
         "ntasks",
         "tasks per node",
         "configured in slurm",
         "more processes requested",
+        "more processors requested",
     ),
     say(
         "slurm-variable",
