@@ -16,6 +16,7 @@ import pytest
 from bench.nccl_lines import Plan
 from bench.nccl_logs import generate
 
+from ringup.errors import BundleError
 from ringup.logs import files, show
 from ringup.logs.follow import changes
 from ringup.logs.read import read_logs
@@ -204,6 +205,18 @@ def test_pasted_hardware_beside_the_logs_explains_a_port_that_is_down(tmp_path: 
     assert alone == "fell-back-to-sockets"
     assert told.causes[0].rule == "rdma-port-not-active"
     assert [f["path"] for f in show.as_json(told)["files"]] == [str(log)]
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/nowhere/facts.json", "/"])
+def test_hardware_from_what_is_no_such_file_costs_no_memory_and_no_traceback(path: str) -> None:
+    log = str(RECORDED / "fell-back.log")
+    if path == "/dev/zero":
+        told = read_logs([log], facts=path)
+        assert told.causes == read_logs([log]).causes
+        assert [(u.path, u.reason[:19]) for u in told.unreadable] == [(path, "no saved collection")]
+    else:
+        with pytest.raises(BundleError):
+            read_logs([log], facts=path)
 
 
 def test_growing_files_are_followed_and_each_change_is_said_once(tmp_path: Path) -> None:

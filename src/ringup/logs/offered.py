@@ -11,8 +11,12 @@ from pathlib import Path
 from ringup import bundle
 from ringup.errors import BundleError
 from ringup.facts import Cluster
+from ringup.logs import files
 from ringup.logs.lines import Event
 from ringup.logs.scan import Scan, Scanner
+
+MOST_BYTES = 16 << 20
+"""Pasted text is a few pages of a terminal; /dev/zero has no end."""
 
 
 def offered(path: str) -> Scan:
@@ -25,7 +29,7 @@ def offered(path: str) -> Scan:
         return Scan(events=list(_of_cluster(bundle.load(Path(path)))))
     except BundleError:
         try:
-            lines = Path(path).read_bytes().split(b"\n")
+            lines = files.whole(path, MOST_BYTES)[0].split(b"\n")
         except OSError as exc:
             raise BundleError(
                 f"{path}: {exc.strerror or exc}",

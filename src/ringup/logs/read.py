@@ -100,7 +100,12 @@ def _diagnosed(
     if facts:
         from ringup.logs.offered import offered
 
-        lined_up.append(joined([(0, offered(facts))], len(infos)))
+        told = offered(facts)
+        if not told.events:
+            unreadable.append(
+                files.Unreadable(facts, "no saved collection, and no output of ibstatus or the like")
+            )
+        lined_up.append(joined([(0, told)], len(infos)))
         infos.append(FileInfo(facts, is_log=False))
     infos += recorded.infos() if recorded else []
     story = Story(infos, lined_up, run, mismatches, recorded)
