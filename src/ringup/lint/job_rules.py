@@ -199,10 +199,27 @@ def launcher_argument_misread(job: Job) -> Iterator[Finding]:
             )
 
 
+def is_without_rank(launch: Launch, job: Job) -> bool:
+    """Whether srun starts torchrun with a static rendezvous (its default) of several nodes and no rank."""
+    if launch.launcher != "torchrun" or launch.srun is None or launch.option("nnodes") in ("", "1"):
+        return False
+    given = {"node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "standalone"} & launch.options.keys()
+    by_node = {"w", "nodelist", "N", "nodes"} & launch.srun.keys()
+    # A word before the script that is no option could hold any of them.
+    return not given and not by_node and "PET_" not in job.text and launch.script.endswith(".py")
+
+
 @fault(problems.NODE_RANK_DUPLICATE, SHELL)
 def node_rank_not_read(job: Job) -> Iterator[Finding]:
-    """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1."""
+    """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and none at all, which torchrun takes for 0."""
     for launch in launches(job):
+        if is_without_rank(launch, job):
+            yield Finding(
+                where=job.where(launch.line),
+                found="srun starts this on every node, and nothing gives the node's rank: all are node 0",
+                wanted="--node-rank, read by each task",
+                fix=Fix("srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...', in single quotes"),
+            )
         old = launch.launcher == "llamafactory" and launch.variable("RANK")
         if old and not launch.variable("NODE_RANK") and launch.variable("NNODES") not in ("", "1"):
             yield Finding(
