@@ -353,8 +353,7 @@ AND_ALSO["nproc-exceeds-gpus"] = {"nproc-exceeds-gpus"}  # On each of the two no
 QUIET["nproc-exceeds-gpus"] = with_job(c.healthy, nproc=8)
 FIRES["processors-fewer-than-ranks"] = on_node1(cpu_count=2)
 QUIET["processors-fewer-than-ranks"] = everywhere(cpu_count=2)
-FIRES["ranks-exceed-memory"] = with_job(on_node1(memory_bytes=16 * c.GIB, cpu_count=16), nproc=257)
-AND_ALSO["ranks-exceed-memory"] = {"ranks-exceed-memory", "processors-fewer-than-ranks"}  # 16 a processor.
+FIRES["ranks-exceed-memory"] = with_job(on_node1(memory_bytes=15 * c.GIB, cpu_count=16), nproc=256)
 QUIET["ranks-exceed-memory"] = with_job(on_node1(memory_bytes=16 * c.GIB, cpu_count=16), nproc=256)
 FIRES["gpu-counts-differ"] = lambda: c.changed(everywhere(gpu_count=8)(), "node1", gpu_count=7)
 QUIET["gpu-counts-differ"] = everywhere(gpu_count=8)

@@ -465,10 +465,12 @@ def with_ranks(cluster: Cluster, nproc: int, **facts: Any) -> list[Finding]:
 
 
 def test_a_number_of_ranks_that_cannot_be_meant_is_told_with_both_numbers() -> None:
-    found = {f.rule: f for f in with_ranks(c.healthy(1), 3000)}
-    few, memory = found["processors-fewer-than-ranks"], found["ranks-exceed-memory"]
-    assert (few.severity, few.found) == ("warning", "2 processors for 3000 ranks")
-    assert memory.severity == "error" and "24" in memory.found and "for 3000 ranks" in memory.found
+    found = [f for f in with_ranks(c.healthy(1), 3000) if f.severity != "note"]
+    memory = next(f for f in found if f.rule == "ranks-exceed-memory")
+    assert (memory.severity, memory.found) == ("error", "24 GiB of memory and 2 processors for 3000 ranks")
+    assert "processors-fewer-than-ranks" not in {f.rule for f in found}
+    few = next(f for f in with_ranks(c.healthy(1), 300) if f.rule == "processors-fewer-than-ranks")
+    assert (few.severity, few.found) == ("warning", "2 processors for 300 ranks")
 
 
 @pytest.mark.parametrize(("nproc", "severity"), [(2, None), (3, "note"), (32, "note"), (33, "warning")])
@@ -498,4 +500,4 @@ def test_slots_of_a_host_file_beyond_the_gpus_are_told(host: Host, told: bool) -
 
 def test_slots_of_a_host_file_are_ranks() -> None:
     found = with_ranks(c.healthy(1), 0, host=Host("node0", slots=1000))
-    assert {"ranks-exceed-memory", "processors-fewer-than-ranks"} <= {f.rule for f in found}
+    assert "ranks-exceed-memory" in {f.rule for f in found}

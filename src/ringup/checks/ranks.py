@@ -37,7 +37,19 @@ def for_ranks(cluster: Cluster, node: Node) -> str:
     return f"{ranks} rank{'s' * (ranks != 1)}{more}"
 
 
-@check("processors-fewer-than-ranks", reads=("cpu_count",), uses=("gpu_count",), severity="warning")
+def least_bytes(cluster: Cluster, node: Node) -> int:
+    """What the ranks that were asked for surely need, where that is more than the machine has; else 0."""
+    asked, needed = cluster.job.nproc or node.host.slots, on_machine(cluster, node) * LEAST_RANK_BYTES
+    known = "memory_bytes" not in node.unknown
+    return needed if asked and known and 0 < node.memory_bytes < needed else 0
+
+
+@check(
+    "processors-fewer-than-ranks",
+    reads=("cpu_count",),
+    uses=("gpu_count", "memory_bytes"),
+    severity="warning",
+)
 def processors_fewer_than_ranks(cluster: Cluster) -> Iterator[Finding]:
     """
     A node lets the job use fewer processors than it has ranks there, or far fewer than its peers do.
@@ -53,7 +65,7 @@ def processors_fewer_than_ranks(cluster: Cluster) -> Iterator[Finding]:
         ranks = ranks_on(cluster, node)
         fewer, odd = 0 < node.cpu_count < ranks, 0 < node.cpu_count < most / 2
         crowded = node.cpu_count > 0 and on_machine(cluster, node) > CROWD * node.cpu_count
-        if fewer or odd or crowded:
+        if (fewer or odd or crowded) and not least_bytes(cluster, node):
             severity: Severity = "warning" if odd or crowded else "note"
             yield Finding(
                 node.name,
@@ -78,11 +90,12 @@ def ranks_exceed_memory(cluster: Cluster) -> Iterator[Finding]:
     Fix: fewer ranks: `--nproc`, or the slots in the host file.  `--anyway` starts them all the same.
     """
     for node in cluster.nodes:
-        asked, needed = cluster.job.nproc or node.host.slots, on_machine(cluster, node) * LEAST_RANK_BYTES
-        if asked and 0 < node.memory_bytes < needed:
+        needed = least_bytes(cluster, node)
+        if needed:
+            processors = f" and {node.cpu_count} processors" if node.cpu_count else ""
             yield Finding(
                 node.name,
-                found=f"{show_bytes(node.memory_bytes)} of memory for {for_ranks(cluster, node)}",
+                found=f"{show_bytes(node.memory_bytes)} of memory{processors} for {for_ranks(cluster, node)}",
                 wanted=f"{show_bytes(needed)} at the very least: {show_bytes(LEAST_RANK_BYTES)} a rank",
                 node=node.name,
                 fix=Fix(f"fewer ranks: --nproc {node.cpu_count or 1}"),
