@@ -158,6 +158,15 @@ def test_a_dry_run_of_saved_facts_shows_the_job_that_is_asked_for(
     assert "OLD" not in text and "cd /data" in text and "module load x" in text
 
 
+def test_a_dry_run_says_beside_the_words_what_a_run_would_say_first(
+    article: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dispatch(["run", "--from", article, "--dry-run", "--", "train.py"]) == 0
+    said = capsys.readouterr()
+    assert "warning node0 em1: " in said.err and "rendezvous 90.91.33.64 port 29500" in said.err
+    assert "warning" not in said.out
+
+
 def test_what_was_saved_of_another_script_says_nothing_of_this_one(
     article: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

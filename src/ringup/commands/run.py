@@ -250,10 +250,10 @@ def decide_and_start(
     from ringup.plan.listening import listening
 
     plan = listening(with_transports(plan, cluster), cluster, always=args.debug)
-    if args.dry_run:
-        return show_words(plan, render(plan, lease_s=args.lease).text, args.json)
     findings += lint.of_nodes(args, cluster, plan)
     show_before(cluster, findings, plan, args)
+    if args.dry_run:
+        return show_words(plan, render(plan, lease_s=args.lease).text, args.json)
     assert door is not None
     return start(plan, door, findings, log_dir, args)
 
