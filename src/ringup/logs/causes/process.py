@@ -180,7 +180,8 @@ def rank_crashed(story: Story) -> Iterator[Cause]:
         if not _EITHER_WAY.search(e.text)
         and UNBACKED not in e.text
         and not re.search(
-            r"(?i)DataLoader|\bworkers? (?:\(pid|process|is)|in worker\b|shared memory|\babort", e.text
+            r"(?i)DataLoader|\bworkers? (?:\(pid|process|is)|bus error .{0,20}worker\b|shared memory|\babort",
+            e.text,
         )
     ]
     words += [e for e in story.all("loader-killed") if e["signal"].lower() in ("segmentation", "sigsegv")]
@@ -328,7 +329,8 @@ def _said_with(story: Story, event: Event) -> set[str]:
 
 def _is_of_the_program(story: Story, event: Event) -> bool:
     """Whether an exception is neither a wrapping, nor a warning, nor the consequence of another's end."""
-    if WRAPPERS.search(event["type"]) or re.search(
+    empty_file = event["type"] == "EOFError" and event["text"]  # a pipe that closed has no words
+    if (WRAPPERS.search(event["type"]) and not empty_file) or re.search(
         r"Exception ignored in|Caught \w+ in DataLoader worker|other ranks still have inputs", event.text
     ):
         return False

@@ -85,6 +85,7 @@ SHELL = (
         "未找到命令",
         "没有那个文件或目录",
     ),
+    say("command-missing", r"launcher '(?P<name>\w+)' not installed", "not installed"),
     say("module-missing", r"No module named '?(?P<module>[\w.]+)'?", "no module named"),
     say(
         "local-rank-argument",
