@@ -124,3 +124,15 @@ def test_an_archive_of_nothing_is_an_error(tmp_path: Path, words: list[str]) -> 
     done, parts = packed(tmp_path, "--no-nodes", *words)
     assert (done.returncode, parts, done.stdout) == (4, {}, "")
     assert done.stderr.startswith("ringup: nothing to pack: ") and len(done.stderr.splitlines()) == 2
+
+
+def test_many_long_logs_share_the_room_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ringup.commands import bundle as command
+
+    for number in range(40):
+        (tmp_path / f"rank-{number:05d}-n0.log").write_text("first\n" + "x" * 99_999 + "\nlast\n")
+    monkeypatch.setattr(command, "MOST_BYTES", 200_000)
+    parts, left_out = command.of_logs([str(tmp_path)])
+    assert len(parts) == len(left_out) == 40
+    assert sum(map(len, parts.values())) <= 200_000 + 40 * len("\n[...]\n")
+    assert all(text.startswith("first\n") and text.endswith("\nlast\n") for text in parts.values())

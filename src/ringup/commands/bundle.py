@@ -22,6 +22,8 @@ from ringup.errors import BundleError
 MOST_FILES = 200
 HEAD_BYTES, TAIL_BYTES = 1 << 20, 4 << 20
 """Of each log: how a job begins and how it ends."""
+MOST_BYTES = 256 << 20
+"""Of all logs; where there are many, each gives less."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,19 +93,21 @@ def of_logs(paths: list[str]) -> tuple[dict[str, str], list[str]]:
     found = [str(run) for path in paths if (run := Path(path) / "run.json").is_file()] + found
     left_out += [f"{path}: more than {MOST_FILES} files" for path in found[MOST_FILES:]]
     parts = {}
+    share = min(1.0, MOST_BYTES / (HEAD_BYTES + TAIL_BYTES) / max(1, len(found[:MOST_FILES])))
+    head_bytes, tail_bytes = int(share * HEAD_BYTES), int(share * TAIL_BYTES)
     for number, path in enumerate(found[:MOST_FILES]):
         try:
-            text, is_whole = ends(path)
+            text, is_whole = ends(path, head_bytes, tail_bytes)
         except OSError as error:
             left_out.append(f"{path}: {error.strerror}")
             continue
         if not is_whole:
-            left_out.append(f"{path}: all but its first {HEAD_BYTES} and last {TAIL_BYTES} bytes")
+            left_out.append(f"{path}: all but its first {head_bytes} and last {tail_bytes} bytes")
         parts[f"logs/{number:03d}-{Path(path).name}"] = text
     return parts, left_out
 
 
-def ends(path: str) -> tuple[str, bool]:
+def ends(path: str, head_bytes: int, tail_bytes: int) -> tuple[str, bool]:
     """
     How a log begins and ends, and whether that is all of it; of a compressed one only the beginning.
 
@@ -112,11 +116,11 @@ def ends(path: str) -> tuple[str, bool]:
     from ringup.logs import files
 
     with files.opened(path) as stream:
-        head = stream.read(HEAD_BYTES)
-        rest = stream.read(TAIL_BYTES)
+        head = stream.read(head_bytes)
+        rest = stream.read(tail_bytes)
         is_whole = not stream.read(1)
         if not is_whole and isinstance(stream, io.BufferedReader) and stream.seekable():
-            stream.seek(-TAIL_BYTES, io.SEEK_END)
+            stream.seek(-tail_bytes, io.SEEK_END)
             rest = b"\n[...]\n" + stream.read()
     return (head + rest).decode("utf-8", "backslashreplace"), is_whole
 
