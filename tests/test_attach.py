@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ringup import hosts, reach
+from ringup import cli, hosts, reach
 from ringup.errors import LaunchError, NodeUnreachable
 from ringup.launch import RunResult, attach, detach, ssh
 from tests.guards import alive, tagged, wait_for
@@ -276,6 +276,17 @@ def test_secrets_are_not_noted(tmp_path: Path, runs: list[Detached]) -> None:
 def test_unknown_run_is_said(name: str) -> None:
     with pytest.raises(LaunchError, match="no detached run"):
         detach.load(name)
+
+
+def test_the_list_of_runs_is_json_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = make_plan(tmp_path, "")
+    detach.save(
+        detach.note(plan, hosts.local_nodes(2), ssh_config=None, log_dir=tmp_path, lease_s=20, findings=())
+    )
+    assert cli.dispatch(["attach", "--list", "--json"]) == 0
+    assert plan.run_id in json.loads(capsys.readouterr().out)["runs"]
 
 
 def test_run_its_head_has_forgotten_is_said(tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def run(args: argparse.Namespace) -> int:
     from ringup.launch import attach, detach
 
     known = detach.known()
+    if args.list and args.json:
+        from ringup.report import envelope
+
+        print(json.dumps(envelope(runs=known)))
+        return 0
     if args.list:
         print("\n".join(known) or "no detached run is noted here")
         return 0
