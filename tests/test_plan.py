@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,16 @@ def test_a_variable_of_nccls_says_where_no_gpu_was_seen(gpus: int, backend: str,
     made = {v.name: v.because for v in decided(cluster, backend=backend).env}
     assert ("no GPU was seen" in made["NCCL_SOCKET_IFNAME"]) == says
     assert "no GPU" not in made["GLOO_SOCKET_IFNAME"]
+
+
+@pytest.mark.parametrize(
+    ("more", "is_said"), [({}, True), ({"nproc": 8}, False), ({"launcher": "jax"}, False)]
+)
+def test_one_rank_for_want_of_a_number_of_gpus_is_said(more: dict[str, Any], is_said: bool) -> None:
+    given = changed(healthy(), "node1", unknown={"gpu_count": "nvidia-smi gave no answer"})
+    notes = decided(given, **{"nproc": 0, **more}).notes
+    assert any("one rank on node1" in n and "no answer" in n for n in notes) == is_said
+    assert not any("node0," in n for n in notes)
 
 
 def test_gpus_that_nobody_could_count_are_not_called_none() -> None:

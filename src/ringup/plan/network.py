@@ -82,7 +82,11 @@ def decide(cluster: Cluster, run_id: str = "", taken: Container[int] = ()) -> Pl
         master_port=port,
         world_size=sum(ranks),
         notes=tuple(
-            notes + port_notes(cluster, port) + network_notes(cluster, network) + launcher_notes(job)
+            notes
+            + port_notes(cluster, port)
+            + network_notes(cluster, network)
+            + launcher_notes(job)
+            + rank_notes(cluster)
         ),
         open=tuple(undecided),
         avoided=avoided(cluster, network, port, pins),
@@ -244,6 +248,17 @@ def launcher_notes(job: Job) -> list[str]:
     """What is done otherwise than the launcher's own command does it."""
     note = command.known(job).note
     return [note] if note else []
+
+
+def rank_notes(cluster: Cluster) -> list[str]:
+    """Where the number of ranks should be that of the GPUs, and nobody could count them."""
+    if cluster.job.nproc or command.known(cluster.job).by_node:
+        return []
+    unsure = [n for n in cluster.nodes if "gpu_count" in n.unknown and not n.host.ranks(0)]
+    return [
+        f"one rank on {n.name}, whose GPUs could not be counted ({n.unknown['gpu_count']}); or --nproc N"
+        for n in unsure[:3]
+    ]
 
 
 def avoided(cluster: Cluster, network: Network | None, port: int, pins: Sequence[EnvVar]) -> dict[str, str]:
