@@ -144,6 +144,35 @@ def test_rank_0_may_be_the_first_to_end_a_run_that_did_its_work(tmp_path: Path, 
     assert [c for c in diagnose(tmp_path, f"{before}\n{STORE_GONE}").causes if c.severity == "error"] == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "I0101 10:00:00.0 7 torch/distributed/elastic/multiprocessing/api.py:547] Registered signal handler for SIGHUP",
+        "handlers for SIGTERM, SIGINT, SIGHUP are there",
+        "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0",
+        "oom_kill_disable 0",
+        "docker run --gpus all --oom-kill-disable image",
+        "node n3: uncorrectable ECC errors: 0",
+        "preflight: Uncorrectable ECC error count: 0",
+        "checking passwordless ssh: ok",
+        "coordinator: heartbeat timeout set to 600 s",
+        "Missing ranks: []",
+        "Stalled ranks: none",
+        "The port 8888 is already in use, trying another port.",
+    ],
+)
+def test_what_is_counted_as_none_or_only_prepared_for_is_no_failure(tmp_path: Path, line: str) -> None:
+    assert [c.rule for c in diagnose(tmp_path, line).causes if c.severity == "error"] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Received SIGHUP, shutting down", "launch.sh: line 3:  811 Hangup                  torchrun t.py"],
+)
+def test_a_hangup_that_came_is_still_told_of(tmp_path: Path, line: str) -> None:
+    assert [c.rule for c in diagnose(tmp_path, line).causes][:1] == ["terminal-closed"]
+
+
 def test_a_store_that_went_while_a_rank_failed_is_still_told_of(tmp_path: Path) -> None:
     found = diagnose(tmp_path, STORE_GONE).causes
     assert [c.rule for c in found] == ["peer-died-first"]

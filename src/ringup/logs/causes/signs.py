@@ -234,6 +234,7 @@ _PATH = re.compile(r"(?<![:/\w.])(?:/[\w.+@-]{1,80}){2,30}")
 _MADE_DO = re.compile(
     r"(?i)\bretry|skipping|skipped|falling back|fall back|attempting to recover|recovering|optional"
     r"|not installed|ignor(?:ed|ing)|could not import|write error: Broken pipe"
+    r"|trying (?:the )?(?:next|another)|using (?:port )?\d{2,5} instead|already in use, using"
 )
 
 

@@ -29,7 +29,7 @@ FRAMEWORKS = (
     ),
     say(
         "jax-died",
-        r"Failed to send RPC to coordination service|JAX distributed service detected fatal errors|(?:leader )?task .{0,30}(?:died|preempted|crashed)|heartbeat timeout|[Tt]he tasks? (?:have|has) crashed|coordination service .{0,60}(?:unavailable|shut ?down|stopped)|Connection reset by peer.{0,40}grpc|grpc_message:\"Socket closed\"|PollForError|tasks? .{0,40}unhealthy",
+        r"Failed to send RPC to coordination service|JAX distributed service detected fatal errors|(?:leader )?task .{0,30}(?:died|preempted|crashed)|[Tt]ask \S+ heartbeat timeout|[Tt]he tasks? (?:have|has) crashed|coordination service .{0,60}(?:unavailable|shut ?down|stopped)|Connection reset by peer.{0,40}grpc|grpc_message:\"Socket closed\"|PollForError|tasks? .{0,40}unhealthy",
         "coordination",
         "jax distributed service",
         "leader task",
@@ -64,7 +64,7 @@ FRAMEWORKS = (
     ),
     say(
         "horovod-stalled",
-        r"(?:One or more tensors|ranks) .{0,120}(?:stalled|waiting for)|Stalled (?:ops|ranks|tensor)|Missing ranks:? ?\[?(?P<ranks>[\d, ]*)|were submitted to be reduced, gathered or broadcasted by subset of ranks",
+        r"(?:One or more tensors|ranks) .{0,120}(?:stalled|waiting for)|Stalled (?:ops|ranks|tensor)(?!:? ?(?:\[\]|none))|Missing ranks(?!:? ?(?:\[\]|none)):? ?\[?(?P<ranks>[\d, ]*)|were submitted to be reduced, gathered or broadcasted by subset of ranks",
         "stalled",
         "missing ranks",
         "by subset of ranks",

@@ -88,7 +88,7 @@ LAUNCH = (
 STORE = (
     say(
         "eaddrinuse",
-        r"EADDRINUSE|errno: 98\b|code: -98\b|\[Errno 98\]|Address already in use|address already in use|another process is utilizing|port \d+ is already (?:in use|allocated)|Only one usage of each socket address|bind\(\) failed.*\b98\b|errno ?= ?98\b|\[Errno 48\]|port already in use",
+        r"EADDRINUSE|errno: 98\b|code: -98\b|\[Errno 98\]|Address already in use|address already in use|another process is utilizing|port \d+ is already (?:in use|allocated)(?!\W{1,3}(?:us|try)ing)|Only one usage of each socket address|bind\(\) failed.*\b98\b|errno ?= ?98\b|\[Errno 48\]|port already in use",
         "eaddrinuse",
         "98",
         "already in use",

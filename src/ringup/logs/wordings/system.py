@@ -49,7 +49,7 @@ SHELL = (
     ),
     say(
         "ssh-255",
-        r"ssh\b.{0,200}(?:returned non-zero exit status 255|exit(?:ed)?(?: with)?(?: exit)? (?:code|status):? 255)|not reachable via ssh|(?:unreachable|not accessible) (?:via|by|over|through) ssh|ssh.{0,40}(?:is )?not (?:working|reachable)|[Pp]assword-?less ssh",
+        r"ssh\b.{0,200}(?:returned non-zero exit status 255|exit(?:ed)?(?: with)?(?: exit)? (?:code|status):? 255)|not reachable via ssh|(?:unreachable|not accessible) (?:via|by|over|through) ssh|ssh.{0,40}(?:is )?not (?:working|reachable)|(?:set ?up|configure|requires?|needs?|without|no|not|enable) .{0,20}password-?less ssh",
         "ssh",
     ),
     say(
@@ -152,7 +152,7 @@ CUDA = (
     ),
     say(
         "ecc",
-        r"uncorrectable (?:ECC|NVLink) error|CUDA_ERROR_ECC_UNCORRECTABLE|ECC_UNCORRECTABLE|[Uu]ncorrectable ECC|[Dd]ouble[- ]?[Bb]it ECC|row remapp?ing (?:fail|pending)",
+        r"uncorrectable (?:ECC|NVLink) error(?!s?(?: count)? ?[:=] ?(?:0\b|N/A|none))|CUDA_ERROR_ECC_UNCORRECTABLE|ECC_UNCORRECTABLE|[Uu]ncorrectable ECC(?!(?: errors?)?(?: count)? ?[:=]? ?(?:0\b|N/A|none))|[Dd]ouble[- ]?[Bb]it ECC|row remapp?ing (?:fail|pending)",
         "ecc",
         "uncorrectable",
         "row remap",
@@ -257,7 +257,7 @@ CUDA = (
 KERNEL = (
     say(
         "oom-kill",
-        r"oom[-_]kill(?:er|ed)?|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-killer|invoked oom|Detected \d+ oom[-_ ]kill event|[Ss]tate(?:=|: ?)OUT_OF_MEMORY|OUT_OF_ME\+|tasks? [\d,-]+: Out Of Memory|oom_reaper|Exceeded (?:job|step) memory limit|(?:process|job|step) .{0,40}killed .{0,30}(?:memory limit|out of memory)|killed due to (?:memory|the node running low on memory)|low on resource: memory|condition: \[MemoryPressure\]|running low on memory|OutOfMemory\w* .{0,20}Ray|exit(?:ed with)? code 137 .{0,20}OOM|memory usage .{0,40}threshold|TERM_MEMLIMIT|reaching LSF memory usage limit|PBS: job killed: v?mem .{0,40}exceeded limit",
+        r"oom[-_]kill(?:er|ed)?\b(?![-_ :=]{1,3}(?:0\b|disable))|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|oom-killer|invoked oom|Detected \d+ oom[-_ ]kill event|[Ss]tate(?:=|: ?)OUT_OF_MEMORY|OUT_OF_ME\+|tasks? [\d,-]+: Out Of Memory|oom_reaper|Exceeded (?:job|step) memory limit|(?:process|job|step) .{0,40}killed .{0,30}(?:memory limit|out of memory)|killed due to (?:memory|the node running low on memory)|low on resource: memory|condition: \[MemoryPressure\]|running low on memory|OutOfMemory\w* .{0,20}Ray|exit(?:ed with)? code 137 .{0,20}OOM|memory usage .{0,40}threshold|TERM_MEMLIMIT|reaching LSF memory usage limit|PBS: job killed: v?mem .{0,40}exceeded limit",
         "oom",
         "out of memory",
         "out_of_memory",
@@ -280,7 +280,7 @@ KERNEL = (
     ),
     say(
         "crash-word",
-        r"Segmentation fault|SIGSEGV|SIGBUS|SIGILL|SIGFPE|\(core dumped\)|Fatal Python error: (?!Aborted)|signal 11\b|Bus error|Illegal instruction|exit (?:code|status):? (?:139|135|132|136)\b|general protection fault|segfault at|double free or corruption|malloc\(\): |corrupted size|stack smashing",
+        r"Segmentation fault|SIGSEGV|SIGBUS|SIGILL|SIGFPE|\(core dumped\)|Fatal Python error: (?!Aborted)|signal 11\b|Bus error|Illegal instruction|exit (?:code|status):? (?:139|135|132|136)\b|general protection fault|segfault at|Segfault encountered|double free or corruption|malloc\(\): |corrupted size|stack smashing",
         "segmentation fault",
         "sigsegv",
         "sigbus",
@@ -297,6 +297,7 @@ KERNEL = (
         "136",
         "protection fault",
         "segfault at",
+        "segfault encountered",
         "double free",
         "malloc(",
         "corrupted size",
@@ -331,7 +332,8 @@ KERNEL = (
     say("cannot-allocate", r"Cannot allocate memory", "cannot allocate memory"),
     say(
         "sighup",
-        r"closing signal SIGHUP|(?<!Caught signal )SIGHUP|Hangup|Received 1 death signal|got signal: 1\b|Received Signals\.SIGHUP",
+        # torch from 2.9 on tells which signals it has handlers for; submitit is told of a preemption by it.
+        r"closing signal SIGHUP|Signals\.SIGHUP|^(?!.{0,300}(?:handl|regist|install|ignor|SIGTERM|SIGINT|Caught signal)).{0,300}\bSIGHUP\b|Hangup|Received 1 death signal|got signal: 1\b|Received Signals\.SIGHUP",
         "sighup",
         "hangup",
         "1 death signal",
