@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -414,6 +415,33 @@ def part(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_a_look_up_waits_for_none_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, quick = part("facts_names"), threading.Event()
+
+    def look(name: str) -> str:
+        if name == "quick":
+            quick.set()
+        return "told" if quick.wait(60) else "late"
+
+    monkeypatch.setattr(names, "forward", look)
+    monkeypatch.setattr(names, "fully_qualified", look)
+    jobs = [("forward", "stuck"), ("fqdn", "stuck"), ("forward", "quick")]
+    assert names.answers(jobs, 30.0) == dict.fromkeys(jobs, "told")
+
+
+def test_a_reverse_look_up_for_which_no_time_was_left_is_not_called_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names, stuck = part("facts_names"), threading.Event()
+    monkeypatch.setattr(names, "reverse", lambda address: stuck.wait(60))
+    own = {"addresses": ["10.0.0.9"], "error": "", "took_s": 0.0}
+    monkeypatch.setattr(names, "forward", lambda name: {"name": name, **own})
+    found = names.Found({"names": ["peer"], "limits": {"names": 0.6}})
+    stuck.set()
+    with pytest.raises(OSError, match="took all the time"):
+        found.reverse_s()
 
 
 @pytest.mark.parametrize(

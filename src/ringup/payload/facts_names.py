@@ -16,6 +16,8 @@ except ImportError:
     from threading import start_new_thread
 
 MOST_THREADS = 32
+LEAST_S = 2.0
+"""Less than this is no time to find out whether a look-up is slow."""
 
 
 def forward(name):
@@ -80,7 +82,8 @@ def answers(jobs, seconds):
     pause = 0.001
     while running and time.monotonic() < end:
         select.select([], [], [], pause)  # time.sleep fails under libfaketime
-        if pause > 0.02 and len(running) < min(MOST_THREADS, len(waiting)):
+        # However few wait: those that were begun may all be stuck.
+        if pause > 0.02 and waiting and len(running) < MOST_THREADS:
             running.append(1)
             start_new_thread(work, ())
         else:
@@ -99,14 +102,15 @@ class Found:
         jobs = [("forward", self.own), ("fqdn", self.own)] + [("forward", name) for name in self.names]
         self.done = {}
         self.late = "no answer within %g s" % self.seconds
+        self.left = self.seconds
         begin = time.monotonic()
         self.done = answers(jobs + [("reverse", address) for address in self.peers], self.seconds)
         if not self.peers:
             # Who the peers are is known only from their names so far.
             known = [self.resolution(name)["addresses"] for name in self.names]
             self.peers = [address for addresses in known for address in addresses][:2]
-            left = self.seconds - (time.monotonic() - begin)
-            self.done.update(answers([("reverse", a) for a in self.peers], left))
+            self.left = self.seconds - (time.monotonic() - begin)
+            self.done.update(answers([("reverse", a) for a in self.peers], self.left))
 
     def resolution(self, name):
         late = {"name": name, "addresses": [], "error": self.late, "took_s": self.seconds}
@@ -120,8 +124,10 @@ class Found:
     def reverse_s(self):
         if self.names and not self.peers:
             raise OSError("no name of another node resolves here")
+        if self.left < LEAST_S and any(("reverse", a) not in self.done for a in self.peers):
+            raise OSError("looking up names took all the time there was")
         # One that has not ended took at least so long.
-        return max([self.done.get(("reverse", a), self.seconds) for a in self.peers] or [0.0])
+        return max([self.done.get(("reverse", a), self.left) for a in self.peers] or [0.0])
 
 
 def questions(request, root):
