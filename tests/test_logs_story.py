@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ringup.logs import scan
 from ringup.logs.read import Diagnosis, read_logs
 from ringup.logs.show import network_json
 
@@ -141,3 +142,62 @@ def test_networks_of_plugins_and_devices_made_of_others_have_their_names(
     shown = network_json(host)
     assert (shown["kind"], shown["used"]) == (kind, used)
     assert shown["interfaces"] == ["mlx5_0:1/IB", "mlx5_1:1/IB"]
+
+
+SET_UP = (
+    "NCCL version 2.27.7+cuda12.9",
+    "cudaDriverVersion 12040",
+    "Bootstrap: Using eth0:10.0.0.{node}<0>",
+    "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.{node}<0>",
+    "Using network IB",
+    "comm 0x{rank} rank {rank} nranks 64 cudaDev 0 nvmlDev 0 busId 1000 commId 0x7 - Init START",
+    "Channel 00/0 : {rank}[0] -> 1[0] [send] via NET/IB/0/GDRDMA",
+    "comm 0x{rank} rank {rank} nranks 64 cudaDev 0 nvmlDev 0 busId 1000 commId 0x7 - Init COMPLETE",
+)
+
+
+def test_what_many_ranks_set_up_does_not_hide_what_one_of_them_failed_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a merged log of 512 ranks nothing had been found."""
+    monkeypatch.setattr(scan, "MAX_KEYS", 40)
+    text = "".join(
+        f"{rank}: n{rank // 8}:{40 + rank}:{40 + rank} [0] NCCL INFO {m.format(rank=rank, node=rank // 8)}\n"
+        for m in SET_UP
+        for rank in range(64)
+    )
+    text += "".join(f"{rank}: RuntimeError: Connection reset by peer\n" for rank in range(60))
+    text += "63: torch.OutOfMemoryError: CUDA out of memory.\n"
+    diagnosis = told(tmp_path, job=text)
+    assert (diagnosis.causes[0].rule, diagnosis.causes[0].ranks) == ("gpu-out-of-memory", (63,))
+    hosts = [network_json(h) for h in diagnosis.story.hosts.values()]
+    assert len(hosts) == 8
+    assert all((h["bootstrap"], h["used"]) == ("eth0", ["mlx5_0:1/IB"]) for h in hosts)
+
+
+def test_hundreds_of_lines_for_one_way_between_ranks_do_not_hide_the_others(tmp_path: Path) -> None:
+    near = "".join(f"Channel {n:02d}/0 : 0[0] -> 1[1] via P2P/CUMEM\n" for n in range(200))
+    far = "".join(f"Channel {n:02d}/0 : 0[0] -> 8[0] [send] via NET/IB/{n % 8}\n" for n in range(200))
+    listed = (
+        "NET/IB : Using "
+        + " ".join(f"[{n}]mlx5_{n}:1/IB" for n in range(8))
+        + " [RO]; OOB eth0:10.0.0.1<0>\n"
+    )
+    text = "".join(f"n0:4:4 [0] NCCL INFO {line}\n" for line in (listed + near + far).splitlines())
+    story = told(tmp_path, a=text).story
+    assert network_json(story.hosts["n0"])["used"] == [f"mlx5_{n}:1/IB" for n in range(8)]
+    assert len(story.all("channel")) < 32
+
+
+def test_what_is_kept_of_a_file_is_bounded_whoever_speaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "MAX_KEYS", 30)
+    monkeypatch.setattr(scan, "MAX_EVENTS", 100)
+    lines = [
+        f"n{source}:{source}:9 [0] NCCL INFO NCCL_{'ABCDEFGH'[n]} set by environment to {n}\n"
+        f"{source}: CUDA out of memory\n{source}: RuntimeError: wrong\n"
+        for n in range(8)
+        for source in range(500)
+    ]
+    assert len(told(tmp_path, a="".join(lines)).story.events) < 100 + 4 * 2 * 30 + 2 * 16 * 6

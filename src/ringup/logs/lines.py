@@ -63,7 +63,7 @@ class Head(NamedTuple):
     time_s: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Event:
     """One thing said once: `file` is an index into the story's files, `line` counts from 1."""
 
@@ -109,7 +109,9 @@ _RANK = re.compile(
 )
 _LOCAL = re.compile(r"\[default(\d{1,4})\]:")
 _RAY = re.compile(r"\((?P<name>\w+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\)")
-_STAMP = re.compile(r"[\s|]*\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,40}\]?(?: std(?:out|err) [FP] )?[\s|]*")
+_STAMP = re.compile(
+    r"[\s|]*(?:\d{13}\s)?\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,40}\]?(?: std(?:out|err) [FP] )?[\s|]*"
+)
 _TASK = re.compile(r"\s*(\d{1,6}): ")
 _SRUN = re.compile(r"(?:srun|slurmstepd)\S*: error: ([A-Za-z][\w.-]*): task")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): ?")

@@ -95,7 +95,7 @@ def _diagnosed(
     names = [p for p in dict.fromkeys(order) if p in parts]
     run = counts.join({p: parts[p] for p in names})
     mismatches = _mismatches(run, names, unreadable)
-    lined_up = [joined([(0, scans[p])], number) for number, p in enumerate(names)]
+    lined_up = [joined([(0, scans.pop(p))], number) for number, p in enumerate(names)]
     infos = [_info(p, parts[p]) for p in names]
     if facts:
         from ringup.logs.offered import offered

@@ -8,6 +8,7 @@ repeats is counted, not stored (a dead peer prints 187,294 alike lines in six se
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -44,10 +45,20 @@ KEPT = {
 """How many of a tag are kept per source, where it is not `FIRST_KEPT`."""
 
 MAX_KEYS = 4_000
-"""Tags times sources of one file; more sources than that are only counted."""
+"""Tags times sources of one file, for a set-up and for all else; of more a few are kept, or one a host."""
+
+FEW_SPEAKERS = 16
+"""Sources of one tag that are always heard."""
+
+FEW_CHANNELS = 2
+"""Lines of a source for one way between ranks; there are hundreds alike."""
+
+MAX_EVENTS = 24_000
+"""Of one file; a kibibyte each.  When there are more, one of each tag and source is kept."""
 
 MAX_COMMUNICATORS = 4_096
 
+_SETTING_UP = frozenset(w.tag for w in SETUP)
 _ENV = next(w.pattern for w in SETUP if w.tag == "env-set" and "=" in w.text)
 _LISTED = re.compile(r"\[(\d+)\]\s*([\w.@-]+):([0-9A-Fa-f.:]+(?:%[\w.@-]+)?)<\d+>")
 _LIBRARY_FRAME = re.compile(
@@ -89,6 +100,9 @@ class Scanner:
         self._first: dict[tuple[str, str], list[Event]] = {}
         self._last: dict[tuple[str, str], list[Event]] = {}
         self._repeats: dict[tuple[str, str], int] = {}
+        self._keys = [0, 0]
+        self._speakers: Counter[str] = Counter()
+        self._kept = 0
         self._comms: dict[tuple[str, str, str, str], Communicator] = {}
         self._open: dict[str, str] = {}
         self._framed: tuple[str, int] = ("", -9)
@@ -158,7 +172,7 @@ class Scanner:
             if source in self._ignored:
                 self._ignored.discard(source)
                 return
-            below = self._framed[0] == source and event.line - self._framed[1] in (1, 2)
+            below = self._framed[0] == source and 0 < event.line - self._framed[1] < 5
             extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
             event = replace(event, fields={**event.fields, **extra})
         elif tag in ("summary-host", "summary-rank"):
@@ -191,21 +205,49 @@ class Scanner:
         self._keep(event, text, place)
 
     def _keep(self, event: Event, text: str, place: int) -> None:
-        key = (event.tag, f"{event.host}:{event.pid}" if event.pid else event.label)
-        first = self._first.get(key)
-        if first is None:
-            if len(self._first) >= MAX_KEYS:
-                return
-            first = self._first[key] = []
-        limit = KEPT.get(event.tag, FIRST_KEPT)
+        key = self._key(event)
+        if key is None:
+            return
+        first = self._first.setdefault(key, [])
         self._repeats[key] = self._repeats.get(key, 0) + 1
-        if len(first) < limit:
+        if len(first) < self._limit(event, first):
             first.append(replace(event, text=excerpt(text, place)))
-        elif limit:
+            self._kept += 1
+        elif KEPT.get(event.tag, FIRST_KEPT):
             last = self._last.setdefault(key, [])
-            if len(last) >= LAST_KEPT:
+            if len(last) >= (1 if self._kept >= MAX_EVENTS else LAST_KEPT):
                 del last[0]
             last.append(replace(event, text=excerpt(text, place)))
+
+    def _key(self, event: Event) -> tuple[str, str] | None:
+        """
+        The tag and who said it; None where as many have said as much as is kept.
+
+        What all ranks say when they set up must leave room for what one of them fails of: of more ranks than
+        fit it is kept by host, and of any tag there is room for a few.
+        """
+        key = (event.tag, f"{event.host}:{event.pid}" if event.pid else event.label)
+        if key in self._first:
+            return key
+        pool = event.tag in _SETTING_UP
+        if self._keys[pool] >= MAX_KEYS:
+            if pool:
+                key = (event.tag, event.host)
+                if key in self._first:
+                    return key
+            if self._speakers[event.tag] >= FEW_SPEAKERS and self._keys[pool] >= 2 * MAX_KEYS * pool:
+                return None
+        self._keys[pool] += 1
+        self._speakers[event.tag] += 1
+        return key
+
+    def _limit(self, event: Event, first: list[Event]) -> int:
+        """How many are kept of a tag and source: the fewer, the more is held already."""
+        if self._kept >= MAX_EVENTS:
+            return 1
+        if event.tag == "channel" and sum(e["via"] == event["via"] for e in first) >= FEW_CHANNELS:
+            return 0
+        return KEPT.get(event.tag, FIRST_KEPT)
 
     def _init(self, event: Event) -> None:
         key = (event.host, event.pid, event["comm"], event["rank"])

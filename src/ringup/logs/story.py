@@ -7,8 +7,9 @@ Pure: made of the files' scans; causes read it and nothing else.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -137,12 +138,10 @@ class Story:
         self._labels(events)
         self.events = [self._attributed(e) for e in events]
         self.by_tag: dict[str, list[Event]] = defaultdict(list)
-        self.by_line: dict[tuple[int, int], list[Event]] = defaultdict(list)
         self._by_file: dict[int, list[Event]] = defaultdict(list)
         for event in self.events:
             self.by_tag[event.tag].append(event)
             self._by_file[event.file].append(event)
-            self.by_line[event.file, event.line].append(event)
         self.hosts: dict[str, HostStory] = {}
         self._hosts()
         self._files()
@@ -162,13 +161,17 @@ class Story:
         """Whether any of these was said."""
         return any(self.by_tag.get(tag) for tag in tags)
 
+    def at(self, file: int, line: int, below: int = 0) -> Iterator[Event]:
+        """What was said on a line, and on up to `below` lines after it."""
+        events = self.by_file(file)
+        for place in range(bisect_left(events, line, key=lambda e: e.line), len(events)):
+            if events[place].line > line + below:
+                return
+            yield events[place]
+
     def tags_at(self, event: Event, below: int = 0) -> set[str]:
         """What else was said on an event's line, and on up to `below` lines after it."""
-        return {
-            e.tag
-            for line in range(event.line, event.line + below + 1)
-            for e in self.by_line.get((event.file, line), ())
-        }
+        return {e.tag for e in self.at(event.file, event.line, below)}
 
     @property
     def node_names(self) -> list[str]:

@@ -161,7 +161,7 @@ def hostname_unresolvable(story: Story) -> Iterator[Cause]:
 
 def _is_shell_text(story: Story, event: Event) -> bool:
     """Whether the "name" that cannot be resolved is a path or an assignment: a broken shell line."""
-    tried = [e for e in story.by_line[event.file, event.line] if e.tag == "name-tried"]
+    tried = [e for e in story.at(event.file, event.line) if e.tag == "name-tried"]
     return any(re.search(r"[/=$\"']|\.(?:sh|bashrc)\b", e["host"]) for e in tried)
 
 

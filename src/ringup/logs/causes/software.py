@@ -204,9 +204,7 @@ def topology_detection_failed(story: Story) -> Iterator[Cause]:
 
 def _begins_unwinding(story: Story, event: Event) -> bool:
     """Whether no return-code line of the same process stands just above."""
-    return not any(
-        e.tag == "unwind" for e in story.by_line.get((event.file, event.line - 1), ()) if e.pid == event.pid
-    )
+    return not any(e.tag == "unwind" for e in story.at(event.file, event.line - 1) if e.pid == event.pid)
 
 
 @cause(problems.DRIVER_TOO_OLD_FOR_CUDA, passing=True)
