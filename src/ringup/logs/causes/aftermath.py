@@ -39,6 +39,9 @@ _WEAK = {
     "keepalive-failed",
 }
 
+_GONE = re.compile(r"was previously responsive|previously established|but handshake failed")
+"""What libfabric's EFA provider and rdma-core say of a peer that answered once, or whose process is gone."""
+
 _FAILED_CALL = re.compile(r"Call to (\w+) failed with error ([^,;.\n]{1,80})")
 
 
@@ -64,6 +67,7 @@ def peer_died_first(story: Story) -> Iterator[Cause]:
         e for e in said if e.tag != "store-get" or re.search(r"(?i)reset|closed|broken|refused", e["reason"])
     ]
     said = [e for e in said if not (made_do(e) or of_the_web(e))]
+    said += [e for e in story.all("ofi-request") if _GONE.search(e.text)]
     weak = [e for e in story.all("keepalive-failed", "pipe-broken") if not made_do(e)]
     if {e.tag for e in said} == {"ray-died"} and not (zero or weak) and _is_a_wrapping(story, said):
         return

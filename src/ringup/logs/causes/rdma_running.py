@@ -13,8 +13,19 @@ from ringup.logs.story import Story
 
 _RETRY = ("12", "13")
 
-_UNANSWERED = re.compile(r"Unreachable remote|\bRC: (?:20|113)\b")
+_UNANSWERED = re.compile(
+    r"Unreachable remote|Unresponsive receiver(?:\.| \(connection never|$)|\bRC: (?:20|113)\b"
+)
 """Completions of EFA without an answer: EHOSTUNREACH, before that IBV_WC_RESP_TIMEOUT_ERR (verbs.h: 20)."""
+
+
+_NOT_ANSWERING = re.compile(r"timed out|with 110\b|Host is unreachable|No route to host")
+
+
+def _on_a_link_local_gid(story: Story) -> list[Event]:
+    """Lines that show an fe80:: GID of this end; NCCL prints GIDs (as two hex words) for Ethernet only."""
+    said = [e for e in story.all("modify-qp") if re.search(r"(?i)local GID fe80", e.text)]
+    return [*said, *story.all("gid-link-local")]
 
 
 def _is_roce(story: Story) -> list[Event]:
@@ -47,6 +58,11 @@ def gid_missing_or_wrong(story: Story) -> Iterator[Cause]:
             "a RoCE queue pair cannot be brought up: its GID has no routable address or not the peer's kind",
         )
         return
+    stuck = [e for e in story.all("modify-qp") if _NOT_ANSWERING.search(e.text)]
+    if stuck and (local := _on_a_link_local_gid(story)):
+        text = "a RoCE queue pair is brought up on a link-local GID (fe80::), which no router carries"
+        yield seen([*stuck, *local[:1], *roce[:1]], text, "medium")
+        return
     if trained(story):
         return  # the GID worked
     retry = [e for e in story.all("wc-error") if e["status"] in _RETRY]
@@ -74,13 +90,10 @@ def rdma_peer_unreachable(story: Story) -> Iterator[Cause]:
 
     In logs: `ibv_modify_qp failed with error Connection timed out`.
     """
-    said = [
-        e
-        for e in story.all("modify-qp")
-        if re.search(r"timed out|with 110\b|Host is unreachable|No route to host", e.text)
-    ]
+    said = [e for e in story.all("modify-qp") if _NOT_ANSWERING.search(e.text)]
     if said:
-        yield seen(said, "the address of a queue pair's peer cannot be resolved or reached", "high")
+        text = "the address of a queue pair's peer cannot be resolved or reached"
+        yield seen(said, text, "low" if _on_a_link_local_gid(story) else "high")
     elif silent := [e for e in story.all("ofi-request") if _UNANSWERED.search(e.text)]:
         yield seen(
             silent,

@@ -62,9 +62,11 @@ FAULTS = (
     say("nccl-connect", r"connect returned " + ERRNO + r", (?:retrying|exceeded)", "connect returned"),
     say(
         "nccl-connect",
-        r"socket\w*Connect\w*: (?:exceeded (?:error )?(?:retries|timeouts)|poll\(\) failed)|exceeded error retry count",
+        r"socket\w*Connect\w*:? (?:exceeded (?:error )?(?:retries|timeouts)|poll\(\) failed"
+        r"|poll\(\) returned \d+, no POLLOUT)|exceeded error retry count",
         "exceeded ",
         "poll() failed",
+        "no pollout",
     ),
     say(
         "nccl-bind",
@@ -159,6 +161,7 @@ FAULTS = (
         "failed to modify qp",
     ),
     say("modify-qp", r"ibv_modify_qp failed", "ibv_modify_qp failed"),
+    say("gid-link-local", r"\bqpn \d+ mtu \d+ .{0,120}\bGID \d+ \(80FE/", "(80fe/"),
     say("query-gid", r"ibv_query_gid\w* failed", "ibv_query_gid"),
     say(
         "ib-no-memory",

@@ -298,6 +298,7 @@ KERNEL = (
         "protection fault",
         "segfault at",
         "segfault encountered",
+        "segfault encountered",
         "double free",
         "malloc(",
         "corrupted size",
