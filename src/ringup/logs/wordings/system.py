@@ -298,7 +298,6 @@ KERNEL = (
         "protection fault",
         "segfault at",
         "segfault encountered",
-        "segfault encountered",
         "double free",
         "malloc(",
         "corrupted size",
