@@ -85,6 +85,20 @@ def test_a_rank_that_uses_anything_is_busy_and_no_hang(used: dict[str, Any]) -> 
     assert "rank 0 (node0) is busy; 3 wait in barrier" in verdict.headline
 
 
+def test_a_loop_that_sleeps_and_meets_again_is_no_hang() -> None:
+    sleeps = rank(3, SLEEPS, syscall="clock_nanosleep", switches=40)
+    others = [rank(n, waits(), switches=30) for n in range(3)]
+    assert judged(*others, sleeps).kind == "idle"
+    assert judged(*others, dataclasses.replace(sleeps, syscall="read of /data/pipe")).is_stalled
+    quiet = [dataclasses.replace(one, switches=1) for one in others]
+    asked = judged(*quiet, sleeps)
+    assert asked.is_stalled and asked.is_open
+    slow_loop = with_flights([*quiet, sleeps], *[recorded(4.0)] * 3, recorded(4.0, number=3, done=True))
+    assert judged(*slow_loop).kind == "idle"
+    hung = with_flights([*quiet, sleeps], *[recorded(70.0)] * 3, recorded(70.0, number=3, done=True))
+    assert [m.rank for m in judged(*hung).missing] == [3]
+
+
 def test_a_rank_that_polls_with_short_sleeps_is_not_busy() -> None:
     polls = rank(3, SLEEPS, syscall="clock_nanosleep", switches=200)
     verdict = judged(*(rank(n, waits()) for n in range(3)), polls)

@@ -165,7 +165,8 @@ def flights(pids):
                 with open(path, "rb") as file:
                     file.seek(8)
                     if count > before:
-                        found[pid] = brief(json.loads(file.read(min(size, LONGEST_FLIGHT_BYTES))), most)
+                        said = brief(json.loads(file.read(min(size, LONGEST_FLIGHT_BYTES))), most)
+                        found[pid] = said if said["entries"] or pid not in found else found[pid]
             except (AttributeError, OSError, RecursionError, TypeError, ValueError):
                 continue
             if count >= before + 2:

@@ -22,6 +22,7 @@ from ringup.watch.seen import PENDING_S, Ended, Missing, Seen, Verdict
 
 MOST_NAMED = 8
 GPU = ("the GPU", "the devices")
+LEAST_ROUNDS = 3
 
 
 def judge(
@@ -67,6 +68,9 @@ def judge(
     if silent:
         names = ", ".join(printable(name, 64) for name in silent[:MOST_NAMED])
         return Verdict("unknown", f"what the ranks on {names} do is not known", (*folded, *lines))
+    if round_about := _goes_round(ranks, missing):
+        idle = all(seen.is_idle for seen in ranks)
+        return Verdict("idle" if idle else "waiting", round_about, (*folded, *lines))
     if (missing or gone) and _is_proven(missing, waiting):
         return _missing(missing, gone, waiting, folded, lines)
     if missing or gone:
@@ -108,7 +112,26 @@ def _is_proven(missing: Sequence[Seen], waiting: Sequence[Seen]) -> bool:
         return True
     if any(seen.look.flight and seen.look.flight.entries for seen in waiting):
         return False  # nothing of theirs has been pending for long
-    return any(doing(seen.look) != "asleep" for seen in missing)
+    return not all(seen.is_asleep for seen in missing)
+
+
+def _goes_round(ranks: Sequence[Seen], missing: Sequence[Seen]) -> str:
+    """
+    Whether all this is a loop that hardly works, in words.
+
+    The flight recorder tells of collectives begun since the first look; without it, that every main thread
+    has woken several times, which one that waits for others does not (our own signals wake it twice), and
+    that who is missing sleeps.
+    """
+    for seen in ranks:
+        flight = seen.look.flight
+        newest = max(flight.entries, key=lambda e: e.begun_ns, default=None) if flight else None
+        if flight and newest and seen.move and 0 < flight.age_s(newest) < seen.move.seconds:
+            return f"{fold.name(seen.look)} has begun a collective {flight.age_s(newest):.0f} s ago"
+    asleep = all(seen.is_asleep for seen in missing)
+    if asleep and all(seen.move and seen.is_idle and seen.move.switches >= LEAST_ROUNDS for seen in ranks):
+        return "the ranks wake now and then, and use next to nothing"
+    return ""
 
 
 def _perhaps(
@@ -146,7 +169,7 @@ def _missing(
     verb = "is" if len(names) == 1 else "are"
     named = _named(missing) + tuple(Missing(one.rank, one.node, "ended with code 0") for one in gone)
     words = f"{who} {verb} missing" + (f": the others wait for {what}" if what in GPU else f" from {what}")
-    is_open = all(seen.spins for seen in waiting)
+    is_open = all(seen.spins for seen in waiting) or (not gone and all(seen.is_asleep for seen in missing))
     return Verdict("stalled", words, (*folded, *lines), named, what, is_open)
 
 

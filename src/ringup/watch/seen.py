@@ -72,7 +72,12 @@ class Seen:
         if self.look.state == "R" or self.move is None:
             return False
         # Who polls wakes often, for nothing.
-        return self.move.is_idle or (self.move.uses_nothing and doing(self.look) == "asleep")
+        return self.move.is_idle or (self.move.uses_nothing and self.is_asleep)
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it has put itself to sleep, as who polls does."""
+        return doing(self.look) == "asleep"
 
     @property
     def fills(self) -> bool:
