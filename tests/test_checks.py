@@ -501,3 +501,24 @@ def test_slots_of_a_host_file_beyond_the_gpus_are_told(host: Host, told: bool) -
 def test_slots_of_a_host_file_are_ranks() -> None:
     found = with_ranks(c.healthy(1), 0, host=Host("node0", slots=1000))
     assert "ranks-exceed-memory" in {f.rule for f in found}
+
+
+# Variables that nobody reads.
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "backend", "severity"),
+    [
+        ("NCCL_SOCKET_IFNAME", 0, "", "warning"),
+        ("NCCL_SOCKET_IFNAME", 8, "", "error"),
+        ("NCCL_SOCKET_IFNAME", 0, "nccl", "error"),
+        ("GLOO_SOCKET_IFNAME", 0, "", "error"),
+    ],
+)
+def test_a_name_that_only_nccl_reads_stops_no_job_without_gpus(
+    name: str, gpus: int, backend: str, severity: str
+) -> None:
+    nodes = tuple(replace(n, gpu_count=gpus) for n in c.healthy().nodes)
+    cluster = replace(c.healthy(), nodes=nodes, job=Job(backend=backend, env={name: "eth99"}))
+    found = [f.severity for f in run_checks(cluster)[0] if f.rule == "interface-name-missing"]
+    assert found == [severity] * 2

@@ -73,7 +73,7 @@ def subject(cluster: Cluster, node: Node, name: str) -> str:
     return "" if name in cluster.job.env else f"env:{name}@{node.name}"
 
 
-@check(problems.INTERFACE_NAME_MISSING, reads=READS, uses=USES)
+@check(problems.INTERFACE_NAME_MISSING, reads=READS, uses=(*USES, "gpu_count"))
 def interface_name_missing(cluster: Cluster) -> Iterator[Finding]:
     """What NCCL and Gloo would find for the value on this node: nothing."""
     for node in cluster.nodes:
@@ -92,6 +92,8 @@ def interface_name_missing(cluster: Cluster) -> Iterator[Finding]:
             wanted=f"an interface of {node.name}: {printable(there, 200)}",
             node=node.name,
             subject=subject(cluster, node, names[0]),
+            # Without a GPU anywhere nobody reads NCCL's, unless the job says that it is to be used.
+            severity=None if "GLOO_SOCKET_IFNAME" in names or across.uses_nccl(cluster) else "warning",
             fix=Fix(
                 "unset it where it comes from, or name the interface that exists there",
                 env={k: v for k, v in pins(cluster).items() if k in names},
