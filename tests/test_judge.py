@@ -99,6 +99,17 @@ def test_a_loop_that_sleeps_and_meets_again_is_no_hang() -> None:
     assert [m.rank for m in judged(*hung).missing] == [3]
 
 
+def test_most_ranks_are_not_blamed_for_a_collective_that_one_has_begun() -> None:
+    ranks = [rank(1, waits("barrier", 9)), *(rank(n, waits("recv", 7)) for n in (0, 2, 3))]
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    calls = [flight(2, [8], 9)] + [{"version": "2.10", "entries": []}] * 3
+    for call in calls:
+        call["pg_config"] = config
+    verdict = judged(*with_flights(ranks, *map(from_data, calls)))
+    assert verdict.is_stalled and not verdict.missing
+    assert any("ranks 0, 2, 3 of default_pg: 0 collectives begun" in line for line in verdict.lines), verdict
+
+
 def test_a_rank_that_polls_with_short_sleeps_is_not_busy() -> None:
     polls = rank(3, SLEEPS, syscall="clock_nanosleep", switches=200)
     verdict = judged(*(rank(n, waits()) for n in range(3)), polls)

@@ -47,6 +47,8 @@ def by_recorder(
         late = [seen for seen in ranks if seen.look.rank in difference.ranks]
         if difference.kind == "behind" and any(seen.may_compute for seen in late):
             continue
+        if difference.kind == "behind" and len(late) > len(difference.usual or ()):
+            continue  # most of them: it may as well be the others who are where they should not be
         if is_long and not _is_long(difference, flights, ranks[0].long_s):
             continue
         named = tuple(
