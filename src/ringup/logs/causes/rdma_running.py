@@ -19,6 +19,9 @@ _UNANSWERED = re.compile(
 """Completions of EFA without an answer: EHOSTUNREACH, before that IBV_WC_RESP_TIMEOUT_ERR (verbs.h: 20)."""
 
 
+_NOT_PINNED = re.compile(r"ibv_reg_mr(?:_iova2?)?\b.{0,120}(?:Bad address|\berrno:? ?14\b)")
+"""Only a peer-memory module can pin GPU addresses given as such; a DMA-BUF has a call of its own."""
+
 _NOT_ANSWERING = re.compile(r"timed out|with 110\b|Host is unreachable|No route to host")
 
 
@@ -242,6 +245,10 @@ def acs_enabled(story: Story) -> Iterator[Cause]:
 
 @cause(problems.GPUDIRECT_MODULE_MISSING)
 def gpudirect_module_missing(story: Story) -> Iterator[Cause]:
+    if refused := [e for e in story.all("ib-no-memory") if _NOT_PINNED.search(e.text)]:
+        text = "the kernel cannot pin an address for RDMA (EFAULT): of a GPU, without a peer-memory module?"
+        yield seen(refused, text, "medium")
+        return
     off = [e for e in story.all("gdr-disabled") if "distance" not in e.text and "Socket" not in e.text]
     paths = [
         e for e in story.all("channel", "channel-loose") if "NET/IB" in e["via"] or "Libfabric" in e["via"]
