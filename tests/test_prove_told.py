@@ -50,6 +50,12 @@ def test_the_rank_whose_nccl_fails_is_named_with_nccls_words_and_not_those_it_ta
     assert said[1][0] == "not tested: rank 3 had ended before"
 
 
+def test_a_rank_that_reached_no_peer_is_not_at_fault_by_that_alone() -> None:
+    error = "RuntimeError: Gloo connectFullMesh failed with [/gloo/transport/tcp/pair.cc:144] no error"
+    said = run({"kind": "error", "rank": 0, "error": error}, failure=failed(0, 1))
+    assert causes(said) == [] and "connectFullMesh failed" in said[0][0]
+
+
 def test_a_rank_that_is_missing_and_told_why_is_named_with_its_own_words() -> None:
     lines = [{"kind": "error", "rank": 3, "error": NCCL}]
     lines += [{"kind": "missing", "rank": 0, "ranks": [3], "waited_s": 60, "stage": "failed"}]

@@ -19,8 +19,11 @@ _ADVICE = re.compile(
     r"(?:\. )?(?:This is typically caused by|Exception raised from|For debugging consider"
     r"|Search for `\w+' in|CUDA kernel errors might be) .*"
 )
-_TIMED_OUT = re.compile(r"tim(?:ed|e) ?out", re.IGNORECASE)
-"""Who waited in vain is not at fault for that; nor is known who is, where all have answered."""
+_TIMED_OUT = re.compile(r"tim(?:ed|e) ?out|connectFullMesh failed", re.IGNORECASE)
+"""
+Who waited in vain is not at fault for that; nor is known who is, where all have answered.  Gloo's connections
+have two ends.
+"""
 
 SILENT = "fell silent: the others waited for it"
 
