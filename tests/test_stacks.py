@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ringup import cli
 from ringup.commands import stacks as command
 from ringup.errors import LogsError
 from ringup.stacks import jobs
@@ -97,6 +98,15 @@ def test_dumps_are_compared_by_the_rank_in_their_names(
     assert command.from_files(paths) == 1
     assert "rank 7 of default_pg: 4 collectives begun, the others 5" in capsys.readouterr().out
     assert command.from_files(paths[::2]) == 0
+
+
+def test_compared_dumps_are_json_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [dump(tmp_path, 0, 5), dump(tmp_path, 7, 4)]
+    assert cli.dispatch(["stacks", "--json", "--flight", *paths]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == 1 and told["ranks"] == [0, 7] and "rank" in told["flight"][0]
 
 
 def test_ranks_without_a_dump_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,7 +124,7 @@ def differences(flights: Mapping[int, flight.Flight]) -> list[str]:
     return (found or [agree]) + known
 
 
-def from_files(paths: list[str]) -> int:
+def from_files(paths: list[str], *, plain_json: bool = False) -> int:
     """Compare dumps; the rank is the number at the end of the file's name.  1 when they differ."""
     flights: dict[int, flight.Flight] = {}
     for path in paths:
@@ -144,14 +144,19 @@ def from_files(paths: list[str]) -> int:
                 f"{path}: {words}", hint="name dumps such as nccl_trace_rank_0, one per rank"
             ) from error
     lines = differences(flights)
-    print("\n".join(lines))
+    if plain_json:
+        from ringup.report import envelope
+
+        print(json.dumps(envelope(flight=lines, ranks=sorted(flights))))
+    else:
+        print("\n".join(lines))
     return 1 if flight.compare(flights) else 0
 
 
 def run(args: argparse.Namespace) -> int:
     """Look and show."""
     if args.flight:
-        return from_files(args.flight)
+        return from_files(args.flight, plain_json=args.json)
     hosts = common.nodes_from(args)
     from ringup import reach, report
 
