@@ -25,6 +25,7 @@ def tags(raw: bytes) -> dict[str, dict[str, str]]:
         ("2026-01-02T03:20:21.001125857Z n1:41:77 [5] NCCL INFO x", "n1", "41", "5", None, ""),
         ("[2026-05-05 06:16:47] n1:41:77 [5] misc/socket.cc:46 NCCL WARN x", "n1", "41", "5", None, ""),
         ("  | 2026-01-02T07:42:11.525Z | algo-1:17:18 [2] NCCL INFO x", "algo-1", "17", "2", None, ""),
+        ("6:16:47 n1:41:77 [5] NCCL INFO x", "n1", "41", "5", None, ""),
         ("n1: n1:41:77 [3] misc/x.cc:3 (f) NCCL WARN x", "n1", "41", "3", None, "n1"),
         ("gpu-7: Traceback (most recent call last):", "gpu-7", "", "", None, "gpu-7"),
         ("(RayWorker pid=92, ip=10.0.24.1) mlx5: got completion", "10.0.24.1", "92", "", None, ""),

@@ -100,7 +100,7 @@ _CLOCK = re.compile(
 )
 _GLOG = re.compile(r"\[?[EWIF](?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d+)?")
 _NCCL = re.compile(
-    r"(?<![\w.-])(?!\d\d:\d\d:\d\d )(?P<host>[A-Za-z0-9][\w.-]{0,80}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
+    r"(?<![\w.-])(?!\d{1,2}:\d\d:\d\d )(?P<host>[A-Za-z0-9][\w.-]{0,80}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
     r"(?:\[(?P<device>-?\d+)\] )?(?=.{0,160}(?:NCCL|INFO|WARN|NET/OFI) )"
 )
 _RANK = re.compile(
