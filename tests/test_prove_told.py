@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ringup.facts import Job
-from ringup.launch import Failure, Outcome, RunResult
+from ringup.launch import Failure, Outcome, RankEnd, RunResult
 from ringup.plan import NodePlan, Plan
 from ringup.prove import show
 from ringup.prove.tested import tested as judged
@@ -21,7 +21,11 @@ WRONG = {"op": "all_reduce", "count": 1, "index": 0, "wrong": 1, "found": 2, "wa
 
 
 def run(
-    *lines: dict[str, Any], failure: Failure | None = None, outcome: Outcome = "rank-failed", **record: Any
+    *lines: dict[str, Any],
+    failure: Failure | None = None,
+    outcome: Outcome = "rank-failed",
+    ends: tuple[RankEnd, ...] = (),
+    **record: Any,
 ) -> dict[int, tuple[str, bool]]:
     """What is said of each of four ranks on two nodes that is not fine, and whether it is a cause."""
     nodes = tuple(NodePlan(f"n{i}", i, 2, 2 * i, "eth0", "", (), {}) for i in range(2))
@@ -29,7 +33,7 @@ def run(
     told: dict[int, list[dict[str, Any]]] = {rank: [{"kind": "hello", "rank": rank}] for rank in range(4)}
     for line in lines:
         told[line["rank"]].append(line)
-    result = RunResult("r", outcome, 1, failure, (), (), (), "logs", 1.0, record)
+    result = RunResult("r", outcome, 1, failure, ends, (), (), "logs", 1.0, record)
     return {r.rank: (r.error or "", r.is_cause) for r in judged(plan, told, result).ranks if not r.ok}
 
 
@@ -51,9 +55,17 @@ def test_the_rank_whose_nccl_fails_is_named_with_nccls_words_and_not_those_it_ta
 
 
 def test_a_rank_that_reached_no_peer_is_not_at_fault_by_that_alone() -> None:
-    error = "RuntimeError: Gloo connectFullMesh failed with [/gloo/transport/tcp/pair.cc:144] no error"
-    said = run({"kind": "error", "rank": 0, "error": error}, failure=failed(0, 1))
-    assert causes(said) == [] and "connectFullMesh failed" in said[0][0]
+    for words in ("Gloo connectFullMesh failed with no error", "[/gloo/transport/tcp/pair.cc:5] Bad address"):
+        line = {"kind": "error", "rank": 0, "error": f"RuntimeError: {words}"}
+        assert causes(run(line, failure=failed(0, 1))) == []
+
+
+def test_a_rank_that_crashed_is_named_though_its_peers_error_was_seen_first() -> None:
+    line = {"kind": "error", "rank": 0, "error": "RuntimeError: [/gloo/transport/tcp/pair.cc:5] Bad address"}
+    ends = (RankEnd(0, 0, "n0", 41, 1), RankEnd(1, 1, "n0", 42, -15), RankEnd(2, 0, "n1", 43, -11))
+    said = run(line, failure=failed(0, 1), ends=ends)
+    assert causes(said) == [2] and said[2][0] == "ended: killed by SIGSEGV"
+    assert said[1][0] == "not tested: rank 2 had ended before"
 
 
 def test_a_rank_that_is_missing_and_told_why_is_named_with_its_own_words() -> None:

@@ -24,6 +24,10 @@ _TIMED_OUT = re.compile(r"tim(?:ed|e) ?out|connectFullMesh failed", re.IGNORECAS
 Who waited in vain is not at fault for that; nor is known who is, where all have answered.  Gloo's connections
 have two ends.
 """
+_CONNECTION = "gloo/transport/"
+"""In the place of every error of a connection of Gloo's, whatever the words."""
+_CRASHES = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
+"""Which no launcher ends a rank with."""
 
 SILENT = "fell silent: the others waited for it"
 
@@ -42,7 +46,8 @@ class Seen:
         self.suspects = _named(told, "suspects")
         self.was_isolated = any("suspects" in kinds for kinds in self.kinds.values())
         refused = {r for r, kinds in self.kinds.items() if "refused" in kinds and "missing" not in kinds}
-        self.died = self._died()
+        self.crashed = {end.rank: end.code for end in result.ranks if end.code in _CRASHES}
+        self.died = self._died() or set(self.crashed)
         self.held_up = _held_up(result)
         self.culprits = self.missing | refused | self.died | set(self.held_up)
 
@@ -166,8 +171,10 @@ def _error(rank: int, seen: Seen) -> tuple[str | None, bool]:
     if "refused" in kinds and "missing" not in kinds:
         return text(kinds["refused"], "error"), True
     failure = seen.result.failure
-    if rank in seen.culprits and failure is not None:
+    if rank in seen.died and failure is not None and failure.rank == rank:
         return f"ended: {failure.what}", True
+    if rank in seen.died:
+        return f"ended: killed by {signal.Signals(-(seen.crashed[rank] or 0)).name}", True
     wrong = _first_wrong(kinds)
     if wrong and "error" not in wrong and "error" not in kinds:
         return wrong_words(wrong), rank in seen.suspects or wrong.get("op") == "memory"
@@ -192,8 +199,9 @@ def _broken(kinds: Mapping[str, Line], wrong: Line, seen: Seen, rank: int) -> tu
 
 def _own_words(kinds: Mapping[str, Line], wrong: Line) -> tuple[str, bool]:
     """What a rank said when it failed, and whether that is its own fault by these words."""
-    words = plain(text(kinds["error"], "error")) if "error" in kinds else wrong_words(wrong)
-    return words, not (is_consequence(words) or _TIMED_OUT.search(words))
+    said = text(kinds.get("error", wrong), "error")
+    words = plain(said) if "error" in kinds else wrong_words(wrong)
+    return words, not (is_consequence(words) or _TIMED_OUT.search(words) or _CONNECTION in said)
 
 
 def _first_wrong(kinds: Mapping[str, Line]) -> dict[str, Any]:
