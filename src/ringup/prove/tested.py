@@ -29,6 +29,9 @@ _CONNECTION = "gloo/transport/"
 _CRASHES = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
 """Which no launcher ends a rank with."""
 
+_TOLD = {"error", "refused", "missing", "result"}
+"""What a rank tells of what became of it."""
+
 SILENT = "fell silent: the others waited for it"
 
 Told = Mapping[int, Sequence[Line]]
@@ -57,7 +60,7 @@ class Seen:
         # torch's watchdog, too, ends with SIGABRT who has waited for another.
         if failure is None or failure.rank is None or failure.is_consequence:
             return set()
-        told = {"error", "refused", "missing", "result"} & set(self.kinds.get(failure.rank, {}))
+        told = _TOLD & set(self.kinds.get(failure.rank, {}))
         # A launcher ends its other ranks by SIGTERM when one has failed.
         is_crash = (failure.code or 0) < 0 and failure.code != -signal.SIGTERM
         return {failure.rank} if is_crash or not told else set()
@@ -190,7 +193,7 @@ def _broken(kinds: Mapping[str, Line], wrong: Line, seen: Seen, rank: int) -> tu
     if not seen.culprits and ("error" in kinds or wrong):
         return _own_words(kinds, wrong)
     failure = seen.result.failure
-    if failure is not None and failure.rank == rank:
+    if failure is not None and failure.rank == rank and not _TOLD & set(kinds):
         return f"ended, because of another: {failure.what}", False
     if kinds or failure is not None:
         return "not tested: " + seen.others(), False
