@@ -246,6 +246,18 @@ def body_of(text: str) -> str:
     return text
 
 
+_Numbered = tuple[Wording, tuple[bytes, ...]]
+"""A wording, and its words with digits."""
+_Found = tuple[tuple[Wording, ...], tuple[_Numbered, ...], "re.Pattern[bytes] | None"]
+"""For lines of one shape: what is worth trying, what is if such a word is there, and what finds any such."""
+
+
+def _any_of(words: Iterable[bytes]) -> re.Pattern[bytes] | None:
+    """What finds any of these words; None where there are none."""
+    parts = sorted({re.escape(word) for word in words})
+    return re.compile(b"|".join(parts)) if parts else None
+
+
 class Gate:
     """Which wordings a line may hold, by the words in it; remembered by the line's shape."""
 
@@ -261,7 +273,7 @@ class Gate:
         for word, found in by_needle.items():
             has_digit = any(b in _DIGITS for b in word)
             (self._digits if has_digit else self._plain).append((word, tuple(found)))
-        self._seen: dict[bytes, tuple[Wording, ...]] = {}
+        self._seen: dict[bytes, _Found] = {}
 
     def __call__(self, line: bytes) -> tuple[Wording, ...]:
         """The wordings worth trying on this line; empty for nearly every line."""
@@ -271,22 +283,33 @@ class Gate:
             if len(self._seen) >= _MAX_SHAPES:
                 self._seen.clear()
             found = self._seen[shape] = self._look(line)
-        return found
+        sure, numbered, probe = found
+        if probe is None:
+            return sure
+        low, is_cut = line.lower(), len(line) > LINE_BYTES
+        if not is_cut and not probe.search(low):
+            return sure
+        more = (w for w, words in numbered if is_cut or any(word in low for word in words))
+        return self._ordered((*sure, *more))
 
-    def _look(self, line: bytes) -> tuple[Wording, ...]:
-        """Words with digits ("errno: 98") count as there when their letters are: the shape has no digits."""
+    def _look(self, line: bytes) -> _Found:
+        """Words with digits ("errno: 98") may be there when their letters are: the shape has no digits."""
         if len(line) > 16 * LINE_BYTES:
             line = line[: 8 * LINE_BYTES] + b" " + line[-8 * LINE_BYTES :]
         low = line.lower()
         bare = low.translate(None, _DIGITS)
-        found: dict[int, Wording] = {}
-        for needle, wordings in self._plain:
-            if needle in low:
-                found.update((id(w), w) for w in wordings)
+        sure = {id(w): w for needle, wordings in self._plain if needle in low for w in wordings}
+        perhaps: dict[int, _Numbered] = {}
         for needle, wordings in self._digits:
             if needle.translate(None, _DIGITS) in bare:
-                found.update((id(w), w) for w in wordings)
-        return tuple(sorted(found.values(), key=lambda w: self._order[id(w)]))
+                for w in wordings:
+                    if id(w) not in sure:
+                        perhaps[id(w)] = (w, (*perhaps.get(id(w), (w, ()))[1], needle))
+        numbered = tuple(perhaps.values())
+        return self._ordered(sure.values()), numbered, _any_of(w for _, words in numbered for w in words)
+
+    def _ordered(self, wordings: Iterable[Wording]) -> tuple[Wording, ...]:
+        return tuple(sorted(wordings, key=lambda w: self._order[id(w)]))
 
 
 @functools.cache

@@ -11,8 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from ringup.logs.lines import Event, Gate, Head, clean, excerpt, gate, head_of, matches
+from ringup.logs.lines import TEXT_CHARS, Event, Gate, Head, clean, excerpt, gate, head_of, matches
 from ringup.logs.wordings.nccl import SETUP
 
 FIRST_KEPT = 6
@@ -58,6 +59,11 @@ MAX_EVENTS = 24_000
 
 MAX_COMMUNICATORS = 4_096
 
+_TOGETHER = {
+    "init", "traceback", "frame", "ignored", "exception", "summary-host", "summary-rank", "exit", "env-set",
+    "socket-list",
+}  # fmt: skip
+"""What says something only with other lines, or several things at once."""
 _SETTING_UP = frozenset(w.tag for w in SETUP)
 _ENV = next(w.pattern for w in SETUP if w.tag == "env-set" and "=" in w.text)
 _LISTED = re.compile(r"\[(\d+)\]\s*([\w.@-]+):([0-9A-Fa-f.:]+(?:%[\w.@-]+)?)<\d+>")
@@ -91,6 +97,24 @@ class Scan:
     communicators: list[Communicator] = field(default_factory=list)
 
 
+class Said(NamedTuple):
+    """What an event is made of, where it is kept; most are not."""
+
+    tag: str
+    line: int
+    fields: dict[str, str]
+    head: Head
+    text: str
+    """The whole line."""
+    place: int
+
+    def event(self, file: int) -> Event:
+        """The event, with the part of the line worth showing."""
+        head = self.head
+        text = excerpt(self.text, self.place)
+        return Event(self.tag, file, self.line, text, self.fields, *head[:5], head.time_s)
+
+
 class Scanner:
     """Feed it batches of lines in order; `result()` is what is left of them."""
 
@@ -98,7 +122,7 @@ class Scanner:
         self.file = file
         self._gate = known or gate()
         self._first: dict[tuple[str, str], list[Event]] = {}
-        self._last: dict[tuple[str, str], list[Event]] = {}
+        self._last: dict[tuple[str, str], list[Said | Event]] = {}
         self._repeats: dict[tuple[str, str], int] = {}
         self._keys = [0, 0]
         self._speakers: Counter[str] = Counter()
@@ -121,7 +145,8 @@ class Scanner:
     def result(self) -> Scan:
         """The summary, with events in file order."""
         events = [e for kept in self._first.values() for e in kept]
-        events += [e for kept in self._last.values() for e in kept]
+        last = [said for kept in self._last.values() for said in kept]
+        events += [said if isinstance(said, Event) else said.event(self.file) for said in last]
         return Scan(
             events=sorted(events, key=lambda e: e.line),
             repeats=self._repeats,
@@ -138,7 +163,7 @@ class Scanner:
                 continue
             if head is None:
                 head = self._head(number, text)
-            self._dispatch(Event(tag, self.file, number, "", fields, *head[:5], head.time_s), text, place)
+            self._dispatch(Said(tag, number, fields, head, text, place))
 
     def _head(self, number: int, text: str) -> Head:
         """The line's own head; a line without any belongs to the one just before it (wrapped records)."""
@@ -149,21 +174,18 @@ class Scanner:
         self._near = (number, head)
         return head
 
-    def _dispatch(self, event: Event, text: str, place: int) -> None:
-        tag = event.tag
-        source = f"rank {event.rank}" if event.rank is not None else event.label or event.host
+    def _dispatch(self, said: Said) -> None:
+        tag, fields, head = said.tag, said.fields, said.head
+        if tag not in _TOGETHER:
+            self._keep(said)
+            return
+        source = f"rank {head.rank}" if head.rank is not None else head.label or head.host
         if tag == "init":
-            self._init(event)
+            self._init(said.event(self.file))
         elif tag == "traceback":
             self._open[source] = ""
         elif tag == "frame":
-            self._framed = source, event.line
-            if source in self._open or not _LIBRARY_FRAME.search(event["file"]):
-                kept = self._open.get(source, "")
-                mine = not _LIBRARY_FRAME.search(event["file"])
-                self._open[source] = f"{event['file']}:{event['number']}" if mine or not kept else kept
-                if len(self._open) > MAX_KEYS:
-                    self._open.clear()
+            self._frame(source, said)
         elif tag == "ignored":
             self._ignored.add(source)
             return
@@ -172,82 +194,86 @@ class Scanner:
             if source in self._ignored:
                 self._ignored.discard(source)
                 return
-            below = self._framed[0] == source and 0 < event.line - self._framed[1] < 5
+            below = self._framed[0] == source and 0 < said.line - self._framed[1] < 5
             extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
-            event = replace(event, fields={**event.fields, **extra})
+            said = said._replace(fields={**fields, **extra})
         elif tag in ("summary-host", "summary-rank"):
-            self._summary.setdefault(source, {}).update(event.fields)
+            self._summary.setdefault(source, {}).update(fields)
             if len(self._summary) > MAX_KEYS:
                 self._summary.clear()
             return
         elif tag == "exit":
-            known = self._summary.pop(source, {})
-            rank = event["rank"] or known.get("rank")
-            event = replace(
-                event,
-                fields={**known, **event.fields},
-                host=known.get("host") or event["host"] or event.host,
-                rank=int(rank) if rank and len(rank) < 9 else event.rank,
-            )
-        if tag == "env-set":
-            for found in _ENV.finditer(text):
+            said = _ended(said, self._summary.pop(source, {}))
+        elif tag == "env-set":
+            for found in _ENV.finditer(said.text):
                 more = {k: v for k, v in found.groupdict().items() if v}
-                if more.get("name") != event["name"]:
-                    self._keep(replace(event, fields=more), text, found.start())
-        if tag == "socket-list":
-            for index, name, address in _LISTED.findall(text):
-                self._keep(
-                    replace(event, fields={"index": index, "interface": name, "address": address}),
-                    text,
-                    place,
-                )
+                if more.get("name") != fields.get("name"):
+                    self._keep(said._replace(fields=more, place=found.start()))
+        elif tag == "socket-list":
+            for index, name, address in _LISTED.findall(said.text):
+                self._keep(said._replace(fields={"index": index, "interface": name, "address": address}))
             return
-        self._keep(event, text, place)
+        self._keep(said)
 
-    def _keep(self, event: Event, text: str, place: int) -> None:
-        key = self._key(event)
+    def _frame(self, source: str, said: Said) -> None:
+        """A traceback's line of code: the innermost one of the user's own is remembered."""
+        self._framed = source, said.line
+        file = said.fields.get("file") or ""
+        mine = not _LIBRARY_FRAME.search(file)
+        if source in self._open or mine:
+            kept = self._open.get(source, "")
+            self._open[source] = f"{file}:{said.fields.get('number') or ''}" if mine or not kept else kept
+            if len(self._open) > MAX_KEYS:
+                self._open.clear()
+
+    def _keep(self, said: Said) -> None:
+        key = self._key(said)
         if key is None:
             return
         first = self._first.setdefault(key, [])
         self._repeats[key] = self._repeats.get(key, 0) + 1
-        if len(first) < self._limit(event, first):
-            first.append(replace(event, text=excerpt(text, place)))
+        if len(first) < self._limit(said, first):
+            first.append(said.event(self.file))
             self._kept += 1
-        elif KEPT.get(event.tag, FIRST_KEPT):
+        elif KEPT.get(said.tag, FIRST_KEPT):
             last = self._last.setdefault(key, [])
             if len(last) >= (1 if self._kept >= MAX_EVENTS else LAST_KEPT):
                 del last[0]
-            last.append(replace(event, text=excerpt(text, place)))
+            last.append(said if len(said.text) <= TEXT_CHARS else said.event(self.file))
 
-    def _key(self, event: Event) -> tuple[str, str] | None:
+    def _key(self, said: Said) -> tuple[str, str] | None:
         """
         The tag and who said it; None where as many have said as much as is kept.
 
         What all ranks say when they set up must leave room for what one of them fails of: of more ranks than
         fit it is kept by host, and of any tag there is room for a few.
         """
-        key = (event.tag, f"{event.host}:{event.pid}" if event.pid else event.label)
+        tag, head = said.tag, said.head
+        key = (tag, f"{head.host}:{head.pid}" if head.pid else head.label)
         if key in self._first:
             return key
-        pool = event.tag in _SETTING_UP
+        pool = tag in _SETTING_UP
         if self._keys[pool] >= MAX_KEYS:
             if pool:
-                key = (event.tag, event.host)
+                key = (tag, head.host)
                 if key in self._first:
                     return key
-            if self._speakers[event.tag] >= FEW_SPEAKERS and self._keys[pool] >= 2 * MAX_KEYS * pool:
+            if self._speakers[tag] >= FEW_SPEAKERS and self._keys[pool] >= 2 * MAX_KEYS * pool:
                 return None
         self._keys[pool] += 1
-        self._speakers[event.tag] += 1
+        self._speakers[tag] += 1
         return key
 
-    def _limit(self, event: Event, first: list[Event]) -> int:
+    def _limit(self, said: Said, first: list[Event]) -> int:
         """How many are kept of a tag and source: the fewer, the more is held already."""
         if self._kept >= MAX_EVENTS:
             return 1
-        if event.tag == "channel" and sum(e["via"] == event["via"] for e in first) >= FEW_CHANNELS:
+        if (
+            said.tag == "channel"
+            and sum(e["via"] == (said.fields.get("via") or "") for e in first) >= FEW_CHANNELS
+        ):
             return 0
-        return KEPT.get(event.tag, FIRST_KEPT)
+        return KEPT.get(said.tag, FIRST_KEPT)
 
     def _init(self, event: Event) -> None:
         key = (event.host, event.pid, event["comm"], event["rank"])
@@ -271,6 +297,19 @@ class Scanner:
             comm.started, comm.completed = event.line, 0
         else:
             comm.completed = event.line
+
+
+def _ended(said: Said, known: dict[str, str]) -> Said:
+    """A process's end, with what the rows of the launcher's table before it told of it."""
+    fields, head = said.fields, said.head
+    rank = fields.get("rank") or known.get("rank")
+    return said._replace(
+        fields={**known, **fields},
+        head=head._replace(
+            host=known.get("host") or fields.get("host") or head.host,
+            rank=int(rank) if rank and len(rank) < 9 else head.rank,
+        ),
+    )
 
 
 def joined(slices: Iterable[tuple[int, Scan]], file: int) -> Scan:

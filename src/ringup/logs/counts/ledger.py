@@ -84,6 +84,7 @@ class Ledger:
         self._names: dict[bytes, str] = {}
         self._generation: dict[tuple[str, str, str], int] = {}
         self._comm_counts: dict[tuple[str, str], int] = {}
+        self._begun: tuple[bytes, str | None] = (b"", None)
         self.rows = Rows(part)
 
     # Columns and rows
@@ -163,8 +164,11 @@ class Ledger:
         self.rows.flush(counts)
 
     def iteration(self, raw: bytes) -> str | None:
-        """The iteration that a line begins."""
-        return iteration_of(raw, self._iteration) if self._iteration is not None else None
+        """The iteration that a line begins; of each line this is asked twice."""
+        if raw is not self._begun[0]:
+            name = iteration_of(raw, self._iteration) if self._iteration is not None else None
+            self._begun = (raw, name)
+        return self._begun[1]
 
     # Calls that are not plain lines, or that need their fields
 

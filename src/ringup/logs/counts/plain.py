@@ -337,6 +337,9 @@ class PlainEngine:
         counts: dict[int, int] = {}
         for line in lines:
             number += 1
+            if not line:
+                offset += 1
+                continue
             column, colon = heads.look(heads.cut(line), line)
             if heads.stamp_end and column != ODD:
                 colon = line.find(CALL_MARK, colon)
