@@ -13,6 +13,7 @@ from ringup.checks.net import listed, pins
 from ringup.checks.paths import best
 from ringup.facts import Cluster, Node, Resolution
 from ringup.nccl.choice import effective
+from ringup.reachability import few
 from ringup.rules import Finding, Fix, Severity, Skipped, check
 from ringup.units import twice_quoted
 
@@ -297,7 +298,7 @@ def late_names(node: Node) -> list[str]:
 def unanswered(node: Node, late: list[str]) -> Finding:
     """A look-up that was given up says that it is slow, and not that the name is unknown."""
     limit_s = max(r.took_s for r in (node.own_name, *node.peer_names) if r.is_late)
-    shown = ", ".join(late[:3]) + (f" and {len(late) - 3} more" if len(late) > 3 else "")
+    shown = few(late, 3)
     look = shlex.quote(f"cat /etc/resolv.conf; time getent ahosts {shlex.quote(late[0])}")
     return Finding(
         node.name,

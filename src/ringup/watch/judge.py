@@ -16,6 +16,7 @@ from ringup.looks import NodeLook, RankLook, fold
 from ringup.looks.moves import busiest_child, flowing, identity, moves, troubles, written
 from ringup.looks.places import TRANSFERS, doing, place_of, waits_for_disk
 from ringup.looks.spawned import spread
+from ringup.reachability import few
 from ringup.units import printable, show_bytes
 from ringup.watch.evidence import by_ras, by_recorder
 from ringup.watch.seen import PENDING_S, Ended, Missing, Seen, Verdict
@@ -143,8 +144,7 @@ def _perhaps(
 ) -> Verdict:
     who = [f"{fold.name(seen.look)} ({seen.look.node}) uses nothing" for seen in missing]
     who += [f"rank {one.rank} ({one.node}) has ended with code 0" for one in gone]
-    more = f" and {len(who) - MOST_NAMED} more" * (len(who) > MOST_NAMED)
-    words = f"{', '.join(who[:MOST_NAMED])}{more}; {_at_gpu(waiting)}"
+    words = f"{few(who, MOST_NAMED)}; {_at_gpu(waiting)}"
     return Verdict("waiting", words, (*folded, *lines), (), _collective(waiting), True)
 
 
@@ -164,7 +164,7 @@ def _missing(
 ) -> Verdict:
     names = [f"{fold.name(seen.look)} ({seen.look.node})" for seen in missing]
     names += [f"rank {one.rank} ({one.node}), which has ended with code 0," for one in gone]
-    who = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED))
+    who = few(names, MOST_NAMED)
     what = _collective(waiting)
     verb = "is" if len(names) == 1 else "are"
     named = _named(missing) + tuple(Missing(one.rank, one.node, "ended with code 0") for one in gone)
@@ -293,14 +293,7 @@ def _by_place(
         headline = f"{names} wait{'s' * (len(odd) == 1)} in {where}, the others in {others}"
         return Verdict("stalled", headline, (*folded, *lines), _named(odd), what, True)
     if at_gpu:
-        return Verdict(
-            "waiting",
-            _at_gpu(at_gpu),
-            (*folded, *lines),
-            (),
-            what,
-            True,
-        )
+        return Verdict("waiting", _at_gpu(at_gpu), (*folded, *lines), (), what, True)
     if rest:
         words = "the ranks wait in different collectives"
         return Verdict("stalled", words, (*folded, *lines), (), what, True)
