@@ -5,9 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The version everything here was tried with; any recent one will do.
 TORCH ?= torch==2.13.0
+EXTRAS ?= dev
 PYTEST_ARGS ?=
+PYTEST = $(BIN)/python -m pytest -q
+# One run of the lab on a machine at a time, whatever clone starts it.  Only root can run the lab.
+LAB_ALONE = $(shell [ "$$(id -u)" != 0 ] || echo flock -o /run/ringup-lab.lock)
+# A lab test that fails is tried again, and named (-rR).
+LAB_ARGS = -ra -rR --reruns 2
 
-.PHONY: dev test lint demo docs golden torch launchers clean
+.PHONY: dev test test-slow smoke lab lint demo docs golden torch launchers clean
 
 ## dev: an environment with ringup and its development tools
 dev: $(VENV)/.dev
@@ -15,7 +21,7 @@ dev: $(VENV)/.dev
 $(VENV)/.dev: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing ringup and its development tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
 
 ## demo: a real two-node training run on this one machine (gets a CPU torch if there is none)
@@ -30,9 +36,22 @@ torch: dev
 launchers: torch
 	@sh tools/get-launchers.sh
 
-## test: the test suite; what cannot run here is listed with its reason
+## test: the fast tests, in parallel, for any user; skipped tests are listed with the reason
 test: dev
-	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	@$(PYTEST) -n auto --dist worksteal -m "not lab and not rate and not slow" $(PYTEST_ARGS)
+
+## test-slow: the tests outside the lab that start processes and wait for them (those that train need `make torch`)
+test-slow: dev
+	@$(PYTEST) -n 4 --dist worksteal -m "slow and not lab" $(PYTEST_ARGS)
+
+## smoke: about 30 lab tests, one for each promise; needs root
+smoke: torch
+	@$(LAB_ALONE) $(PYTEST) -n 2 --dist load --maxschedchunk 1 $(LAB_ARGS) -m smoke $(PYTEST_ARGS)
+
+## lab: all tests on clusters played on this machine; needs root
+lab: launchers
+	@$(LAB_ALONE) sh -c '$(PYTEST) -n 2 --dist loadfile $(LAB_ARGS) -m "lab and not rate" $(PYTEST_ARGS); all=$$?; \
+	    $(PYTEST) $(LAB_ARGS) -m "lab and rate" $(PYTEST_ARGS) && exit $$all'
 
 ## lint: style and types
 lint: dev

@@ -108,6 +108,7 @@ def test_survives_the_launcher_and_every_ssh_connection_and_ends_by_ctrl_c(run: 
     assert "finding:" not in run.text
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("half", ["sentinel", "guard"])
 def test_killed_guard_of_the_head_leaves_nothing(run: DetachedRun, half: str) -> None:
     run.attach()

@@ -385,6 +385,7 @@ def test_a_stale_run_is_listed_then_ended_and_its_neighbours_live(lab: Any) -> N
 
 
 @pytest.mark.lab
+@pytest.mark.smoke
 @pytest.mark.slow
 @pytest.mark.torch
 def test_what_a_killed_ssh_loop_leaves_is_ended_beside_the_same_script_alive(lab: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ringup.logs.read import read_logs
-from tests.guards import wait_for
+from tests.guards import ROOM, wait_for
 from tests.jobs.launched import CHECKED_AND_ENDED_S, Launched
 from tests.jobs.prints_anything import WILD
 
@@ -71,6 +71,7 @@ def failed(run: Launched, rank: int, node: str, code: int, how: str) -> None:
     run.wait_nothing_left(0)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("how", ENDS)
 def test_failing_rank_among_waiting_ones_ends_all_nodes_and_is_named(
     lab: Any, folder: Path, how: str
@@ -82,8 +83,8 @@ def test_failing_rank_among_waiting_ones_ends_all_nodes_and_is_named(
         failed(run, 3, "node1", code, words)
         last = "ValueError: the loss is no number" if how == "raise" else f"rank 3 ends by {how}"
         assert last in "\n".join(report_of(run)[1:])
-        print(f"{how}: every rank gone {took_s:.1f} s after the failure")
-        assert took_s < ENDED_WITHIN_S
+        print(f"{how}: every rank gone {took_s:.1f} s after the failure, promised: {ENDED_WITHIN_S:.0f} s")
+        assert took_s < ROOM * ENDED_WITHIN_S
 
 
 def test_failing_rank_on_a_host_90_s_ahead_is_first_all_the_same(lab: Any, folder: Path) -> None:

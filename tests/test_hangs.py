@@ -195,7 +195,7 @@ def test_a_run_that_is_not_to_be_watched_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("how", ["sleep", "disk"])
+@pytest.mark.parametrize("how", [pytest.param("sleep", marks=pytest.mark.smoke), "disk"])
 def test_on_four_hosts_the_one_with_the_missing_rank_is_named(how: str, shared_lab: Any) -> None:
     hosts = ",".join(f"node{n}" for n in range(4))
     options = ["--hang-report", WINDOW_S]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.guards import wait_for
+from tests.guards import ROOM, wait_for
 from tests.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -24,8 +24,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 PORT = 29543
 GONE_WITHIN_S = 10
 CUT_GONE_WITHIN_S = 20
-ROOM = 2.0
-"""The machine that plays all hosts is busy; what is promised for real ones is half of this."""
 
 SCRIPT = f"""
 import signal, socket, subprocess

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.guards import ROOM
 from tests.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -33,7 +34,10 @@ def ask(lab: Lab, *scripts: str, nodes: str = "node0,node1") -> list[dict[str, A
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        ("ssh-key-unknown", "ssh-host-key-unknown", "Host key verification failed"),
+        pytest.param(
+            *("ssh-key-unknown", "ssh-host-key-unknown", "Host key verification failed"),
+            marks=pytest.mark.smoke,
+        ),
         ("ssh-key-changed", "ssh-host-key-changed", "Offending ED25519 key in /root/.ssh/known_hosts:"),
         ("ssh-key-refused", "ssh-key-refused", "Permission denied (publickey)"),
         ("ssh-refused", "ssh-connection-refused", "port 22: Connection refused"),
@@ -160,13 +164,14 @@ def wait_for(done: Callable[[], bool], within_s: float) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.smoke
 def test_killing_the_launcher_is_end_of_file_everywhere(
     launcher: tuple[Lab, subprocess.Popen[str], Path],
 ) -> None:
     lab, child, shared = launcher
     child.send_signal(signal.SIGKILL)
-    wait_for(lambda: {p.name for p in shared.iterdir()} == {"node0", "node1"}, 5)
-    wait_for(lambda: not lab.processes("node0", "ringup") and not lab.processes("node1", "ringup"), 5)
+    wait_for(lambda: {p.name for p in shared.iterdir()} == {"node0", "node1"}, ROOM * 5)
+    wait_for(lambda: not lab.processes("node0", "ringup") and not lab.processes("node1", "ringup"), ROOM * 5)
     assert not lab.processes("node0", "ssh -T")
 
 
@@ -177,7 +182,7 @@ def test_a_reset_connection_is_the_end_of_its_program_only(
     lab.sh("node1", "ss --tcp --kill sport = :22 >/dev/null")
     assert child.stdout is not None
     assert child.stdout.readline() == "exit node1 None ssh-failed\n"
-    wait_for(lambda: {p.name for p in shared.iterdir()} == {"node1"}, 5)
+    wait_for(lambda: {p.name for p in shared.iterdir()} == {"node1"}, ROOM * 5)
     assert child.poll() is None
 
 

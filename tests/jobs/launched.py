@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.guards import wait_for
+from tests.guards import ROOM, wait_for
 from tests.lab import Lab
 from tests.lab.machine import Process
 
@@ -169,7 +169,7 @@ class Launched:
 
     def wait_nothing_left(self, within_s: float, hosts: Iterable[str] = (), job_only: bool = False) -> None:
         """
-        No process of the run on any node, its port free, and nothing else touched.
+        No process of the run on any node, its port free, and nothing else touched; asserted with ROOM.
 
         `job_only` leaves out what is not the job's: ringup's own connections.
         """
@@ -189,9 +189,9 @@ class Launched:
             return not found
 
         try:
-            wait_for(gone, "nothing left", within_s)
+            wait_for(gone, "nothing left", within_s * ROOM)
         except AssertionError:
-            raise AssertionError(f"left after {within_s} s: {found}\n{self.said()}") from None
+            raise AssertionError(f"left after {within_s * ROOM:.0f} s: {found}\n{self.said()}") from None
         assert not self.missing()
 
 
