@@ -8,12 +8,10 @@ TORCH ?= torch==2.13.0
 EXTRAS ?= dev
 PYTEST_ARGS ?=
 PYTEST = $(BIN)/python -m pytest -q
-# One run of the lab on a machine at a time, whatever clone starts it.  Only root can run the lab.
-LAB_ALONE = $(shell [ "$$(id -u)" != 0 ] || echo flock -o /run/ringup-lab.lock)
 # A lab test that fails is tried again, and named (-rR).
 LAB_ARGS = -ra -rR --reruns 2
 
-.PHONY: dev test test-slow smoke lab lint demo docs golden torch launchers clean
+.PHONY: dev test test-slow smoke lab lab-busy lab-rates lint demo docs golden torch launchers clean
 
 ## dev: an environment with ringup and its development tools
 dev: $(VENV)/.dev
@@ -46,12 +44,17 @@ test-slow: dev
 
 ## smoke: about 30 lab tests, one for each promise; needs root
 smoke: torch
-	@$(LAB_ALONE) $(PYTEST) -n 2 --dist load --maxschedchunk 1 $(LAB_ARGS) -m smoke $(PYTEST_ARGS)
+	@sh tools/lab-alone.sh $(PYTEST) -n 2 --dist load --maxschedchunk 1 $(LAB_ARGS) -m smoke $(PYTEST_ARGS)
 
 ## lab: all tests on clusters played on this machine; needs root
 lab: launchers
-	@$(LAB_ALONE) sh -c '$(PYTEST) -n 2 --dist loadfile $(LAB_ARGS) -m "lab and not rate" $(PYTEST_ARGS); all=$$?; \
-	    $(PYTEST) $(LAB_ARGS) -m "lab and rate" $(PYTEST_ARGS) && exit $$all'
+	@sh tools/lab-alone.sh $(MAKE) --no-print-directory -j1 -k lab-busy lab-rates
+
+lab-busy:
+	@$(PYTEST) -n 2 --dist loadfile $(LAB_ARGS) -m "lab and not rate" $(PYTEST_ARGS)
+
+lab-rates:
+	@$(PYTEST) $(LAB_ARGS) -m "lab and rate" $(PYTEST_ARGS)
 
 ## lint: style and types
 lint: dev

@@ -22,15 +22,17 @@ from ringup.facts import Unreached
 from tests.guards import wait_for
 from tests.jobs.launched import Launched
 
+OWN = f"test-{os.getpid()}"
+"""Names of this process's runs: the same tests may run beside it, as the same user."""
 TORCHRUN = {
     "RANK": "0",
     "LOCAL_RANK": "0",
     "WORLD_SIZE": "4",
     "MASTER_ADDR": "10.0.0.7",
     "MASTER_PORT": "29400",
-    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RUN_ID": OWN,
 }
-BY_HAND = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+BY_HAND = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": OWN, "MASTER_PORT": "29400"}
 SLEEPS = "import time; time.sleep(600)"
 LISTENS = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(600)"
 
@@ -185,10 +187,10 @@ def test_what_a_container_was_started_for_is_no_orphan(
 
 
 def test_a_run_whose_guard_lives_is_no_leftover(payload: Any, start: Start) -> None:
-    tag = {"RINGUP_RUN": "test-guarded"}
+    tag = {"RINGUP_RUN": f"{OWN}-guarded"}
     pid = start(env=tag)
-    assert left(payload, pid)["run"] == "test-guarded"
-    start(env={}, words=(sys.executable, "-c", SLEEPS, "ringup-guard:test-guarded"))
+    assert left(payload, pid)["run"] == f"{OWN}-guarded"
+    start(env={}, words=(sys.executable, "-c", SLEEPS, f"ringup-guard:{OWN}-guarded"))
     look = payload.Look()
     assert found(look.left, pid) is None
     assert found(look.running, pid)["evidence"].startswith("running: the guard of its run lives")  # type: ignore[index]
@@ -196,8 +198,8 @@ def test_a_run_whose_guard_lives_is_no_leftover(payload: Any, start: Start) -> N
 
 @pytest.mark.slow
 def test_another_runs_guard_keeps_nobody_alive(payload: Any, start: Start) -> None:
-    pid = start(env={"RINGUP_RUN": "test-lost"})
-    start(env={}, words=(sys.executable, "-c", SLEEPS, "ringup-guard:test-lost-2"))
+    pid = start(env={"RINGUP_RUN": f"{OWN}-lost"})
+    start(env={}, words=(sys.executable, "-c", SLEEPS, f"ringup-guard:{OWN}-lost-2"))
     assert left(payload, pid)["doubt"] == ""
 
 
@@ -209,7 +211,7 @@ def test_another_runs_guard_keeps_nobody_alive(payload: Any, start: Start) -> No
         ({"env": BY_HAND, "how": DETACHED.replace(">/dev/null", ">{file}")}, "goes to a file"),
         ({"words": (sys.executable, "-c", SLEEPS, "jupyter-lab")}, "lives on by design"),
         ({"env": BY_HAND}, ""),
-        ({"env": {"RINGUP_RUN": "test-x"}, "how": "trap '' HUP; " + DETACHED}, ""),
+        ({"env": {"RINGUP_RUN": f"{OWN}-x"}, "how": "trap '' HUP; " + DETACHED}, ""),
     ],
 )
 def test_what_may_be_wanted_is_listed_but_not_proven(
@@ -238,7 +240,7 @@ def test_a_daemon_that_a_living_job_has_started_belongs_to_it(payload: Any, star
 @pytest.mark.slow
 def test_ending_takes_children_and_leaves_strangers(payload: Any, start: Start) -> None:
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPS!r}])"
-    victim, stranger = start(code), start(env={"RINGUP_RUN": "test-other"})
+    victim, stranger = start(code), start(env={"RINGUP_RUN": f"{OWN}-other"})
     while not descendants(victim):
         assert parent_of(victim)
     (child,) = descendants(victim)
@@ -434,13 +436,13 @@ def test_a_process_that_keeps_becoming_another_program_is_always_known_by_its_va
 ) -> None:
     again = tmp_path / "again.sh"
     again.write_text(f"exec /bin/sh {again}\n")
-    process = subprocess.Popen(["/bin/sh", str(again)], env={"RINGUP_RUN": "test-exec"})
+    process = subprocess.Popen(["/bin/sh", str(again)], env={"RINGUP_RUN": f"{OWN}-exec"})
     try:
         table = payload.processes.Table("")
-        wait_for(lambda: b"test-exec" in table.environ(process.pid), "its variables", 10)
+        wait_for(lambda: f"{OWN}-exec".encode() in table.environ(process.pid), "its variables", 10)
         for _ in range(2000):  # one plain reading in thirty finds nothing
-            assert b"test-exec" in table.environ(process.pid)
-            assert payload.tree.is_tagged(process.pid, "test-exec", "")
+            assert f"{OWN}-exec".encode() in table.environ(process.pid)
+            assert payload.tree.is_tagged(process.pid, f"{OWN}-exec", "")
     finally:
         process.kill()
         process.wait()

@@ -495,10 +495,11 @@ def test_guard_runs_on_the_oldest_python(tmp_path: Path, python: str) -> None:
 def test_last_look_ends_what_carries_the_tag_and_says_so(tmp_path: Path) -> None:
     from ringup.launch.program import last_look_program
 
-    env = {**os.environ, "RINGUP_RUN": "t-last-look", "RINGUP_NODE": "3"}
+    run = f"t-last-look-{os.getpid()}"
+    env = {**os.environ, "RINGUP_RUN": run, "RINGUP_NODE": "3"}
     process = subprocess.Popen(FOREVER, env=env)
     said = subprocess.run(
-        [sys.executable, "-c", last_look_program(), "t-last-look", "1", "0"], capture_output=True, check=True
+        [sys.executable, "-c", last_look_program(), run, "1", "0"], capture_output=True, check=True
     ).stdout
     assert process.wait(30) == -9
     answer = json.loads(said)
