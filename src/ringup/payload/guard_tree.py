@@ -27,7 +27,7 @@ GUARD = "ringup-guard"
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 LONGEST_ENVIRON_BYTES = 8 << 20
 LONGEST_COMMAND = 300
-EXEC_TRIES = 20  # looks a millisecond apart
+EXEC_TRIES = 200  # looks a millisecond apart: under load an exec waits for a CPU
 
 
 def prctl(option, value):
@@ -113,14 +113,17 @@ def raw_environ(pid):
 
     While a process becomes another program /proc shows neither words nor variables (Linux
     fs/proc/base.c: env_end is 0); a member of the run would be missed in that moment, so it is awaited.
+    A process without variables shows their place (env_start, env_end of proc(5)), twice the same.
     """
+    place = []
     for _ in range(EXEC_TRIES):
         data = read("/proc/%d/environ" % pid, LONGEST_ENVIRON_BYTES)
         # Threads of the kernel, and who is ending, have no program.
         if data or not has_program(pid):
             break
-        if read("/proc/%d/cmdline" % pid, 1):
-            return read("/proc/%d/environ" % pid, LONGEST_ENVIRON_BYTES)
+        before, place = place, read("/proc/%d/stat" % pid, 4096).rpartition(b")")[2].split()[47:49]
+        if place == before and b"0" not in place:
+            break
         pause(0.001)
     return data
 
