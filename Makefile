@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 # The version everything here was tried with; any recent one will do.
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
+# Hundreds of short processes are started: each would compile ringup anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev test lint demo docs golden torch launchers clean
+.PHONY: dev test lab mutation lint demo docs site golden torch launchers clean
 
 ## dev: an environment with ringup and its development tools
 dev: $(VENV)/.dev
@@ -16,6 +18,14 @@ $(VENV)/.dev: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing ringup and its development tools into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.mutation: $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutation]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 ## demo: a real two-node training run on this one machine (gets a CPU torch if there is none)
@@ -30,17 +40,33 @@ torch: dev
 launchers: torch
 	@sh tools/get-launchers.sh
 
-## test: the test suite; what cannot run here is listed with its reason
+## test: the fast tests, in parallel, for any user; skipped tests are listed with their reasons
 test: dev
-	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not lab and not torch and not rest" $(PYTEST_ARGS)
+	@echo "Not among these: tests that start a cluster or train, and four in five of many cases alike (make lab)."
+
+## lab: the tests that start a cluster or train; needs root and torch (skipped tests are listed with their reasons)
+lab: dev
+	@$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "lab or torch or rest" $(PYTEST_ARGS)
+
+## mutation: plant 200 small faults in the pure code and see whether the fast tests notice
+mutation: $(VENV)/.mutation
+	@$(BIN)/python tools/mutation.py $(MUTATION_ARGS)
 
 ## lint: style and types
 lint: dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-## docs: the generated pages (a test fails when they are stale)
+## docs: write the JSON Schemas and the README's picture; run the commands that the pages show, rewrite stale outputs; build the site into build/site
 docs: dev
-	@$(BIN)/python tools/docs.py
+	@$(BIN)/python tools/json_schemas.py
+	@$(BIN)/python tools/picture.py
+	@RINGUP_DOCS=write $(BIN)/python -m pytest -q tests/test_docs_console.py
+	@$(MAKE) --no-print-directory site
+
+## site: the documentation site by two builders; a dead link, a missing anchor or page fails
+site: $(VENV)/.docs
+	@$(BIN)/python tools/docs.py --twice
 
 ## golden: rewrite the expected output files; read the difference before you commit it
 golden: dev

@@ -146,7 +146,7 @@ class Launched:
             if p.state not in "ZX"
             and p.pid not in self.before[host]
             and not self._is_ours(p.pid)
-            and not _is_sshd(p)
+            and not is_sshd(p)
         ]
 
     def _is_ours(self, pid: int) -> bool:
@@ -197,9 +197,9 @@ class Launched:
 
 def _processes(lab: Lab, host: str) -> dict[int, str]:
     """What runs on a host, connections to it apart."""
-    return {p.pid: " ".join(p.command) for p in lab.processes(host) if not _is_sshd(p)}
+    return {p.pid: " ".join(p.command) for p in lab.processes(host) if not is_sshd(p)}
 
 
-def _is_sshd(process: Process) -> bool:
+def is_sshd(process: Process) -> bool:
     """An end of a connection: the system's, which learns in minutes that a cable was cut."""
     return process.command[:1] == ("sshd",) or " ".join(process.command).startswith("sshd: ")
