@@ -35,7 +35,9 @@ def ask(lab: Lab, *scripts: str, nodes: str = "node0,node1") -> list[dict[str, A
     ("fault", "kind", "words"),
     [
         pytest.param(
-            *("ssh-key-unknown", "ssh-host-key-unknown", "Host key verification failed"),
+            "ssh-key-unknown",
+            "ssh-host-key-unknown",
+            "Host key verification failed",
             marks=pytest.mark.smoke,
         ),
         ("ssh-key-changed", "ssh-host-key-changed", "Offending ED25519 key in /root/.ssh/known_hosts:"),
