@@ -54,7 +54,7 @@ def alive(pid: int) -> bool:
 
 
 class GuardedNode:
-    """One guard and the messages it has sent."""
+    """One guard and the messages it has sent; `before` is Python that its program begins with."""
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class GuardedNode:
         *,
         python: str = sys.executable,
         env: dict[str, str] | None = None,
+        before: str = "",
         **order: Any,
     ) -> None:
         self.run_id = "t" + secrets.token_hex(6)
@@ -70,7 +71,7 @@ class GuardedNode:
         self.messages: list[dict[str, Any]] = []
         self.rest = b""
         self.process = subprocess.Popen(
-            [python, "-c", guard_program(), f"ringup-guard:{self.run_id}"],
+            [python, "-c", before + guard_program(), f"ringup-guard:{self.run_id}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

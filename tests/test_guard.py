@@ -426,6 +426,24 @@ def test_a_node_without_room_for_a_process_says_so(tmp_path: Path) -> None:
         node.wait("ended")
 
 
+TOLD_AS_IT_REAPS = """
+import os, signal
+_waitpid, _self = os.waitpid, os.getpid()
+def waitpid(pid, options):
+    ended = _waitpid(pid, options)
+    if ended[0] and os.getpid() == _self:
+        signal.raise_signal(signal.SIGTERM)
+    return ended
+os.waitpid = waitpid
+"""
+
+
+def test_a_signal_in_the_moment_the_guard_has_gone_is_no_hang(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, ["true"], before=TOLD_AS_IT_REAPS) as node:
+        assert node.go().wait_end() == 0
+        assert not node.run_dir.exists()
+
+
 def test_a_run_directory_that_cannot_be_filled_does_not_stay(tmp_path: Path) -> None:
     with GuardedNode(tmp_path, FOREVER, files={"no/such/folder": "x"}) as node:
         assert "cannot be made" in node.wait("problem")["words"]

@@ -139,6 +139,9 @@ class Sentinel:
             elif time.monotonic() - heard > patience_s:
                 self.stuck = True
                 os.kill(self.guard, signal.SIGKILL)  # our child, not yet waited for
+        for number in ENDING:
+            # Once reaped, the guard's pid is nobody's or another's; a handler that raises loses its status.
+            signal.signal(number, lambda n, frame: None)
         while True:
             ended = tree.reap()
             if self.guard in ended:
@@ -149,8 +152,6 @@ class Sentinel:
         """What the guard would have done."""
         run_id, place = self.order["run_id"], str(self.order["node"])
         killed, left = {}, {}
-        for number in ENDING:
-            signal.signal(number, signal.SIG_IGN)  # the guard's pid may be another's by now
         if not self.clean:
             killed, left = tree.kill_all(
                 lambda: tree.members(run_id, place, root=os.getpid(), not_before=began), 6.0
