@@ -69,6 +69,26 @@ def test_rank_whose_shim_is_killed_counts_as_killed(tmp_path: Path) -> None:
         assert not alive(rank["pid"])
 
 
+SLOW_TO_BEGIN = """
+import os, time
+_setpgid = os.setpgid
+def setpgid(*words):
+    time.sleep(1)
+    _setpgid(*words)
+os.setpgid = setpgid
+"""
+
+
+def test_shim_killed_before_its_rank_has_begun_was_not_told_to_end(tmp_path: Path) -> None:
+    job = python_job(tmp_path, "import time; time.sleep(300)")
+    slow = SLOW_TO_BEGIN + rank_source()
+    with GuardedNode(tmp_path, SHIM, env=job, rank_source=slow) as node:
+        node.go().wait("rank")
+        os.kill(node.wait("started")["pid"], signal.SIGKILL)
+        exit_ = node.wait("exit", rank=0)
+        assert (exit_["code"], exit_["lost"], exit_["told_at"]) == (-9, True, 0)
+
+
 def test_shim_without_a_guard_becomes_the_script(tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(rank_source())
     env = python_job(tmp_path, "import sys; print(sys.argv[1:]); sys.exit(5)")

@@ -51,6 +51,10 @@ class Rank:
         self.tail = Tail()
         self.ended = False
 
+    def is_gone(self):
+        """Whether the shim, which we saw alive, is no more."""
+        return self.shim_started >= 0 and (stat(self.shim) or (0, -1))[1] != self.shim_started
+
 
 def wait_code(status):
     """A wait status as an exit code, or minus the signal's number."""
@@ -102,12 +106,17 @@ class Ranks:
         return True
 
     def take_news(self):
-        """Hear everything that was said until now."""
+        """Hear everything that was said until now; a shim that is gone without a word was killed."""
         while self._accept():
             pass
+        gone = [rank for rank in self.all if rank.is_gone()]
         for rank in self.all:
             while rank.connection.fileno() >= 0 and self._hear(rank):
                 pass
+        for rank in gone:
+            # A rank not yet begun still holds its shim's connection: its end would come too late.
+            if rank.pid:
+                self._end(rank, -9, time.monotonic(), lost=True)
 
     def _hear(self, rank):
         try:
