@@ -52,7 +52,7 @@ class Rank:
         self.ended = False
 
     def is_gone(self):
-        """Whether the shim, which we saw alive, is no more."""
+        """Whether the shim has ended since it connected."""
         return self.shim_started >= 0 and (stat(self.shim) or (0, -1))[1] != self.shim_started
 
 
@@ -114,7 +114,7 @@ class Ranks:
             while rank.connection.fileno() >= 0 and self._hear(rank):
                 pass
         for rank in gone:
-            # A rank not yet begun still holds its shim's connection: its end would come too late.
+            # The fork that is not yet the rank's program holds the connection, too: its end comes late.
             if rank.pid:
                 self._end(rank, -9, time.monotonic(), lost=True)
 

@@ -140,7 +140,7 @@ class Sentinel:
                 self.stuck = True
                 os.kill(self.guard, signal.SIGKILL)  # our child, not yet waited for
         for number in ENDING:
-            # Once reaped, the guard's pid is nobody's or another's; a handler that raises loses its status.
+            # Once it is reaped, the guard's pid may be another's; an error in a handler loses its status.
             signal.signal(number, lambda n, frame: None)
         while True:
             ended = tree.reap()
