@@ -10,8 +10,10 @@ PYTEST_ARGS ?=
 PYTEST = $(BIN)/python -m pytest -q
 # A lab test that fails is tried again; reruns are listed by name (R).
 LAB_ARGS = -raR --reruns 2
+# Hundreds of short processes are started: each would compile ringup anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev test test-slow smoke lab lab-busy lab-rates lint demo docs golden torch launchers clean
+.PHONY: dev test test-slow smoke lab lab-busy lab-rates mutation lint demo docs site golden torch launchers clean
 
 ## dev: an environment with ringup and its development tools
 dev: $(VENV)/.dev
@@ -20,6 +22,14 @@ $(VENV)/.dev: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing ringup and its development tools into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
+
+$(VENV)/.mutation: $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutation]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 ## demo: a real two-node training run on this one machine (gets a CPU torch if there is none)
@@ -56,13 +66,24 @@ lab-busy:
 lab-rates:
 	@$(PYTEST) $(LAB_ARGS) -m "lab and rate" $(PYTEST_ARGS)
 
+## mutation: plant 200 small faults in the pure code and see whether the fast tests notice
+mutation: $(VENV)/.mutation
+	@$(BIN)/python tools/mutation.py $(MUTATION_ARGS)
+
 ## lint: style and types
 lint: dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-## docs: the generated pages (a test fails when they are stale)
+## docs: write the JSON Schemas and the README's picture; run the commands that the pages show, rewrite stale outputs; build the site into build/site
 docs: dev
-	@$(BIN)/python tools/docs.py
+	@$(BIN)/python tools/json_schemas.py
+	@$(BIN)/python tools/picture.py
+	@RINGUP_DOCS=write $(BIN)/python -m pytest -q tests/test_docs_console.py
+	@$(MAKE) --no-print-directory site
+
+## site: the documentation site by two builders; a dead link, a missing anchor or page fails
+site: $(VENV)/.docs
+	@$(BIN)/python tools/docs.py --twice
 
 ## golden: rewrite the expected output files; read the difference before you commit it
 golden: dev

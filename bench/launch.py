@@ -1,6 +1,6 @@
 """
-From the command to the last rank's first all-reduce: `ringup run` (check included) against
-`ssh HOST torchrun` with static rendezvous in a shell loop, in turns, on the same healthy lab hosts.
+From the command to the last rank's first all-reduce: `ringup run` (check included) and `ringup run --detach`
+against `ssh HOST torchrun` with static rendezvous in a shell loop, in turns, on the same healthy lab hosts.
 
     python bench/launch.py [--hosts 2] [--nproc 2] [--repeat 5]
 
@@ -24,7 +24,11 @@ sys.path.insert(0, str(ROOT))
 from tests.lab import Lab  # noqa: E402  (the checkout is no package)
 
 JOB = str(ROOT / "bench" / "first_allreduce.py")
-WANTED_RATIO = 1.25
+WANTED_RATIO = 1.2
+WANTED_DETACHED_S = 0.3
+
+# Without byte code on disk, each run would compile the changed files of ringup anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def plain_command(lab: Lab, nproc: int, out: str) -> list[str]:
@@ -39,7 +43,7 @@ def plain_command(lab: Lab, nproc: int, out: str) -> list[str]:
     return ["sh", "-c", "\n".join([*lines, "wait"])]
 
 
-def ringup_command(lab: Lab, nproc: int, out: str) -> list[str]:
+def ringup_command(lab: Lab, nproc: int, out: str, *more: str) -> list[str]:
     """The same job through ringup."""
     hosts = ",".join(h.name for h in lab.hosts)
     run = [sys.executable, "-m", "ringup", "run", "-H", hosts, "--nproc", str(nproc), "--backend", "gloo"]
@@ -51,15 +55,25 @@ def ringup_command(lab: Lab, nproc: int, out: str) -> list[str]:
         f"{out}/logs",
         "--env",
         f"BENCH_OUT={out}",
+        *more,
         "--",
         JOB,
     ]
+
+
+def detached_command(lab: Lab, nproc: int, out: str) -> list[str]:
+    return ringup_command(lab, nproc, out, "--detach")
 
 
 def seconds(lab: Lab, command: list[str], out: str, ranks: int) -> float:
     """Start it on the first host; seconds to the last rank's first all-reduce."""
     began = time.time()
     done = lab.run(lab.hosts[0].name, command, timeout_s=120)
+    until = time.monotonic() + 60
+    # A detached run goes on when its command has ended.
+    while len(list(Path(out).glob("rank*"))) < ranks and time.monotonic() < until and "--detach" in command:
+        time.sleep(0.1)
+    time.sleep(1 if "--detach" in command else 0)
     times = [float(p.read_text()) for p in Path(out).glob("rank*")]
     if len(times) != ranks:
         sys.exit(f"{command[:4]}: {len(times)} of {ranks} ranks\n{done.stdout}\n{done.stderr}")
@@ -74,8 +88,8 @@ def main() -> int:
     parser.add_argument("--nproc", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5)
     args = parser.parse_args()
-    rounds: dict[str, list[float]] = {"torchrun": [], "ringup": []}
-    commands = {"torchrun": plain_command, "ringup": ringup_command}
+    commands = {"torchrun": plain_command, "ringup": ringup_command, "--detach": detached_command}
+    rounds: dict[str, list[float]] = {name: [] for name in commands}
     with Lab(hosts=args.hosts) as lab:
         for turn in range(args.repeat + 1):
             for name, command in commands.items():
@@ -84,12 +98,15 @@ def main() -> int:
                 if turn:  # the first round warms the page cache
                     rounds[name].append(took)
                     print(f"{name:9} {took:6.2f} s", flush=True)
-    plain, ours = (statistics.median(rounds[name]) for name in ("torchrun", "ringup"))
+    plain, ours, detached = (statistics.median(rounds[name]) for name in commands)
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
     print(f"\n{args.hosts} hosts x {args.nproc} ranks, {machine}")
     print(f"ssh + torchrun static: median {plain:.2f} s   ringup run: median {ours:.2f} s")
     print(f"ratio {ours / plain:.2f} (wanted at most {WANTED_RATIO})")
-    return 0 if ours / plain <= WANTED_RATIO else 1
+    print(
+        f"detached: median {detached:.2f} s, {detached - ours:+.2f} s (wanted at most +{WANTED_DETACHED_S})"
+    )
+    return 0 if ours / plain <= WANTED_RATIO and detached - ours <= WANTED_DETACHED_S else 1
 
 
 if __name__ == "__main__":

@@ -96,7 +96,6 @@ class Truth:
     mismatch: dict[str, Any] | None = None
     incomplete: list[str] = field(default_factory=list)
     transports: dict[str, dict[str, int]] = field(default_factory=dict)
-    warnings: dict[str, int] = field(default_factory=dict)
     torn: dict[str, int] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     last_lines: dict[str, str] = field(default_factory=dict)

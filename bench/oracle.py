@@ -28,10 +28,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringup.facts import Node
-from ringup.nccl import choice, network
-from ringup.nccl.network import Known
-from ringup.parse.nccl_conf import merged
+from ringup.model import Node
+from ringup.nccl import interface_choice, selection
+from ringup.nccl.selection import Known
+from ringup.parse.nccl import parse_nccl_conf
 from ringup.parse.pasted import parse_pasted
 
 NAMES = (
@@ -223,10 +223,12 @@ def steady(name: str, library: Path, case: Case) -> tuple[str, str]:
 def prediction(case: Case) -> str:
     """The same of ours."""
     read = parse_pasted(case.addresses)
-    node = Node("n", interfaces=read.interfaces, nccl_conf=merged([case.conf.splitlines()]))
-    known = Known(node, choice.version_of(case.version))
-    made = network.predict(known, case.environment)
-    return f"{made.bootstrap.interface} {choice.shown(made.bootstrap)}" if made.bootstrap else "none"
+    node = Node("n", interfaces=read.interfaces, nccl_conf=parse_nccl_conf(case.conf.splitlines()))
+    known = Known(node, interface_choice.version_of(case.version))
+    made = selection.predict(known, case.environment)
+    return (
+        f"{made.bootstrap.interface} {interface_choice.shown(made.bootstrap)}" if made.bootstrap else "none"
+    )
 
 
 def run(found: dict[str, Path], cases: int, seed: int) -> Tally:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-PAYLOAD = Path(__file__).parent.parent / "src" / "ringup" / "payload"
+PAYLOAD = Path(__file__).parent.parent / "src" / "ringup" / "agent"
 LIMIT = 0.03
 BATCH_S = 0.04
 """Short, so that both of a pair meet the same state of a shared machine."""
@@ -44,22 +44,23 @@ def plain(tensor: torch.Tensor, count: int) -> float:
 
 def ours(world: Any, case: Any, count: int) -> float:
     """What `ringup bench` does with one batch."""
-    import prove_sweep
     import torch
     import torch.distributed as dist
 
-    spent = torch.tensor([sum(prove_sweep.spent(world, None, case, count)) / count])
+    from ringup.agent.collective import bandwidth
+
+    spent = torch.tensor([sum(bandwidth.spent(world, None, case, count)) / count])
     dist.all_reduce(spent)
     return float(spent) / dist.get_world_size()
 
 
 def rank(sizes: list[int], rounds: int) -> None:
     """One of the ranks."""
-    sys.path.insert(0, str(PAYLOAD))
-    import prove_sweep
     import torch
     import torch.distributed as dist
-    from prove_world import World
+
+    from ringup.agent.collective import bandwidth
+    from ringup.agent.collective.world import World
 
     if hasattr(os, "sched_setaffinity"):
         # Ranks that wander between the cores differ by a third from one batch to the next.
@@ -70,7 +71,7 @@ def rank(sizes: list[int], rounds: int) -> None:
     world.join()
     worst = 0.0
     for size in sizes:
-        case = prove_sweep.Case("all_reduce", size, world, list(range(world.size)), None)
+        case = bandwidth.Case("all_reduce", size, world, list(range(world.size)), None)
         tensor = torch.zeros(size // 4)
         once = torch.tensor([min(plain(tensor, 5) for _ in range(5))])
         dist.all_reduce(once, op=dist.ReduceOp.MAX)

@@ -3,9 +3,9 @@ What watching costs: CPU time of looks against that of the ranks, and step times
 
     python bench/watch.py [--nproc 1] [--pairs 24]
 
-A silent run computes and all-reduces on two nodes played on this machine.  In every second turn of 5 s it is
-looked at as in a whole window of 60 s: both of a pair of turns meet the same state of a shared machine.
-Needs torch.
+A silent run computes and all-reduces on two nodes simulated on this machine.  In every second turn of 5 s
+it is looked at as in a whole window of 60 s: both of a pair of turns meet the same state of a shared
+machine. Needs torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.test_hangs import free_port  # noqa: E402  (the checkout is no package)
 
-from ringup.launch.program import look_program  # noqa: E402
+from ringup.agent_bundle import program  # noqa: E402
 
 TURN_S, DEFAULT_S = 5, 60
 JOB = """\
@@ -97,7 +97,7 @@ def step_times(nproc: int, pairs: int) -> list[tuple[float, float]]:
 
 def look(mode: str) -> list[str]:
     """One look at the ranks of this machine."""
-    return [sys.executable, "-c", look_program(), mode, "", ""]
+    return [sys.executable, "-c", program("snapshot.main"), mode, "", ""]
 
 
 def until_ranks_run(mode: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ringup.facts import (
+from ringup.model import (
     Address,
     Cluster,
     FileFact,
@@ -27,7 +27,7 @@ from ringup.facts import (
 )
 
 GIB = 1024**3
-TORCH = Interpreter("/opt/venv/bin/python", "3.11.7", "2.13.0", "13.0", "2.28.9", "2.3.1")
+TORCH = Interpreter("/opt/venv/bin/python", "3.11.7", "2.13.0", "13.0", "2.28.9")
 
 
 def address(text: str) -> Address:
@@ -217,7 +217,6 @@ def changed(base: Cluster, name: str, **fields: Any) -> Cluster:
 def process(pid: int = 4242, **more: Any) -> Process:
     """A stale rank."""
     defaults = {
-        "ppid": 1,
         "user": "ada",
         "age_s": 7200.0,
         "command": "python train.py",

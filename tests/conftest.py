@@ -5,24 +5,59 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
+from tests import json_outputs
 from tests.lab import Lab, missing
 
 
 def pytest_configure() -> None:
     """
-    Signals as a terminal has them, whatever started the tests.
+    Signals as a terminal has them, whatever started the tests; no limit of time for an example.
 
     Under nohup, or in the background of a script, SIGHUP or SIGINT are ignored, and every job the
-    tests start would inherit that.
+    tests start would inherit that; so they would a width of the screen.
     """
+    hypothesis.settings.register_profile("any load", deadline=None)
+    hypothesis.settings.load_profile("any load")
+    os.environ.pop("COLUMNS", None)
+    json_outputs.install()
     for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto` half as many again as there are cores, as many tests wait for processes; at most 8."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(8, cores + (cores + 1) // 2)
+
+
+@pytest.fixture(autouse=True)
+def _every_rule_answered() -> Iterator[None]:
+    """A test fails during which a rule raised: it is listed as not checked, and its answer is missing."""
+    yield
+    rules = sys.modules.get("ringup.rules")
+    raised = dict(rules.INTERNAL_ERRORS) if rules else {}
+    if rules and raised:
+        rules.INTERNAL_ERRORS.clear()
+        pytest.fail("\n".join(broken.traceback for broken in raised.values()), pytrace=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of many cases alike `make test` takes one in five, and no training: `make test-slow` has the rest."""
+    for item in items:
+        alike = item.get_closest_marker("alike") and zlib.crc32(item.nodeid.encode()) % 5
+        if alike or item.get_closest_marker("torch"):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -35,6 +70,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("RINGUP_REQUIRE_LAB") == "1":
             pytest.fail("RINGUP_REQUIRE_LAB=1, but torch is not importable", pytrace=False)
         pytest.skip("torch is not importable")
+
+
+@pytest.fixture
+def new_children() -> Callable[[], list[str]]:
+    """
+    Processes this one has started since the test began, ended ones that nobody has waited for among them.
+
+    Earlier tests of the same process may have left some of theirs.
+    """
+    known = {pid for pid, _ in _children()}
+    return lambda: [words for pid, words in _children() if pid not in known]
+
+
+def _children() -> list[tuple[str, str]]:
+    command = ["ps", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line.split(None, 1) for line in done.stdout.splitlines()]
+    return [(pid, words) for pid, words in lines if "ps -o" not in words]
 
 
 @pytest.fixture

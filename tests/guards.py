@@ -9,6 +9,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ringup.launch.program import guard_program, main_source, rank_source
+from ringup.agent_bundle import program, source
 
 PATIENCE_S = 60.0
 """Bound of every wait; a loaded machine needs it, a test that passes never reaches it."""
@@ -33,6 +34,19 @@ def wait_for(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) 
             return value
         assert time.monotonic() < until, f"not within {patience_s:.0f} s: {why}"
         time.sleep(0.01)
+
+
+def free_port() -> int:
+    """
+    A port that nobody listens on, below those that the kernel hands out for connections (32768 and up).
+
+    The kernel's own choice of a free port may be somebody's connection a moment later.
+    """
+    for _ in range(1000):
+        port = 10_000 + secrets.randbelow(18_000)
+        with contextlib.suppress(OSError), socket.create_server(("0.0.0.0", port)):
+            return port
+    raise AssertionError("no free port")
 
 
 def tagged(run_id: str) -> list[int]:
@@ -67,11 +81,11 @@ class GuardedNode:
         **order: Any,
     ) -> None:
         self.run_id = "t" + secrets.token_hex(6)
-        self.run_dir = folder / f"run-{self.run_id}"
+        self.run_dir = folder / f"{self.run_id}-0"
         self.messages: list[dict[str, Any]] = []
         self.rest = b""
         self.process = subprocess.Popen(
-            [python, "-c", before + guard_program(), f"ringup-guard:{self.run_id}"],
+            [python, "-c", before + program("guard.main"), f"ringup-guard:{self.run_id}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -88,8 +102,9 @@ class GuardedNode:
             "run_dir": str(self.run_dir),
             "lease_s": 20.0,
             "grace_s": 0.5,
-            "rank_source": rank_source(),
-            "main_source": main_source(),
+            "rank_source": program("rank.rank"),
+            "main_source": source("rank.rank_main"),
+            "look_source": program("snapshot.main"),
             **order,
         }
         self.tell(self.order)

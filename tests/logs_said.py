@@ -9,6 +9,7 @@ from __future__ import annotations
 
 SAID: list[tuple[str, str]] = [
     # --- meeting
+    ("world-never-formed", "warning the run: no connection was seen between 2 parts of the run: rank 0 on node0, rank 1 on node1"),
     ("port-in-use", "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29511, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"),
     ("port-in-use", "RuntimeError: The server socket has failed to listen on any local network address. The server socket has failed to bind to [::]:6006 (errno: 98 - Address already in use)."),
     ("port-in-use", "RuntimeError: Address already in use\nTraceback (most recent call last):\n  File \"/job/t.py\", line 3, in <module>\nRuntimeError: Address already in use"),
@@ -110,6 +111,7 @@ SAID: list[tuple[str, str]] = [
     ("network-plugin-init-failed", "n0:5:9 [0] plugin/net.cc:300 NCCL WARN Failed to initialize any NET plugin\nn0:5:9 [0] NCCL INFO init.cc:400 -> 5"),
     ("sharp-unavailable", "n0:5:9 [0] sharp_plugin.c:343 NCCL WARN NET/IB : SHARP coll init error: Cannot create SHARP job(-11)"),
     ("sharp-unavailable", "n1:5:9 [0] sharp_plugin.c:301 NCCL WARN SHARP group create: Streaming Tree lock failed (-18)\nn1:5:7 [0] NCCL INFO transport.cc:300 -> 2\nn0:5:7 [0] NCCL INFO init.cc:600 -> 2"),
+    ("transport-differs-between-ranks", "n0:1:9 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\nn1:2:9 [0] NCCL INFO Channel 00/0 : 2[0] -> 3[1] via P2P/CUMEM\nn2:3:9 [0] NCCL INFO Channel 00/0 : 4[0] -> 5[1] via P2P/CUMEM"),
     # --- software
     ("nccl-versions-differ", "n0:5:9 [0] init.cc:1026 NCCL WARN Mismatched NCCL version detected : rank 0 version 22304 rank 1 version 22005 rank 0 version 22304"),
     ("nccl-versions-differ", "n0:5:9 [0] NCCL INFO NCCL version 2.26.2+cuda12.4\nn1:5:9 [0] NCCL INFO NCCL version 2.27.5+cuda12.8\nn0:5:12 [0] bootstrap.cc:420 NCCL WARN Bootstrap Root : mismatch in info from procs, nranks 2 vs 2, nroots 1 vs 1092705114, myRoot 0 vs 0"),
@@ -290,6 +292,115 @@ SAID += [
 HEALTHY += [
     "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/4\nInitializing distributed: GLOBAL_RANK: 1, MEMBER: 2/4\ndistributed_backend=nccl\nAll distributed processes registered. Starting with 4 processes",
     "Exception ignored in atexit callback: <function _clean_up_worker at 0x7f>\nTraceback (most recent call last):\n  File \"/env/lib/python3.10/selectors.py\", line 1, in select\nValueError: negative file descriptor\nstep 3 loss 1\nstep 4 loss 1",
+]  # fmt: skip
+
+TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in main\n    step()\n'
+SAID += [
+    # torch/distributed/rendezvous.py, _env_rendezvous_handler
+    ("rendezvous-variable-missing", TRACE + "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set"),
+    ("rendezvous-variable-missing", TRACE + "KeyError: 'LOCAL_RANK'"),
+    # torch/csrc/distributed/c10d/reducer.cpp
+    ("ddp-parameter-ready-twice", TRACE + "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module parameter outside the `forward` function."),
+    ("ddp-parameter-ready-twice", "Parameter at index 127 with name blocks.7.mlp.weight has been marked as ready twice. This means that multiple autograd engine  hooks have fired for this particular parameter during this iteration."),
+    # CUDA's text of cudaErrorNvlinkUncorrectable
+    ("nvlink-failed", "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"),
+    # aws-ofi-nccl, src/nccl_ofi_sendrecv.cpp and src/platform-aws.cpp; libfabric, prov/efa
+    ("rdma-peer-unreachable", "n0:8:9 [1] ofi_connect:4021 NCCL WARN NET/OFI Unable to insert remote address into address vector for device 1. RC: -113\nn0:8:9 [1] NCCL INFO transport/net.cc:677 -> 2"),
+    ("rdma-peer-unreachable", "* This error indicates that the security group on either this instance or the peer instance\n* is not setup correctly.  For more information, please see the AWS documentation at"),
+    # torch/utils/file_baton.py as py-spy and as a traceback show it; filelock's Timeout
+    ("build-lock-left-behind", "    wait (torch/utils/file_baton.py:48)\n    _jit_compile (torch/utils/cpp_extension.py:2345)"),
+    ("build-lock-left-behind", '  File "/env/lib/python3.10/site-packages/torch/utils/file_baton.py", line 42, in wait\n    time.sleep(self.wait_seconds)\nKeyboardInterrupt'),
+    ("build-lock-left-behind", "filelock._error.Timeout: The file lock '/cache/datasets/c4.lock' could not be acquired."),
+    # CUDA's text of cudaErrorTooManyPeers
+    ("peer-mappings-exhausted", "[2026-06-20 02:14:03] n0:33:33 [0] allocator.cc:79 NCCL WARN Cuda failure 711 'peer mapping resources exhausted'"),
+    ("peer-mappings-exhausted", "RuntimeError: cuda runtime error (60) : peer mapping resources exhausted at aten/src/THC/THCGeneral.cpp:164"),
+    # trl, scripts/vllm_serve.py
+    ("communicator-left-over", "RuntimeError: Weight update group already initialized. Call close_communicator first."),
+    # errno 116 and 17 by Python
+    ("shared-file-raced", TRACE + "OSError: [Errno 116] Stale file handle: '/nfs/run/ckpt/latest'"),
+    ("shared-file-raced", "[rank1]: step 3 loss 2.1\n[rank0]: FileExistsError: [Errno 17] File exists: '/nfs/run/ckpt/step3'\n[rank1]:[W1] x.cpp:1] [Rank 1] Warning: another rank may have failed"),
+    # OpenSSH
+    ("ssh-connection-refused", "ssh: connect to host n7 port 22: Connection refused\npdsh@n0: n7: ssh exited with exit code 255"),
+    ("ssh-timeout", "ssh: connect to host n7 port 2222: Connection timed out"),
+    ("ssh-no-route", "ssh: connect to host 10.0.0.7 port 22: No route to host"),
+    # prrte, src/mca/rmaps/base/help-prte-rmaps-base.txt; horovod, runner/launch.py; deepspeed, launcher/runner.py
+    # Kubernetes: scheduler, kubelet, containerd
+    ("pod-not-scheduled", "2m   Warning   FailedScheduling   pod/train-worker-3   0/12 nodes are available: 4 node(s) had untolerated taint {gpu: true}, 8 Insufficient nvidia.com/gpu. preemption: 0/12 nodes are available."),
+    ("pod-not-scheduled", "  Warning  FailedScheduling  61s (x7 over 30m)  default-scheduler  0/9 nodes are available: 9 Insufficient cpu."),
+    ("container-not-started", "5m   Warning   Failed   pod/train-0   Failed to pull image \"reg.example.com/train:2\": rpc error: code = NotFound desc = failed to resolve reference\n5m   Warning   Failed   pod/train-0   Error: ErrImagePull\n4m   Normal   BackOff   pod/train-0   Back-off pulling image \"reg.example.com/train:2\""),
+    ("container-not-started", "NAME      READY   STATUS             RESTARTS   AGE\ntrain-0   0/1     ImagePullBackOff   0          5m\ntrain-1   1/1     Running            0          5m"),
+    ("container-not-started", "  Warning  FailedMount  3s (x8 over 2m)  kubelet  MountVolume.SetUp failed for volume \"data\" : mount failed: exit status 32"),
+    ("container-restarts", "  Normal   Pulled   12m   kubelet   Container image \"reg.example.com/train:1\" already present on machine\n  Warning  BackOff  2m (x8 over 10m)  kubelet  Back-off restarting failed container trainer in pod train-1_ml(0d3)"),
+    ("oom-killer-ran", "    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137"),
+    ("disk-full", "3m   Warning   Evicted   pod/train-2   The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 2Gi."),
+    # torch/cuda/__init__.py, torch/utils/cpp_extension.py, nvcc
+    ("gpu-architecture-not-built", "NVIDIA B200 with CUDA capability sm_100 is not compatible with the current PyTorch installation.\nThe current PyTorch install supports CUDA capabilities sm_80 sm_90.\n" + TRACE + "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device"),
+    ("gpu-architecture-not-built", TRACE + "ValueError: Unknown CUDA arch (10.0) or GPU not supported"),
+    ("gpu-architecture-not-built", "nvcc fatal   : Unsupported gpu architecture 'compute_100'"),
+    # an epoch's end before ranks part
+    ("uneven-batches-between-ranks", "[rank0]: step 99 loss 2.1\n[rank1]: step 99 loss 2.1\n[rank1]: epoch 0 done: 100 batches\n[rank1]:[E1120 10:09:00.1 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=201, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n[rank0]:[E1120 10:09:00.1 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=201, OpType=ALLREDUCE, NumelIn=255, NumelOut=255, Timeout(ms)=600000) ran for 600012 milliseconds before timing out."),
+    ("not-enough-slots", "There are not enough slots available in the system to satisfy the 16\nslots that were requested by the application:\n\n  python"),
+    ("not-enough-slots", "ValueError: Requested more processes (16) than there are available slots (8)"),
+    ("not-enough-slots", "ValueError: No slot '9' specified on host 'n1'"),
+    # torch/cuda/__init__.py; ProcessGroupNCCL.cpp; deepspeed, launcher/runner.py
+    ("device-ordinal-not-visible", TRACE + "RuntimeError: No CUDA GPUs are available"),
+    ("no-gpu-visible", TRACE + "AssertionError: Torch not compiled with CUDA enabled"),
+    ("no-gpu-visible", TRACE + "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
+    ("no-gpu-visible", TRACE + "RuntimeError: Unable to proceed, no GPU resources available"),
+    # gloo/transport/tcp/device.cc
+    ("address-families-differ", TRACE + "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:285] ss1.ss_family == ss2.ss_family. 2 vs 10"),
+    # errno 28 and 122 by Python; caffe2/serialize/inline_container.cc
+    ("disk-full", TRACE + "OSError: [Errno 28] No space left on device: '/data/ckpt/step_100.pt'"),
+    ("disk-full", TRACE + "OSError: [Errno 122] Disk quota exceeded"),
+    ("disk-full", TRACE + "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 5696 vs 5590"),
+    # c10/core/impl/alloc_cpu.cpp; numpy; libstdc++
+    ("host-memory-refused", TRACE + "RuntimeError: [enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 549755813888 bytes. Error code 12 (Cannot allocate memory)"),
+    ("host-memory-refused", TRACE + "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 512. GiB for an array with shape (262144, 262144) and data type float64"),
+    ("host-memory-refused", "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc"),
+    ("host-memory-refused", TRACE + "OSError: [Errno 12] Cannot allocate memory"),
+    # CPython's thread module; libgomp; bash
+    ("process-limit-reached", TRACE + "RuntimeError: can't start new thread"),
+    ("process-limit-reached", "libgomp: Thread creation failed: Resource temporarily unavailable"),
+    ("process-limit-reached", "bash: fork: Resource temporarily unavailable"),
+    # argparse, as torch/distributed/run.py and deepspeed use it
+    ("launcher-argument-misread", "usage: torchrun [-h] [--nnodes NNODES] training_script ...\ntorchrun: error: unrecognized arguments: --nproc-per-nod=2"),
+    # torch/distributed/distributed_c10d.py
+    ("process-group-started-twice", TRACE + "ValueError: trying to initialize the default process group twice!"),
+    # accelerate, commands/launch.py
+    ("launcher-argument-misread", 'Traceback (most recent call last):\n  File "/env/bin/accelerate", line 8, in <module>\n    sys.exit(main())\n  File "/env/lib/python3.11/site-packages/accelerate/commands/launch.py", line 1209, in _validate\n    raise ValueError("You need")\nValueError: You need to use at least 2 processes to use `--multi_gpu`.'),
+    # NCCL: misc/argcheck.cc, init.cc, mnnvl.cc, misc/socket.cc
+    ("nccl-called-wrongly", "n0:5:9 [0] misc/argcheck.cc:60 NCCL WARN Broadcast : sendbuff allocated on device 1 mismatchs with NCCL device 0"),
+    ("nccl-called-wrongly", "n0:5:9 [0] NCCL WARN comm 0x7f10 has already been destroyed"),
+    ("imex-not-working", "n0:5:9 [0] mnnvl.cc:75 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX configuration (nvidia-imex-ctl -N). Set NCCL_MNNVL_ENABLE=0 to ignore this issue."),
+    ("nccl-setting-invalid", "n0:5:9 [0] bootstrap.cc:110 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port> or <hostname>:<port>"),
+    ("nccl-library-too-old", "ImportError: /env/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister"),
+    ("mixed-link-layers-selected", "n0:5:9 [0] NCCL WARN NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [1]mlx5_1:1/RoCE. Try selecting NICs of only one link type using NCCL_IB_HCA"),
+    # Linux's EMSGSIZE; OpenSSH's debug line where a login stops
+    ("path-mtu-black-hole", TRACE + "OSError: [Errno 90] Message too long"),
+    # prrte, src/mca/odls/base/help-odls
+    ("python-or-launcher-missing", "prterun was unable to launch the specified application as it could not access\nor execute an executable:\n\nExecutable: /job/env/bin/python\nprterun was unable to find the specified executable file, and therefore did not launch the job."),
+]  # fmt: skip
+"""Names with one line of proof; the comments name the sources of the wordings."""
+
+HEALTHY += [
+    # Kubernetes: it took a while. torch: a warning.
+    "30m  Warning  FailedScheduling  pod/train-1  0/9 nodes are available: 9 Insufficient cpu.\n12m  Normal  Scheduled  pod/train-1  Successfully assigned ml/train-1 to gpu-7",
+    "  Normal   Scheduled  12m  default-scheduler  Successfully assigned ml/train-1 to gpu-7\n  Warning  Failed  11m  kubelet  Failed to pull image \"reg.example.com/train:2\": context deadline exceeded\n  Warning  Failed  11m  kubelet  Error: ErrImagePull\n  Normal  Pulled  9m  kubelet  Successfully pulled image \"reg.example.com/train:2\" in 91s\n  Normal  Started  9m  kubelet  Started container trainer",
+    "NVIDIA B200 with CUDA capability sm_100 is not compatible with the current PyTorch installation.\nstep 1 loss 2.0\nstep 2 loss 1.0\nstep 3 loss 1.0",
+    # XLA takes it back
+    "E0000 00:00:1.1 9 rendezvous.cc:31] This thread has been waiting for `first call` for 10 seconds and may be stuck. Expected 2 threads to join the rendezvous, but not all of them arrived on time.\nE0000 00:00:2.1 9 rendezvous.cc:36] Thread is unstuck! Warning above was a false-positive. Perhaps the timeout is too short.",
+    # Every rank ends its epoch, one a little earlier.
+    "[rank0]: step 99 loss 2.1\n[rank1]: step 99 loss 2.1\n[rank1]: epoch 0 done\n[rank0]: epoch 0 done\n[rank0]: step 100 loss 2.1\n[rank1]: step 100 loss 2.1",
+    # False friends: counted as zero, on the web, tried and done without, or of a file of no rank.
+    "GPU 0: uncorrectable NVLink errors: 0\nstep 1 loss 2\nstep 2 loss 1",
+    "Waited on lock file \"/root/.cache/x/lock\" for 30 seconds.\nstep 1 loss 2\nstep 2 loss 1\nstep 3 loss 1",
+    "WARNING: [Errno 28] No space left on device: could not write the cache, ignored\nstep 1 loss 2\nstep 2 loss 1",
+    "wandb: ERROR KeyError: 'RANK' (https://wandb.ai)\nstep 1 loss 2\nstep 2 loss 1\nstep 3 loss 1",
+    "n0:5:9 [0] NCCL INFO MNNVL 0 cliqueId 0\nn0:5:9 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE",
+    "n0:5:9 [0] NCCL INFO NET/Plugin: dlsym failed on ncclNetPlugin_v9 - libnccl-net.so: undefined symbol: ncclNetPlugin_v9\nn0:5:9 [0] NCCL INFO Using network IB",
+    "torch/cuda/__init__.py:129: UserWarning: CUDA initialization: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+    "debug1: expecting SSH2_MSG_KEX_ECDH_REPLY\ndebug1: Host 'n1' is known and matches the ED25519 host key.",
+    "memory: MemoryErrorPolicy=warn\nthreads: can start new threads\nstep 1 loss 2\nstep 2 loss 1",
 ]  # fmt: skip
 
 NOISE: list[str] = [

@@ -19,14 +19,14 @@ from typing import Any
 
 import msgspec
 
-from ringup.facts import Cluster, Interface, Interpreter, Node, Resolution
-from ringup.probes.script import FIELDS
+from ringup.collectors.probe_script import FIELDS
+from ringup.model import Cluster, Interface, Interpreter, Node, Resolution
 from tests import clusters as c
-from tests.test_probes import ask, request_of
+from tests.test_facts import ask, request_of
 
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded" / "platforms"
-PAYLOAD = HERE.parent / "src" / "ringup" / "payload"
+PAYLOAD = HERE.parent / "src" / "ringup" / "agent"
 NAMES = sorted(p.parent.name for p in RECORDED.glob("*/machine.json"))
 PARTS = ("rdma", "counters", "gpu", "pci", "machine", "home")
 """Those that read nothing but the tree."""
@@ -240,7 +240,7 @@ def table(names: list[str], cells: list[list[str]]) -> str:
 def interfaces(tree: Tree) -> tuple[Interface, ...]:
     """What the facts script makes of a netlink dump and of the tree's sysfs."""
     part: dict[str, Any] = {"__name__": "ringup_network"}
-    exec(compile((PAYLOAD / "facts_network.py").read_text(), "network", "exec"), part)
+    exec(compile((PAYLOAD / "facts" / "network.py").read_text(), "network", "exec"), part)
     found = {}
     for about in tree.machine["interfaces"]:
         master = next((i["index"] for i in tree.machine["interfaces"] if i["name"] == about.get("master")), 0)
@@ -254,7 +254,6 @@ def interfaces(tree: Tree) -> tuple[Interface, ...]:
             "is_up": about.get("up", True),
             "has_carrier": about.get("carrier", about.get("up", True)),
             "mtu_bytes": about.get("mtu", 1500),
-            "mac": about.get("mac", ""),
             "master": master,
             "arp_type": about.get("type", 1),
             "info": about.get("info", ""),
@@ -270,7 +269,8 @@ def node(name: str, number: int, root: Path) -> Node:
     machine = tree.machine
     env = {"PATH": f"{root}/bin:{os.environ['PATH']}", "HOME": str(root / "home")}
     told = ask(request_of(root=str(root)), parts=PARTS, env=env)
-    known = {f: getattr(told, f) for part in PARTS for f in FIELDS[part] if f != "cache"}
+    own = ("cache", "shm", "tmp", "shm_files")
+    known = {f: getattr(told, f) for part in PARTS for f in FIELDS[part] if f not in own}
     made = c.node(f"node{number}")
     known["counters"] = tuple(replace(counted, at_s=0.0) for counted in told.counters)
     verbs = told.verbs
@@ -286,7 +286,7 @@ def node(name: str, number: int, root: Path) -> Node:
         own_name=Resolution(made.name, (own,)),
         kernel=machine.get("kernel", "6.8.0-45-generic"),
         gpu_count=len(told.gpus),
-        interpreter=Interpreter("/opt/venv/bin/python", "3.11.7", *machine["torch"], "1.26.4"),
+        interpreter=Interpreter("/opt/venv/bin/python", "3.11.7", *machine["torch"]),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ringup.facts import (
+from ringup.model import (
     Clock,
     Cluster,
     FileFact,
@@ -227,7 +227,7 @@ FIRES["reverse-dns-slow"] = on_node1(reverse_lookup_s=10.0)
 QUIET["reverse-dns-slow"] = on_node1(reverse_lookup_s=0.4)
 
 # Ports and leftovers.
-STRANGER = Listener("0.0.0.0", 29500, "bob", Process(77, 1, "bob", 3600.0, "nc -l 29500"))
+STRANGER = Listener("0.0.0.0", 29500, "bob", Process(77, "bob", 3600.0, "nc -l 29500"))
 STALE = c.process()
 FIRES["port-in-use"] = lambda: c.changed(c.healthy(), "node0", listeners=(STRANGER,))
 QUIET["port-in-use"] = on_node1(listeners=(STRANGER,))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ringup.facts import (
+from ringup.model import (
     Cluster,
     Gpu,
     GpuDriver,
@@ -43,7 +43,6 @@ def gpu(index: int, **more: Any) -> Gpu:
         "is_mig": False,
         "compute_mode": "Default",
         "power_limit_w": 700.0,
-        "vbios": "96.00",
         "fabric_state": "Completed",
         "fabric_status": "Success",
         "recovery_action": "None",
@@ -93,7 +92,6 @@ def port(k: int, **more: Any) -> RdmaPort:
         "link_layer": "InfiniBand",
         "rate_gbit_s": 400.0,
         "bus_id": CARDS[k],
-        "lid": 1 + k,
         "guid": f"00000000000000a{k}",
     }
     return RdmaPort(f"mlx5_{k}", 1, **{**values, **more})
@@ -215,7 +213,7 @@ QUIET["acs-enabled"] = cluster(**pci(BUSES[1], iommu_group=77), virtual_machine=
 FIRES["iommu-translating"] = cluster(**pci(BUSES[1], iommu_type="DMA-FQ"), **OVER_PCI)
 QUIET["iommu-translating"] = cluster(**pci(BUSES[1], iommu_type="DMA-FQ"), virtual_machine="QEMU Standard PC")
 
-OLD = Interpreter("/opt/venv/bin/python", "3.11.7", "2.7.1", "12.8", "2.26.2", "2.3.1")
+OLD = Interpreter("/opt/venv/bin/python", "3.11.7", "2.7.1", "12.8", "2.26.2")
 FIRES["driver-too-old-for-cuda"] = all_of(interpreter=OLD, gpu_driver=replace(DRIVER, version="470.82.01"))
 AND_ALSO["driver-too-old-for-cuda"] = {"driver-too-old-for-cuda"}  # On each of the two nodes.
 QUIET["driver-too-old-for-cuda"] = all_of(interpreter=OLD, gpu_driver=replace(DRIVER, version="525.60.13"))

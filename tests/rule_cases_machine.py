@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringup.facts import (
+from ringup.model import (
     Cluster,
     Container,
     FileFact,
@@ -14,6 +14,7 @@ from ringup.facts import (
     Memory,
     NcclAnswer,
     Numa,
+    PastRuns,
     RdmaPort,
     Risen,
     ShmFile,
@@ -105,3 +106,6 @@ QUIET["shm-left-over"] = on_node1(
         ShmFile("nccl-AbCdEf", 400 * MIB, "ada", 60.0),
     )
 )
+PAST = PastRuns(9, 4, 3, 5, ("rank-killed", "link-flapped"))
+FIRES["node-failed-often"] = lambda: replace(c.healthy(), past={"node1": PAST})
+QUIET["node-failed-often"] = lambda: replace(c.healthy(), past={"node1": replace(PAST, ended_lately=2)})

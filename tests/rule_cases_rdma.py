@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ringup.facts import Bond, Cluster, Gid, Interface, Job, RdmaPort, Risen, SocketLimits, Verbs
+from ringup.model import Bond, Cluster, Gid, Interface, Job, RdmaPort, Risen, SocketLimits, Verbs
 from tests import clusters as c
 from tests.rule_cases import AND_ALSO, FIRES, QUIET, Case, on_node1
 
@@ -25,7 +25,7 @@ def ib(number: int, **more: Any) -> RdmaPort:
     """Port 1 of an HDR InfiniBand device."""
     fields: dict[str, Any] = {
         "state": "ACTIVE", "physical_state": "LinkUp", "link_layer": "InfiniBand", "rate_gbit_s": 200.0,
-        "width": 4, "netdev": f"ib{number}", "lid": 9, "sm_lid": 6, "pkeys": (0xFFFF,), **CARD, **more,
+        "width": 4, "netdev": f"ib{number}", "sm_lid": 6, "pkeys": (0xFFFF,), **CARD, **more,
     }  # fmt: skip
     return RdmaPort(f"mlx5_{number}", 1, **fields)
 

@@ -10,16 +10,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringup import cli, hosts, reach
-from ringup.errors import LaunchError, NodeUnreachable
-from ringup.launch import RunResult, attach, detach, ssh
-from tests.guards import alive, tagged, wait_for
+from ringup import hosts
+from ringup.agent.guard import head
+from ringup.cli import command_line
+from ringup.errors import NodeUnreachable, UsageError
+from ringup.runtime import Options, RunResult, attach, detach, ssh
+from ringup.transport import Transport
+from tests.guards import tagged, wait_for
 from tests.test_launch import make_plan
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux"), pytest.mark.slow]
@@ -43,13 +48,13 @@ class Detached:
         self.folder = folder
         self.plan = make_plan(folder, script, nodes=nodes)
         self.hosts = hosts.local_nodes(nodes)
-        with reach.open(self.hosts) as door:
+        with Transport(self.hosts) as door:
             self.handed = ssh.run(self.plan, door, log_dir=folder / "logs", detach=True, lease_s=6)
 
     def follow(self, **options: Any) -> tuple[RunResult, str]:
         shown: list[str] = []
         noted = detach.load(self.plan.run_id)
-        with reach.open(noted.hosts) as door:
+        with Transport(noted.hosts) as door:
             result = attach.follow(noted, door, write=shown.append, **options)
         return result, "".join(shown)
 
@@ -143,12 +148,25 @@ def test_attach_follows_live_and_sees_the_end(tmp_path: Path, runs: list[Detache
         assert path.stat().st_size == 5 + 3000001
 
 
+def test_whoever_still_reads_after_the_end_is_waited_for() -> None:
+    def is_drained(moved_s: float, is_read: bool) -> bool:
+        ended = head.Head.__new__(head.Head)
+        now = time.monotonic()
+        ended.finished_at, ended.moved_at = now - 10 * head.LINGER_S, now - moved_s
+        ended.peers, ended.clients = {}, [types.SimpleNamespace(is_drained=lambda: is_read)]
+        return bool(ended.is_drained())
+
+    assert not is_drained(0.0, is_read=False)
+    assert is_drained(2 * head.LINGER_S, is_read=False)
+    assert is_drained(0.0, is_read=True)
+
+
 ATTACH = """
 import sys
-from ringup import reach
-from ringup.launch import attach, detach
+from ringup.transport import Transport
+from ringup.runtime import attach, detach
 noted = detach.load(sys.argv[1])
-with reach.open(noted.hosts) as door:
+with Transport(noted.hosts) as door:
     result = attach.follow(noted, door, write=lambda t: print(t, end="", flush=True))
 print(result.outcome, flush=True)
 sys.exit(result.exit_code)
@@ -175,6 +193,7 @@ def test_ctrl_c_in_attach_ends_the_run(tmp_path: Path, runs: list[Detached]) -> 
     assert not tagged(run.plan.run_id) and not run.guards()
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_attach_that_ends_otherwise_leaves_the_run_alone(
     tmp_path: Path, runs: list[Detached], number: int
@@ -191,6 +210,7 @@ def test_attach_that_ends_otherwise_leaves_the_run_alone(
     assert not tagged(run.plan.run_id)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("half", ["guard", "sentinel"])
 def test_killed_guard_of_the_head_leaves_nothing_anywhere(
     tmp_path: Path, runs: list[Detached], half: str
@@ -242,7 +262,7 @@ def test_node_that_cannot_reach_the_head_stops_the_start(tmp_path: Path) -> None
     plan = make_plan(tmp_path, FOREVER)
     # Nobody routes to TEST-NET-1 (RFC 5737); nothing can listen there either.
     plan = dataclasses.replace(plan, master_addr="192.0.2.1")
-    with reach.open(hosts.local_nodes(2)) as door:
+    with Transport(hosts.local_nodes(2)) as door:
         result = ssh.run(plan, door, log_dir=tmp_path / "logs", detach=True)
     assert result.outcome == "launcher-error"
     assert "not detached: the head cannot take the run over" in result.failure.what
@@ -263,18 +283,21 @@ def test_attach_runs_by_the_jobs_python_where_the_nodes_own_is_old(
     assert (result.outcome, result.findings) == ("ok", ())
 
 
+def note(plan: Any, log_dir: Path) -> detach.Detached:
+    reach = Transport(hosts.local_nodes(2))
+    return detach.note(Options(plan=plan, reach=reach, log_dir=log_dir), reach.hosts)
+
+
 def test_secrets_are_not_noted(tmp_path: Path, runs: list[Detached]) -> None:
     plan = make_plan(tmp_path, "", env={"HF_TOKEN": "hf_abc"})
-    noted = detach.note(
-        plan, hosts.local_nodes(2), ssh_config=None, log_dir=tmp_path, lease_s=20, findings=()
-    )
-    assert "hf_abc" not in detach.save(noted).read_text()
+    noted = note(plan, tmp_path)
+    assert "hf_abc" not in (detach.runs_dir() / f"{plan.run_id}.json").read_text()
     assert detach.load(plan.run_id) == noted
 
 
 @pytest.mark.parametrize("name", ["nothing", "../../etc/passwd", "", "a" * 300, "\x1b[31m"])
 def test_unknown_run_is_said(name: str) -> None:
-    with pytest.raises(LaunchError, match="no detached run"):
+    with pytest.raises(UsageError, match="no detached run"):
         detach.load(name)
 
 
@@ -282,50 +305,67 @@ def test_the_list_of_runs_is_json_where_that_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = make_plan(tmp_path, "")
-    detach.save(
-        detach.note(plan, hosts.local_nodes(2), ssh_config=None, log_dir=tmp_path, lease_s=20, findings=())
-    )
-    assert cli.dispatch(["attach", "--list", "--json"]) == 0
+    note(plan, tmp_path)
+    assert command_line.dispatch(["attach", "--list", "--json"]) == 0
     assert plan.run_id in json.loads(capsys.readouterr().out)["runs"]
 
 
 def test_run_its_head_has_forgotten_is_said(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, "")
-    detach.save(
-        detach.note(plan, hosts.local_nodes(2), ssh_config=None, log_dir=tmp_path, lease_s=20, findings=())
-    )
+    note(plan, tmp_path)
     (tmp_path / "run.json").write_text("how it ended")
     with (
-        reach.open(hosts.local_nodes(2)) as door,
-        pytest.raises(NodeUnreachable, match="knows nothing of run"),
+        Transport(hosts.local_nodes(2)) as door,
+        pytest.raises(NodeUnreachable, match="has no record of run"),
     ):
         attach.follow(detach.load(plan.run_id), door)
     assert (tmp_path / "run.json").read_text() == "how it ended"
 
 
-def test_stranger_on_the_heads_port_is_turned_away(tmp_path: Path) -> None:
-    import socket
+def test_run_its_head_has_forgotten_is_not_running_any_more(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "")
+    note(plan, tmp_path)
+    (tmp_path / "run.json").write_text('{"outcome": "running"}')
+    with (
+        Transport(hosts.local_nodes(2)) as door,
+        pytest.raises(NodeUnreachable, match="has no record of run"),
+    ):
+        attach.follow(detach.load(plan.run_id), door)
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["outcome"], record["exit_code"]) == ("launcher-error", 4)
+    assert record["started"] == detach.load(plan.run_id).started
 
-    from tests.guards import GuardedNode
 
-    with GuardedNode(tmp_path, ["true"]) as node:
-        node.tell({"type": "host", "address": "127.0.0.1", "ports": [], "token": "secret", "nodes": [0, 1]})
-        port = node.wait("hosting")["port"]
-        for words in (
-            b"",
-            b"x\n",
-            b'{"token":"guess","node":1}\n',
-            b'{"token":"secret","node":7}\n',
-            b"y" * 9000,
-        ):
-            with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
-                stranger.sendall(words)
-                if not words:
-                    continue
-                try:
-                    assert stranger.recv(10) == b""
-                except ConnectionResetError:
-                    pass
-        node.tell({"type": "take-over"})
-        assert node.wait("detached")["problem"] == "not every node has joined"
-        assert alive(node.process.pid)
+NOW = 5000.0
+"""On the head's clock."""
+EXIT = {"type": "exit", "rank": 0, "local_rank": 0, "pid": 1, "code": 3, "traceback_at": 0, "sigterm_at": 0}
+EXIT |= {"lost": False, "tail": ""}
+BEGAN = {"type": "began", "at": NOW, "wall": 1e9}
+LOST = {"type": "guard-lost", "status": 17920, "stuck": False, "killed": [], "left": []}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{"node": 0, **LOST, "at": NOW}],
+        [{"node": 1, "type": "problem", "words": "no room"}],
+        [BEGAN, {"node": 1, **EXIT, "at": NOW - 2200.0}],
+        [BEGAN, {"node": 1, **EXIT, "at": 1e14}],
+        [BEGAN, {"node": 1, "type": "clock", "ahead": -1e14}, {"node": 1, **EXIT, "at": NOW}],
+        [BEGAN, {"node": 1, "type": "problem", "words": "no room"}],
+    ],
+)
+def test_no_failure_is_dated_before_the_start_or_after_the_end(
+    tmp_path: Path, lines: list[dict[str, Any]]
+) -> None:
+    plan = make_plan(tmp_path, "")
+    note(plan, tmp_path)
+    journal = Path(plan.nodes[0].run_dir + ".journal")
+    journal.mkdir(parents=True)
+    lines = [*lines, {"type": "finished", "at": NOW + 60, "reason": "", "lost_bytes": 0}]
+    text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    (journal / "control").write_bytes(b"[" * 100_000 + b'\n{"type":[]}\n' + text)
+    with Transport(hosts.local_nodes(2)) as door:
+        result = attach.follow(detach.load(plan.run_id), door)
+    assert result.failure is not None
+    assert 0 <= result.failure.at_s <= result.seconds <= 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -12,7 +13,7 @@ import pytest
 
 from ringup import bundle
 from ringup.errors import BundleError
-from ringup.facts import (
+from ringup.model import (
     Address,
     Cluster,
     Host,
@@ -30,7 +31,7 @@ from ringup.facts import (
 
 def cluster() -> Cluster:
     """A value in every kind of field that JSON could lose."""
-    process = Process(7, 1, "me", 3.5, "python3 train.py", "run-1", "orphan: its parent is gone")
+    process = Process(7, "me", 3.5, "python3 train.py", "run-1", "orphan: its parent is gone")
     node = Node(
         "n1",
         host=Host("n1", user="me", slots=8),
@@ -40,7 +41,7 @@ def cluster() -> Cluster:
         listeners=(Listener("0.0.0.0", 29500, "me", process), Listener("::", 22, "root")),
         limits=Limits(math.inf, 1024),
         environment={"NCCL_DEBUG": "ü\n"},
-        unknown={"fqdn": "no answer within 5.5 s"},
+        unknown={"own_name": "no answer within 5.5 s"},
     )
     lost = unreached_node(Host("n2"), Unreached("ssh-timeout", "timed out"))
     link = Link("n1", "n2", "eth0", "eth1", "10.0.0.2", 4711, False, "timed out")
@@ -68,12 +69,17 @@ def test_a_name_that_is_no_utf8_can_be_saved() -> None:
     )
 
 
-def test_a_field_of_a_later_version_is_skipped_and_a_missing_one_has_its_default() -> None:
+def test_a_field_of_a_later_version_is_skipped_and_a_missing_one_is_unknown() -> None:
     whole = json.loads(bundle.to_json(cluster()))
     whole["cluster"]["nodes"][0]["colour"] = "blue"
     whole["cluster"]["links"][0]["colour"] = "blue"
     del whole["cluster"]["nodes"][0]["kernel"]
-    assert bundle.from_json(json.dumps(whole).encode()) == cluster()
+    first, *others = cluster().nodes
+    first = dataclasses.replace(
+        first, unknown={**first.unknown, "kernel": "an earlier version did not collect it"}
+    )
+    expected = dataclasses.replace(cluster(), nodes=(first, *others))
+    assert bundle.from_json(json.dumps(whole).encode()) == expected
 
 
 @pytest.mark.parametrize(

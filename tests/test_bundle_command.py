@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ringup.redact import redact
+from ringup.secrets import redact
 from tests import clusters
 
 SECRETS = {
@@ -69,6 +70,7 @@ def test_facts_findings_and_logs_are_in_it_and_can_be_read_back(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert {Path(name).name.lstrip("0123456789-") for name in parts} == {
         "README", "facts.json", "check.json", "check.txt", "run.json", "rank-00000-n0.log", "old.log.gz",
+        "logs.json",
     }  # fmt: skip
     assert "tok3n" not in "".join(parts.values())
     assert bundle.from_json(parts["b/facts.json"].encode()) == clusters.healthy()
@@ -84,7 +86,7 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
 
 def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
     log = tmp_path / "long.log"
-    log.write_text("first\n" + "x" * 99 + "\n" * (7 << 20) + "last\n")
+    log.write_text("first\n" + ("x" * 99 + "\n") * 75_000 + "last\n")
     _, parts = packed(tmp_path, "--no-nodes", str(log))
     text = parts["b/logs/000-long.log"]
     assert text.startswith("first\n") and text.endswith("last\n") and "[...]" in text
@@ -94,7 +96,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
 def test_an_archive_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ringup", "bundle", "--no-nodes", "-o", str(tmp_path / "no" / "b.tgz")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert done.returncode == 4
+    assert done.returncode == 2
     assert done.stderr.splitlines()[0].endswith("cannot be written: No such file or directory")
 
 
@@ -103,13 +105,16 @@ def test_an_archive_that_cannot_be_written_is_one_clear_error(tmp_path: Path) ->
 def test_a_log_of_one_long_line_is_read_once_and_not_once_a_character(piece: str) -> None:
     """By the square of its length such a line would take hours; the suite's time limit ends that."""
     line = piece * ((4 << 20) // len(piece))
-    assert redact(f"{line} HF_TOKEN=abc {line}") == f"{line} HF_TOKEN=(hidden) {line}"
+    shown = redact(f"HF_TOKEN=abc {line}\nnext HF_TOKEN=abc {line}\n")
+    assert shown.startswith(f"HF_TOKEN=(hidden) {piece}") and "\nnext HF_TOKEN=(hidden) " in shown
+    assert shown.count("characters left out)") == 2 and "abc" not in shown
 
 
 @pytest.mark.parametrize(
     ("text", "hidden"),
     [
-        ("my.HF_TOKEN_FILE: 'a b' x", "my.HF_TOKEN_FILE: (hidden) x"),
+        ("my.HF_TOKEN_2: 'a b' x", "my.HF_TOKEN_2: '(hidden)' x"),
+        ("my.HF_TOKEN_FILE: /run/secrets/hf x", "my.HF_TOKEN_FILE: /run/secrets/hf x"),
         ("train.py --wandb-api-key abc --n 3", "train.py --wandb-api-key (hidden) --n 3"),
         ("tokens=5 tokenizer=bpe keys=3", "tokens=5 tokenizer=bpe keys=3"),
         ("https://ada:pw@host/x", "https://(hidden)@host/x"),
@@ -122,17 +127,62 @@ def test_secrets_are_hidden_wherever_in_its_name_the_word_stands(text: str, hidd
 @pytest.mark.parametrize("words", [[], ["nosuch"]])
 def test_an_archive_of_nothing_is_an_error(tmp_path: Path, words: list[str]) -> None:
     done, parts = packed(tmp_path, "--no-nodes", *words)
-    assert (done.returncode, parts, done.stdout) == (4, {}, "")
-    assert done.stderr.startswith("ringup: nothing to pack: ") and len(done.stderr.splitlines()) == 2
+    assert (done.returncode, parts, done.stdout) == (2, {}, "")
+    what = "nosuch: No such file" if words else "nothing to pack: "
+    assert done.stderr.startswith(f"ringup: {what}") and len(done.stderr.splitlines()) == 2
 
 
 def test_many_long_logs_share_the_room_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ringup.commands import bundle as command
+    from ringup.cli import bundle as command
 
     for number in range(40):
         (tmp_path / f"rank-{number:05d}-n0.log").write_text("first\n" + "x" * 99_999 + "\nlast\n")
     monkeypatch.setattr(command, "MOST_BYTES", 200_000)
-    parts, left_out = command.of_logs([str(tmp_path)])
+    parts, _, left_out = command.of_logs([str(tmp_path)])
     assert len(parts) == len(left_out) == 40
     assert sum(map(len, parts.values())) <= 200_000 + 40 * len("\n[...]\n")
     assert all(text.startswith("first\n") and text.endswith("\nlast\n") for text in parts.values())
+
+
+@pytest.mark.parametrize("how", ["a link", "a link with ..", "a linked directory", "a named link", "a FIFO"])
+def test_nothing_outside_the_log_directory_is_packed(tmp_path: Path, how: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "shadow.log").write_text("root:tok3n\n")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rank0.log").write_text("step 1\n")
+    named = [str(run)]
+    if how == "a link":
+        (run / "rank1.log").symlink_to(outside / "shadow.log")
+    elif how == "a link with ..":
+        (run / "rank1.log").symlink_to("../run/../outside/shadow.log")
+    elif how == "a linked directory":
+        (run / "more").symlink_to(outside)
+        named.append(str(run / "more"))
+    elif how == "a named link":
+        (run / "rank1.log").symlink_to(outside / "shadow.log")
+        named = [str(run / "rank0.log"), str(run / "rank1.log")]
+    else:
+        os.mkfifo(run / "rank1.log")
+        named.append(str(run / "rank1.log"))
+    done, parts = packed(tmp_path, "--no-nodes", *named)
+    assert done.returncode == 0, done.stderr
+    assert "tok3n" not in "".join(parts.values()) and "step 1" in "".join(parts.values())
+    reason = "not a regular file" if how == "a FIFO" else "a symbolic link to"
+    assert reason in parts["b/LEFT-OUT"] and reason in done.stderr
+
+
+def test_a_link_to_the_newest_run_beside_it_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "run1").mkdir()
+    (tmp_path / "run1" / "rank0.log").write_text("step 1\n")
+    (tmp_path / "latest").symlink_to("run1")
+    _, parts = packed(tmp_path, "--no-nodes", str(tmp_path / "latest"))
+    assert any("step 1" in text for text in parts.values()) and "b/LEFT-OUT" not in parts
+
+
+def test_half_a_line_whose_name_is_cut_off_is_not_packed(tmp_path: Path) -> None:
+    log = tmp_path / "long.log"
+    log.write_text("first\n" + "x" * (2 << 20) + " DB_PASS=" + "tok3n" * 900_000 + "\nlast\n")
+    _, parts = packed(tmp_path, "--no-nodes", str(log))
+    assert "tok3n" not in "".join(parts.values()) and parts["b/logs/000-long.log"].endswith("last\n")

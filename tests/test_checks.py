@@ -9,7 +9,7 @@ import pytest
 
 import ringup.checks  # noqa: F401
 from ringup.checks import paths
-from ringup.facts import (
+from ringup.model import (
     Cluster,
     FileFact,
     GpuDriver,
@@ -26,9 +26,10 @@ from ringup.facts import (
     Resolution,
     Space,
 )
-from ringup.plan.expected import expected
-from ringup.plan.least import least
-from ringup.plan.network import decide
+from ringup.network.predictions import Predictions
+from ringup.planning import expected
+from ringup.planning.minimal_env import minimal_env
+from ringup.planning.network import decide
 from ringup.rules import Finding, Skipped, run_checks
 from tests import clusters as c
 from tests.rule_cases import on_node1, seen, two
@@ -61,8 +62,8 @@ def test_digits_of_other_scripts_are_no_numbers_and_no_bug_of_ours() -> None:
         environment={"NCCL_IB_TC": "²", "CUDA_VISIBLE_DEVICES": "²", "NCCL_IB_HCA": "mlx5_0:²"},
     )
     run_checks(odd)
-    assert least(odd, debug=True).env
-    assert expected(odd, None)
+    assert minimal_env(odd, debug=True).env
+    assert expected(Predictions(odd), None)
 
 
 # Paths.
@@ -91,6 +92,15 @@ def test_an_unreachable_card_that_nobody_uses_is_no_finding() -> None:
     ]
     broken = [("*", "*", "169.253.0.1", "timed out"), ("*", "*", "169.253.1.1", "timed out")]
     assert judged(c.cluster(*nodes, broken=broken, job=Job(backend="gloo"))) == []
+
+
+def test_nccl_picks_one_card_and_only_carries_data_over_the_others() -> None:
+    fast = [c.interface("enp99s0", f"90.91.33.{64 + k}/24") for k in (0, 1)]
+    em1 = c.interface("em1", "10.12.5.64/24")
+    nodes = (c.node("node0", fast[0], em1, own="10.12.5.64"), c.node("node1", fast[1]))
+    finding = one(c.cluster(*nodes, broken=[("node1", "node0", "10.12.5.64", "timed out")]))
+    assert "NCCL would also carry data over it" in finding.found
+    assert "first in kernel order" not in finding.found
 
 
 def test_the_same_card_counts_where_nccl_takes_it() -> None:
@@ -335,7 +345,7 @@ def test_a_name_that_was_not_waited_for_is_slow_and_not_unknown(told: dict[str, 
 
 def test_what_gloo_announces_is_not_known_while_the_resolver_is_silent() -> None:
     cluster = on_node1(own_name=Resolution("node1", (), "no answer within 5.5 s", 5.5))()
-    made = expected(cluster, None)[1].prediction
+    made = expected(Predictions(cluster), None)[1].prediction
     assert made.bootstrap is None and "no answer within 5.5 s" in made.missing[0]
 
 
@@ -360,7 +370,7 @@ def test_a_name_unknown_on_several_nodes_is_one_finding() -> None:
 
 def test_a_port_held_by_somebody_who_cannot_be_seen_is_still_named() -> None:
     cluster = c.changed(c.healthy(), "node0", listeners=(Listener("0.0.0.0", 29500, "root"),))
-    assert "a process of root that cannot be seen" in one(cluster).found
+    assert "a process of root that this user cannot see" in one(cluster).found
 
 
 def test_another_port_of_the_users_is_the_one_that_is_judged() -> None:
@@ -408,7 +418,7 @@ def test_the_processes_of_another_run_are_told_once() -> None:
 
 
 def test_what_processes_call_themselves_cannot_draw_on_the_terminal() -> None:
-    evil = Process(7, 1, "bob", 5.0, "x\x1b[2J" + "y" * 5000)
+    evil = Process(7, "bob", 5.0, "x\x1b[2J" + "y" * 5000)
     cluster = c.changed(c.healthy(), "node0", listeners=(Listener("::", 29500, "bob", evil),))
     found = one(cluster).found
     assert "\x1b" not in found
@@ -467,7 +477,7 @@ def with_ranks(cluster: Cluster, nproc: int, **facts: Any) -> list[Finding]:
 def test_a_number_of_ranks_that_cannot_be_meant_is_told_with_both_numbers() -> None:
     found = [f for f in with_ranks(c.healthy(1), 3000) if f.severity != "note"]
     memory = next(f for f in found if f.rule == "ranks-exceed-memory")
-    assert (memory.severity, memory.found) == ("error", "24 GiB of memory and 2 processors for 3000 ranks")
+    assert (memory.severity, memory.found) == ("error", "24 GiB of memory and 2 processors for 3,000 ranks")
     assert "processors-fewer-than-ranks" not in {f.rule for f in found}
     few = next(f for f in with_ranks(c.healthy(1), 300) if f.rule == "processors-fewer-than-ranks")
     assert (few.severity, few.found) == ("warning", "2 processors for 300 ranks")
@@ -495,7 +505,7 @@ def test_nodes_played_on_one_machine_share_its_processors_and_memory() -> None:
 def test_slots_of_a_host_file_beyond_the_gpus_are_told(host: Host, told: bool) -> None:
     cluster = c.cluster(replace(c.plain(0), host=host, gpu_count=8, cpu_count=128))
     found = [f.found for f in judged(cluster) if f.rule == "nproc-exceeds-gpus"]
-    assert found == ["64 processes are asked for, 8 GPUs are visible"] * told
+    assert found == ["64 processes requested, 8 GPUs are visible"] * told
 
 
 def test_slots_of_a_host_file_are_ranks() -> None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import ringup
-from ringup import clean
-from ringup.commands import clean as command
-from ringup.facts import Unreached
+from ringup.cli import clean as command
+from ringup.cli import request
+from ringup.model import Unreached
+from ringup.runtime import clean
+from ringup.transport import Answer
 from tests.guards import wait_for
 from tests.jobs.launched import Launched
 
@@ -51,12 +55,11 @@ Start = Callable[..., int]
 
 
 @pytest.fixture
-def payload(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """payload/clean.py as a module, as it is on a node."""
-    monkeypatch.syspath_prepend(str(Path(ringup.__file__).parent / "payload"))
-    yield importlib.import_module("clean")
-    for name in ("clean", "clean_files", "clean_strays", "facts_processes", "guard_tree"):
-        sys.modules.pop(name, None)
+def payload() -> Iterator[Any]:
+    """agent/clean/main.py as a module, as it is on a node."""
+    yield importlib.import_module("ringup.agent.clean.main")
+    for name in [name for name in sys.modules if name.startswith("ringup.agent.clean")]:
+        del sys.modules[name]
 
 
 @pytest.fixture
@@ -126,10 +129,10 @@ def found(entries: list[dict[str, Any]], pid: int) -> dict[str, Any] | None:
 
 def left(payload: Any, pid: int) -> dict[str, Any]:
     """The entry of a job that must be left over."""
-    look = payload.Look()
+    look = payload.Jobs()
     # A look may come while /proc does not show a fresh process whole; the next one does.
     while not (found(look.left, pid) or found(look.running, pid)):
-        look = payload.Look()
+        look = payload.Jobs()
     entry = found(look.left, pid)
     if entry is None and "service " in str(found(look.running, pid)):
         pytest.skip("this test runs inside a systemd service, and so does the job")
@@ -137,18 +140,61 @@ def left(payload: Any, pid: int) -> dict[str, Any]:
     return entry
 
 
-def test_a_rank_whose_agent_is_gone_is_listed_with_its_port(payload: Any, start: Start) -> None:
-    pid = start(LISTENS)
-    while not (entry := left(payload, pid))["ports"]:
-        assert parent_of(pid)
+def program(folder: Path, source: str, name: str = "train.py") -> tuple[str, ...]:
+    """Words that run a script as torchrun runs one."""
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(source)
+    return sys.executable, "-u", str(path)
+
+
+def shim(folder: Path, run: str) -> tuple[str, ...]:
+    """Words that run what ringup starts a run's ranks by, which here only lasts."""
+    return program(folder, SLEEPS, f"{run}-0/rank.py")
+
+
+def test_a_rank_that_serves_its_jobs_port_is_proven_and_a_server_of_another_port_is_not(
+    payload: Any, start: Start, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    listens = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
+    words = program(tmp_path, listens)
+    pid = start(env={**TORCHRUN, "MASTER_PORT": str(port)}, words=words)
+    proof = f"a socket of its job's port {port}"
+    entry = wait_for(lambda: proof in (e := left(payload, pid))["evidence"] and e, "it listens")
     assert entry["evidence"].startswith("orphan: its parent is gone")
     assert "rank 0 of 4, MASTER_ADDR=10.0.0.7" in entry["evidence"]
-    assert (entry["doubt"], entry["processes"]) == ("", 1)
+    assert (entry["doubt"], entry["processes"], entry["ports"]) == ("", 1, [port])
+    os.kill(pid, signal.SIGKILL)
+    other = start(words=words)
+    wait_for(lambda: left(payload, other)["ports"], "it listens")
+    assert left(payload, other)["doubt"]
+
+
+def test_a_worker_is_proven_by_the_directory_that_torchrun_has_made_for_it(
+    payload: Any, start: Start, tmp_path: Path
+) -> None:
+    made = tmp_path / "attempt_0" / "0"
+    made.mkdir(parents=True)
+    env = {**TORCHRUN, "TORCHELASTIC_ERROR_FILE": str(made / "error.json")}
+    how = 'setsid "$@" </dev/null >/dev/null 2>&1 & echo $!'
+    words = program(tmp_path, SLEEPS)
+    worker, daemon = (
+        start(env=env, words=words, how=how),
+        start(env=env, words=(words[0], *words[2:]), how=how),
+    )
+    os.utime(made, (time.time(), Path(f"/proc/{worker}").stat().st_mtime))
+    entry = left(payload, worker)
+    assert f"torchrun has made {made} for it" in entry["evidence"] and not entry["doubt"]
+    assert "only have inherited" in left(payload, daemon)["doubt"]
+    os.utime(made, (0, 0))
+    assert "only have inherited" in left(payload, worker)["doubt"], "begun long after"
 
 
 def test_a_job_with_a_living_parent_is_never_offered(payload: Any, start: Start) -> None:
     pid = start(env=TORCHRUN, above="sshd-session")
-    look = payload.Look()
+    look = payload.Jobs()
     assert found(look.left, pid) is None
     assert any("running: under sshd-session" in entry["evidence"] for entry in look.running)
 
@@ -182,7 +228,7 @@ def test_what_a_container_was_started_for_is_no_orphan(
         (folder / "stat").write_text(f"{pid} ({name}) S {' '.join(fields)}\n")
         (folder / "status").write_text(f"Name:\t{name}\nSigIgn:\t0000000000000000\n")
         (folder / "cgroup").write_text("0::/\n")
-    table = payload.processes.Table(str(tmp_path))
+    table = payload.processes.ProcessTable(str(tmp_path))
     assert payload.processes.fate(table, 7, {7: "torchrun command line"}) == fate
 
 
@@ -191,14 +237,14 @@ def test_a_run_whose_guard_lives_is_no_leftover(payload: Any, start: Start) -> N
     pid = start(env=tag)
     assert left(payload, pid)["run"] == f"{OWN}-guarded"
     start(env={}, words=(sys.executable, "-c", SLEEPS, f"ringup-guard:{OWN}-guarded"))
-    look = payload.Look()
+    look = payload.Jobs()
     assert found(look.left, pid) is None
     assert found(look.running, pid)["evidence"].startswith("running: the guard of its run lives")  # type: ignore[index]
 
 
 @pytest.mark.slow
-def test_another_runs_guard_keeps_nobody_alive(payload: Any, start: Start) -> None:
-    pid = start(env={"RINGUP_RUN": f"{OWN}-lost"})
+def test_another_runs_guard_keeps_nobody_alive(payload: Any, start: Start, tmp_path: Path) -> None:
+    pid = start(env={"RINGUP_RUN": f"{OWN}-lost"}, words=shim(tmp_path, f"{OWN}-lost"))
     start(env={}, words=(sys.executable, "-c", SLEEPS, f"ringup-guard:{OWN}-lost-2"))
     assert left(payload, pid)["doubt"] == ""
 
@@ -207,11 +253,23 @@ def test_another_runs_guard_keeps_nobody_alive(payload: Any, start: Start) -> No
     ("options", "doubt"),
     [
         ({"how": "trap '' HUP; " + DETACHED}, "nohup"),
-        ({"env": BY_HAND, "words": ("sleep", "600")}, "no Python program"),
+        ({"env": BY_HAND, "words": ("sleep", "600")}, "does not run a Python script"),
         ({"env": BY_HAND, "how": DETACHED.replace(">/dev/null", ">{file}")}, "goes to a file"),
-        ({"words": (sys.executable, "-c", SLEEPS, "jupyter-lab")}, "lives on by design"),
-        ({"env": BY_HAND}, ""),
-        ({"env": {"RINGUP_RUN": f"{OWN}-x"}, "how": "trap '' HUP; " + DETACHED}, ""),
+        ({"words": (sys.executable, "-c", SLEEPS, "jupyter-lab")}, "keeps running by design"),
+        ({"env": BY_HAND}, "does not run a Python script"),
+        ({"env": BY_HAND, "words": "{train}"}, "only have inherited"),
+        (
+            {"env": {"RINGUP_RUN": f"{OWN}-x"}, "words": "{train}"},
+            "only have inherited the tag of run {own}-x",
+        ),
+        (
+            {"env": {"RINGUP_RUN": f"{OWN}-y"}, "words": "{shim}"},
+            "only have inherited the tag of run {own}-y",
+        ),
+        ({"env": {"RINGUP_RUN": f"{OWN}-x"}, "words": "{watcher}"}, "only have inherited the tag"),
+        ({"env": {"RINGUP_RUN": f"{OWN}-x", "SLURM_JOB_ID": "77"}, "words": "{shim}"}, "SLURM_JOB_ID=77"),
+        ({"env": {"RINGUP_RUN": f"{OWN}-x"}, "words": "{shim}"}, ""),
+        ({"env": {"RINGUP_RUN": f"{OWN}-x"}, "how": "trap '' HUP; " + DETACHED, "words": "{shim}"}, ""),
     ],
 )
 def test_what_may_be_wanted_is_listed_but_not_proven(
@@ -219,8 +277,35 @@ def test_what_may_be_wanted_is_listed_but_not_proven(
 ) -> None:
     if "how" in options:
         options = {**options, "how": options["how"].replace("{file}", str(tmp_path / "log"))}
+    of_run, train = shim(tmp_path, f"{OWN}-x"), program(tmp_path, SLEEPS)
+    words = {"{train}": train, "{shim}": of_run, "{watcher}": (*train, of_run[-1], "ringup-guard:test")}
+    if str(options.get("words")) in words:
+        options = {**options, "words": words[options["words"]]}
     said = left(payload, start(**options))["doubt"]
+    doubt = doubt.replace("{own}", OWN)
     assert doubt in said and bool(doubt) == bool(said)
+
+
+def test_what_runs_in_a_session_that_the_guard_has_noted_is_of_the_run(
+    payload: Any, start: Start, tmp_path: Path
+) -> None:
+    folder = tmp_path / f"{OWN}-noted-0"
+    folder.mkdir(mode=0o700)
+    env = {"RINGUP_RUN": f"{OWN}-noted", "RINGUP_RUN_DIR": str(folder)}
+    pid = start(env=env)
+    table = payload.processes.ProcessTable("")
+    session, began = int(table.sessions[pid]), table.starts[pid]
+    noted = folder / "sessions"
+    own = table.starts.get(session, began)
+    noted.write_text(f"{session} {own}\n")
+    entry = left(payload, pid)
+    assert f"its session is in the directory of run {OWN}-noted" in entry["evidence"] and not entry["doubt"]
+    for text in (f"{session} {began + 1}\n", f"{session + 1} {own}\n", f"{own}\n", "x y\n", ""):
+        noted.write_text(text)
+        assert left(payload, pid)["doubt"], text
+    noted.write_text(f"{session} {own}\n")
+    folder.chmod(0o755)
+    assert left(payload, pid)["doubt"], "others may have written it"
 
 
 @pytest.mark.slow
@@ -228,9 +313,9 @@ def test_a_daemon_that_a_living_job_has_started_belongs_to_it(payload: Any, star
     older = start()
     start(above="sshd-session")
     younger = start()
-    look = payload.Look()
+    look = payload.Jobs()
     while not (found(look.left, younger) or found(look.running, younger)):
-        look = payload.Look()
+        look = payload.Jobs()
     if not found(look.left, older):
         left(payload, older)
     assert found(look.left, younger) is None
@@ -244,7 +329,7 @@ def test_ending_takes_children_and_leaves_strangers(payload: Any, start: Start) 
     while not descendants(victim):
         assert parent_of(victim)
     (child,) = descendants(victim)
-    look = payload.Look()
+    look = payload.Jobs()
     assert set(look.victims(victim)) == {victim, child}
     assert payload.end(look.victims(victim), 5.0) == (False, {})
     assert parent_of(victim) is None and parent_of(child) is None and parent_of(stranger)
@@ -253,14 +338,14 @@ def test_ending_takes_children_and_leaves_strangers(payload: Any, start: Start) 
 @pytest.mark.slow
 def test_who_ignores_term_is_killed_after_the_grace(payload: Any, start: Start) -> None:
     pid = start(how="trap '' TERM; " + DETACHED)
-    assert payload.end(payload.Look().victims(pid), 0.1) == (True, {})
+    assert payload.end(payload.Jobs().victims(pid), 0.1) == (True, {})
     assert parent_of(pid) is None
 
 
 def test_a_pid_used_anew_is_left_alone(payload: Any, start: Start) -> None:
     pid = start()
     left(payload, pid)
-    ((_, started),) = payload.Look().victims(pid).items()
+    ((_, started),) = payload.Jobs().victims(pid).items()
     assert payload.end({pid: started - 1}, 0.1) == (False, {})
     assert parent_of(pid)
 
@@ -268,17 +353,17 @@ def test_a_pid_used_anew_is_left_alone(payload: Any, start: Start) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("other", "goes"), [("", True), ("sleep 600 & ", False)])
 def test_a_shell_above_the_job_goes_unless_it_has_other_work(
-    payload: Any, start: Start, other: str, goes: bool
+    payload: Any, start: Start, tmp_path: Path, other: str, goes: bool
 ) -> None:
     inner = f'exec 3>&1 </dev/null >/dev/null 2>&1; {other}"$@" & echo $$ >&3; exec 3>&-; wait'
     variables = [f"{name}={value}" for name, value in TORCHRUN.items()]
-    job = ("env", *variables, sys.executable, "-c", SLEEPS)
+    job = ("env", *variables, f"RINGUP_RUN={OWN}-shell", *shim(tmp_path, f"{OWN}-shell"))
     shell = start(env={}, how=f"sh -c '{inner}' sh \"$@\" &", words=job, become="sh")
-    while not any(found(entries, shell) for entries in (payload.Look().left, payload.Look().running)):
+    while not any(found(entries, shell) for entries in (payload.Jobs().left, payload.Jobs().running)):
         assert parent_of(shell)
     entry = left(payload, shell)
     assert entry["command"].startswith("sh -c") and entry["doubt"] == ""
-    assert (shell in payload.Look().victims(shell)) is goes
+    assert (shell in payload.Jobs().victims(shell)) is goes
     assert entry["processes"] == 1 + goes
 
 
@@ -287,7 +372,7 @@ def test_only_unused_old_files_of_shared_memory_go(payload: Any, tmp_path: Path)
         return [Path(entry["path"]).name for entry in entries]
 
     def listed(first_namespace: bool = True) -> Any:
-        return payload.clean_files.shared_files(str(tmp_path), first_namespace)
+        return payload.shm.shared_files(str(tmp_path), first_namespace)
 
     free = ["nccl-free", "nccl-new", "torch_free"]
     for name in (*free, "nccl-open", "nccl-mapped", "psm_other", f"torch_{os.getpid()}_1"):
@@ -299,12 +384,12 @@ def test_only_unused_old_files_of_shared_memory_go(payload: Any, tmp_path: Path)
     os.close(fd)
     assert names([entry for entry, _ in listed()]) == free
     assert all(entry["doubt"] for entry, _ in listed()), "younger than a minute"
-    payload.clean_files.FRESH_S = -1.0
+    payload.shm.FRESH_S = -1.0
     assert all("container" in entry["doubt"] for entry, _ in listed(False))
     files = listed()
     (tmp_path / "nccl-fresh").write_bytes(b"another file by now")
     (tmp_path / "nccl-fresh").rename(tmp_path / "nccl-new")
-    gone = names(payload.clean_files.remove(files))
+    gone = names(payload.shm.remove(files))
     mapped.close()
     os.close(kept)
     if any(entry["doubt"] for entry, _ in files):
@@ -315,26 +400,37 @@ def test_only_unused_old_files_of_shared_memory_go(payload: Any, tmp_path: Path)
 
 
 def hearing(data: bytes, **options: Any) -> clean.NodeLeftovers:
-    heard = clean.Hearing("n1", 4 << 20, bytearray(data), done=True, **options)
-    return clean._judged(heard)
+    return clean._decode(Answer("n1", data, code=0, **options))
 
 
+NOT_A_NUMBER = b"""{"left": [{"pid": 1, "age_s": NaN, "command": "c", "evidence": "orphan:"}], "ended": [],
+"running": [], "files": [], "removed": [], "unseen": []}"""
 EMPTY = {"left": [], "ended": [], "running": [], "files": [], "removed": [], "unseen": []}
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{}", b'{"left": 3}', b"\xff", json.dumps(EMPTY).encode()[:-3]]
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"left": 3}',
+        b"\xff",
+        json.dumps(EMPTY).encode()[:-3],
+        b'{"x":' + b"[" * 100_000,
+        NOT_A_NUMBER,
+    ],
+    ids=lambda data: repr(data[:12]),
 )
 def test_an_answer_that_is_none_is_no_clean_node(data: bytes) -> None:
     node = hearing(data)
     assert node.error and not node.is_clean
-    assert list(command.node_lines(node, False)) == [f"n1: could not be looked at: {node.error}"]
+    assert list(command.node_lines(node, False)) == [f"n1: not checked: {node.error}"]
 
 
 def test_a_lost_connection_is_said_in_its_words() -> None:
-    heard = clean.Hearing("n1", 4 << 20)
-    heard.on_exit("n1", None, Unreached(kind="ssh-connect-timeout", words="timed \x1b[31mout"))
-    assert clean._judged(heard).error == "timed \\x1b[31mout"
+    lost = Answer("n1", error=Unreached(kind="ssh-timeout", words="timed \x1b[31mout"))
+    assert clean._decode(lost).error == "timed \\x1b[31mout"
 
 
 def test_what_a_node_says_cannot_reach_the_terminal_raw() -> None:
@@ -356,7 +452,11 @@ def test_a_stale_run_is_listed_then_ended_and_its_neighbours_live(lab: Any) -> N
     )
     plain = int(cluster.run("node0", detached).stdout)
     lost = {"RINGUP_RUN": "20260101-000000-abcd", "RINGUP_NODE": "1"}
-    tagged = int(cluster.run("node1", detached, env=lost).stdout)
+    cluster.run("node1", ["mkdir", "-p", "/root/20260101-000000-abcd-1"], check=True)
+    path = "/root/20260101-000000-abcd-1/rank.py"
+    cluster.run("node1", ["sh", "-c", f"cat >{path}"], text=SLEEPS, check=True)
+    of_run = ["sh", "-c", DETACHED, "sh", sys.executable, "-S", path]
+    tagged = int(cluster.run("node1", of_run, env=lost).stdout)
     with cluster.broken("stale-run", host="node0", port=29500):
         asked = ["ringup", "clean", "-H", "node0,node1", "--json"]
         listed = cluster.run("node0", asked)
@@ -386,8 +486,8 @@ def test_a_stale_run_is_listed_then_ended_and_its_neighbours_live(lab: Any) -> N
         living.kill()
 
 
-@pytest.mark.lab
 @pytest.mark.smoke
+@pytest.mark.lab
 @pytest.mark.slow
 @pytest.mark.torch
 def test_what_a_killed_ssh_loop_leaves_is_ended_beside_the_same_script_alive(lab: Any) -> None:
@@ -438,10 +538,10 @@ def test_a_process_that_keeps_becoming_another_program_is_always_known_by_its_va
     again.write_text(f"exec /bin/sh {again}\n")
     process = subprocess.Popen(["/bin/sh", str(again)], env={"RINGUP_RUN": f"{OWN}-exec"})
     try:
-        table = payload.processes.Table("")
-        wait_for(lambda: f"{OWN}-exec".encode() in table.environ(process.pid), "its variables", 10)
+        raw_environ = payload.processes.raw_environ
+        wait_for(lambda: f"{OWN}-exec".encode() in raw_environ(process.pid), "its variables", 10)
         for _ in range(2000):  # one plain reading in thirty finds nothing
-            assert f"{OWN}-exec".encode() in table.environ(process.pid)
+            assert f"{OWN}-exec".encode() in raw_environ(process.pid)
             assert payload.tree.is_tagged(process.pid, f"{OWN}-exec", "")
     finally:
         process.kill()
@@ -453,14 +553,19 @@ FORK = (sys.executable, "-S", "-E", "-c", SLEEPS, "--multiprocessing-fork")
 OPENS = "import sys, time; f = open(sys.argv[1]); time.sleep(600)"
 
 
-def test_a_jax_process_whose_parent_is_gone_is_left_over(payload: Any, start: Start) -> None:
-    entry = left(payload, start(env=JAX))
-    assert "coordinator 10.0.0.7:1234" in entry["evidence"] and entry["doubt"] == ""
+def test_a_jax_process_whose_output_nobody_can_read_any_more_is_left_over(
+    payload: Any, start: Start, tmp_path: Path
+) -> None:
+    how = 'exec 3>&1; { "$@" </dev/null 2>/dev/null & echo $! >&3; } | true'
+    words = program(tmp_path, SLEEPS)
+    lost, silent = start(env=JAX, words=words, how=how), start(env=JAX, words=words)
+    entry = wait_for(lambda: (e := left(payload, lost)) and not e["doubt"] and e, "true has ended")
+    assert "no process reads its output any more" in entry["evidence"]
+    assert "coordinator 10.0.0.7:1234" in entry["evidence"]
+    assert "only have inherited" in left(payload, silent)["doubt"]
 
 
-@pytest.mark.parametrize(
-    ("env", "doubt"), [({"MASTER_PORT": "29500"}, ""), ({}, "nothing else tells of a job")]
-)
+@pytest.mark.parametrize(("env", "doubt"), [({"MASTER_PORT": "29500"}, ""), ({}, "no other sign of a job")])
 def test_a_spawned_rank_is_proven_only_by_what_else_it_shows(
     payload: Any, start: Start, env: dict[str, str], doubt: str
 ) -> None:
@@ -471,12 +576,13 @@ def test_a_spawned_rank_is_proven_only_by_what_else_it_shows(
 
 def test_a_spawned_process_whose_parent_lives_is_not_even_listed(payload: Any, start: Start) -> None:
     pid = start(env={"MASTER_PORT": "29500"}, words=FORK, above="sshd-session")
-    look = payload.Look()
+    look = payload.Jobs()
     assert not found(look.left, pid) and not found(look.running, pid)
 
 
 @pytest.mark.parametrize(
-    ("said", "doubt"), [("torchrun train.py", ""), ("python serve.py", "nothing else"), ("tail -f log", None)]
+    ("said", "doubt"),
+    [("torchrun train.py", ""), ("python serve.py", "no other sign"), ("tail -f log", None)],
 )
 def test_an_ssh_that_outlived_its_start_loop_is_left_over_when_it_started_ranks(
     payload: Any, start: Start, tmp_path: Path, said: str, doubt: str | None
@@ -484,7 +590,7 @@ def test_an_ssh_that_outlived_its_start_loop_is_left_over_when_it_started_ranks(
     ssh = tmp_path / "ssh"
     ssh.symlink_to(sys.executable)
     pid = start(env={}, words=(str(ssh), "-S", "-E", "-c", SLEEPS, "node1", said))
-    look = payload.Look()
+    look = payload.Jobs()
     if doubt is None:
         assert not found(look.left, pid)
         return
@@ -497,19 +603,19 @@ def test_who_holds_a_gpu_or_the_usual_port_without_a_parent_is_listed_and_never_
     payload: Any, start: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "nvidia0").touch()
-    payload.clean_strays.GPUS = str(tmp_path / "nvidia")
+    payload.proof.GPUS = str(tmp_path / "nvidia")
     words = (sys.executable, "-S", "-E", "-c", OPENS, str(tmp_path / "nvidia0"))
     holds = start(env={}, words=words)
-    while not found(payload.Look().left, holds):
+    while not found(payload.Jobs().left, holds):
         assert parent_of(holds)
     entry = left(payload, holds)
-    assert "holds a GPU" in entry["evidence"] and "may be meant to go on" in entry["doubt"]
+    assert "holds a GPU" in entry["evidence"] and "may still be wanted" in entry["doubt"]
     listens = start(LISTENS, env={})
     while not (
         ports := [p for _, p, _, _ in payload.processes.listening("") if p in ports_of(payload, listens)]
     ):
         assert parent_of(listens)
-    payload.clean_strays.PORTS = tuple(ports)
+    payload.proof.PORTS = tuple(ports)
     entry = left(payload, listens)
     assert f"listens on port {ports[0]}" in entry["evidence"] and entry["doubt"]
     assert entry["ports"] == ports
@@ -533,7 +639,7 @@ def test_a_shell_that_is_just_ending_does_not_stand_for_the_job_it_started(
     # Its memory is gone before its children are given away: the job was listed by the shell's pid.
     for _ in range(12):
         pid = start()
-        look = payload.Look()
+        look = payload.Jobs()
         assert found(look.left, pid) or found(look.running, pid), [e["command"] for e in look.left]
 
 
@@ -541,14 +647,29 @@ def test_semaphores_of_a_process_that_lives_are_kept(payload: Any, tmp_path: Pat
     for name in (f"sem.loky-{os.getpid()}-a", "sem.loky-999999999-a", "sem.mp-abc", "sem.of_a_database"):
         (tmp_path / name).write_bytes(b"x")
         (tmp_path / name).chmod(0o600)
-    listed = [Path(e["path"]).name for e, _ in payload.clean_files.shared_files(str(tmp_path), True)]
+    listed = [Path(e["path"]).name for e, _ in payload.shm.shared_files(str(tmp_path), True)]
     assert listed == ["sem.loky-999999999-a", "sem.mp-abc"]
 
 
-def test_a_node_without_python_comes_with_the_option_that_names_one() -> None:
-    lost = clean.NodeLeftovers("n1", error="ringup: no python3 on this node; its PATH is /bin")
-    assert list(command.hints((lost,), kill=False)) == [
-        "--python PATH names a Python (3.8 or newer) that the node has"
-    ]
-    refused = clean.NodeLeftovers("n1", error="Permission denied (publickey).")
-    assert list(command.hints((refused,), kill=False)) == []
+def test_a_node_without_python_comes_with_the_option_that_names_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    args = argparse.Namespace(quiet=False)
+    request.hint_python(["Permission denied (publickey)."], args)
+    assert capsys.readouterr().err == ""
+    request.hint_python(["ringup: no python3 on this node; its PATH is /bin"], args)
+    assert capsys.readouterr().err.startswith("hint: --python PATH names a Python (3.8 or newer)")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a PID namespace")
+def test_the_sweep_of_a_run_leaves_a_container_alone_that_carries_its_tag(payload: Any) -> None:
+    words = ["unshare", "--pid", "--fork", "--kill-child", "sleep", "600"]
+    process = subprocess.Popen(words, env={**os.environ, "RINGUP_RUN": f"{OWN}-container"})
+    try:
+        (inside,) = wait_for(lambda: descendants(process.pid), "a container")
+        wait_for(lambda: payload.tree.environ(inside).get(b"RINGUP_RUN"), "its variables")
+        assert payload.tree.is_tagged(process.pid, f"{OWN}-container", "")
+        assert not payload.tree.is_tagged(inside, f"{OWN}-container", "")
+    finally:
+        process.kill()
+        process.wait()

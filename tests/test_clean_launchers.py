@@ -136,7 +136,7 @@ def test_its_orphans_are_ended_and_a_living_job_of_the_same_script_goes_on(
                     lambda h=host, o=one: o.ranks(h) >= EXPECTED.get(launcher, 3), f"ranks on {host}", 90
                 )
         lost.process.send_signal(signal.SIGKILL)
-        lost.process.wait(10)
+        lost.process.wait(60)
         before = living.pids()
         assert lost.pids(), "everything lives on"
         listed = cluster.run("node0", ["ringup", "clean", "-H", "node0,node1"])

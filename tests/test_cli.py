@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ringup import __version__, cli
+from ringup import __version__
+from ringup.cli import command_line
 from ringup.errors import UsageError
 
 
@@ -22,20 +23,20 @@ def ringup(*words: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_names_every_command() -> None:
-    text = cli.overview()
-    for name in cli.COMMANDS:
+    text = command_line.overview()
+    for name in command_line.COMMANDS:
         assert f"  {name} " in text
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", command_line.COMMANDS)
 def test_every_command_has_its_own_help(name: str) -> None:
-    parser = cli.parser_for(name)
+    parser = command_line.parser_for(name)
     assert parser.prog == f"ringup {name}"
     assert parser.description
 
 
 def test_no_command_is_wrong_usage_and_shows_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.dispatch([]) == 2
+    assert command_line.dispatch([]) == 2
     assert "commands:" in capsys.readouterr().out
 
 
@@ -46,8 +47,13 @@ def test_an_unknown_command_is_wrong_usage() -> None:
     assert done.stdout == ""
 
 
-def test_the_version_is_printed() -> None:
-    assert ringup("--version").stdout == f"ringup {__version__}\n"
+def test_the_version_is_printed_with_the_engine_that_reads_logs(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['ringup.logs.counts.core'] = None; from ringup.__main__ import main; main()"
+    )
+    plain = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True)
+    assert f"ringup {__version__} (engine for logs: plain Python, slower" in plain.stdout, plain.stderr
+    assert ringup("--version").stdout in (plain.stdout, f"ringup {__version__} (engine for logs: native)\n")
 
 
 def test_an_error_is_two_lines_and_no_traceback() -> None:
@@ -64,9 +70,9 @@ def test_control_characters_in_an_error_are_shown_not_sent() -> None:
 
 def test_help_imports_nothing_of_the_commands() -> None:
     code = (
-        "import sys; from ringup import cli\n"
-        "cli.dispatch(['--help'])\n"
-        "heavy = {'ClusterShell', 'msgspec', 'numpy', 'torch', 'json', 'asyncio', 'subprocess'}\n"
+        "import sys; from ringup.cli import command_line\n"
+        "command_line.dispatch(['--help'])\n"
+        "heavy = {'ClusterShell', 'jinja2', 'msgspec', 'numpy', 'torch', 'json', 'asyncio', 'subprocess'}\n"
         "sys.exit(','.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run(
@@ -82,9 +88,9 @@ def test_help_imports_nothing_of_the_commands() -> None:
 def test_a_bug_of_ours_leaves_with_70(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "dispatch", lambda argv: 1 // 0)
+    monkeypatch.setattr(command_line, "dispatch", lambda argv: 1 // 0)
     with pytest.raises(SystemExit) as left:
-        cli.main([])
+        command_line.main([])
     assert left.value.code == 70
     assert "please report" in capsys.readouterr().err
 
@@ -122,7 +128,7 @@ def test_a_locale_without_a_character_shows_its_number(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "ringup"]
     asked = [*words, "lint", str(script)]
     done = subprocess.run(asked, capture_output=True, env={**os.environ, **ASCII}, timeout=60)
-    assert done.returncode == 0 and b"in.py: `ringup run" in done.stdout, done.stderr
+    assert done.returncode == 0 and b"in.py: start it with `ringup run" in done.stdout, done.stderr
     asked = [*words, "script", "slurm", "--nodes", "2", "--nproc", "2", "--", "tr\u00e4in.py"]
     done = subprocess.run(asked, capture_output=True, env={**os.environ, **ASCII}, timeout=60)
     assert done.returncode == 0 and rb"$'tr\xc3\xa4in.py'" in done.stdout, done.stderr
@@ -137,9 +143,9 @@ def test_a_python_without_docstrings_is_told_in_two_lines() -> None:
 
 def test_ctrl_c_within_an_exec_is_130_and_not_death_by_the_signal(tmp_path: Path) -> None:
     program = """
-from ringup import cli
-cli.dispatch = lambda words: exec('raise KeyboardInterrupt')
-cli.main([])
+from ringup.cli import command_line
+command_line.dispatch = lambda words: exec('raise KeyboardInterrupt')
+command_line.main([])
 """
     (tmp_path / "interrupted_here.py").write_text(program)
     done = subprocess.run(
@@ -186,8 +192,8 @@ def test_a_current_directory_that_was_removed_is_said(tmp_path: Path, command: s
 def test_an_option_behind_the_script_is_given_to_nobody_in_silence(words: tuple[str, ...]) -> None:
     done = ringup(*words, "train.py", "--backend", "gloo")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--backend stands behind train.py" in done.stderr
-    assert "-- train.py --backend for the script's own" in done.stderr and len(done.stderr.splitlines()) == 2
+    assert "--backend after train.py: an option of ringup or of the script?" in done.stderr
+    assert "-- train.py --backend is for the script" in done.stderr and len(done.stderr.splitlines()) == 2
 
 
 def test_options_before_a_script_are_ours_with_or_without_two_hyphens() -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 import shlex
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tests.test_rules_all  # noqa: F401  (the cases of every file)
-from ringup.facts import Cluster
-from ringup.rules import run_checks
+from ringup.collectors import lying_here
+from ringup.model import Cluster, Job
+from ringup.output.console import on_all_nodes
+from ringup.rules import Fix, run_checks, ssh, with_ssh_config
 from tests.rule_cases import FIRES
 
 HOSTILE = "e$(id)`id`;id #"
@@ -84,3 +88,66 @@ def test_a_script_that_no_node_has_may_have_another_name() -> None:
     lost = [dataclasses.replace(n, script=cluster.nodes[1].script) for n in cluster.nodes]
     fixes = {f.fix.text for f in run_checks(dataclasses.replace(cluster, nodes=tuple(lost)))[0] if f.fix}
     assert fixes == {"no node has it: correct its name, or copy it there"}
+
+
+@pytest.mark.parametrize("name", sorted(FIRES))
+def test_commands_reach_the_nodes_as_ringup_did_with_ssh_config(name: str) -> None:
+    asked = dataclasses.replace(FIRES[name](), ssh_config="my conf/ssh")
+    if asked.is_local:
+        return
+    for finding in run_checks(asked)[0]:
+        for command in finding.fix.commands if finding.fix else ():
+            words = shlex.split(command)
+            words = words[words[0] == "time" :]
+            if words[0] in ("ssh", "ssh-copy-id"):
+                assert words[1:3] == ["-F", "my conf/ssh"], command
+            if words[0] == "rsync":
+                assert words[1:4] == ["-a", "-e", "ssh -F 'my conf/ssh'"], command
+
+
+def test_commands_of_many_nodes_stay_one_loop_with_ssh_config() -> None:
+    lines = [(f"n{i}", with_ssh_config(ssh(f"n{i}", "id; ls"), "a b")) for i in range(4)]
+    (loop,) = on_all_nodes(lines)
+    assert loop == """for node in n0 n1 n2 n3; do ssh -F 'a b' "$node" 'id; ls'; done"""
+    assert subprocess.run(["sh", "-nc", loop]).returncode == 0
+
+
+@pytest.mark.parametrize("name", sorted(FIRES))
+def test_no_fix_exports_the_interface_that_it_is_about(name: str) -> None:
+    for finding in run_checks(FIRES[name]())[0]:
+        kind, _, rest = finding.subject.partition(":")
+        bad = rest.partition("/")[2] if kind == "interface" else ""
+        for value in finding.fix.env.values() if finding.fix and bad else ():
+            assert bad not in value.lstrip("=").split(","), (finding.rule, finding.fix.env)
+
+
+def missing(rule: str, here: Mapping[str, str]) -> Fix:
+    """The fix of a rule about a file that one node lacks, where the launching machine has these."""
+    (finding,) = run_checks(dataclasses.replace(FIRES[rule](), here=here))[0]
+    assert finding.rule == rule and finding.fix
+    return finding.fix
+
+
+@pytest.mark.parametrize("rule", ["script-missing", "directory-missing"])
+def test_a_copy_is_offered_only_of_what_lies_here(rule: str) -> None:
+    (node, *_) = FIRES[rule]().nodes
+    path = node.script.path if rule == "script-missing" else node.chdir.path
+    elsewhere, here = missing(rule, {}), missing(rule, {path: ""})
+    assert elsewhere.commands == () and "copy it there from" in elsewhere.text
+    (command,) = here.commands
+    assert command.startswith(f"rsync -a {path}") and "copy it there" in here.text
+
+
+def test_another_version_of_the_script_is_not_copied_over_the_nodes() -> None:
+    node = FIRES["script-differs"]().nodes[0]
+    assert missing("script-differs", {node.script.path: "0" * 64}).commands == ()
+    assert missing("script-differs", {node.script.path: node.script.sha256}).commands != ()
+
+
+def test_of_a_job_is_known_what_lies_on_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    digest = hashlib.sha256(b"print(1)\n").hexdigest()
+    job = Job(script="train.py", chdir=str(tmp_path))
+    assert lying_here(job) == {str(tmp_path): "", str(tmp_path / "train.py"): digest}
+    assert lying_here(Job(script="other.py", chdir=str(tmp_path))) == {str(tmp_path): ""}
+    assert lying_here(Job(script="/dev/zero", chdir=str(tmp_path / "no"))) == {}

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from ringup import bundle, cli
-from ringup.facts import Cluster, Gid, Host, RdmaPort, Unreached, unreached_node
-from ringup.nccl.rdma import hca_value, wanted
-from ringup.plan import network
-from ringup.plan.kept import kept
-from ringup.plan.least import least
+from ringup import bundle
+from ringup.cli import command_line
+from ringup.model import Cluster, Gid, Host, RdmaPort, Unreached, unreached_node
+from ringup.nccl.rdma_devices import hca_value, wanted
+from ringup.planning import network
+from ringup.planning.minimal_env import minimal_env
+from ringup.planning.preset_variables import kept
 from tests import clusters as c
 from tests import rule_cases_rdma as r
 
@@ -46,7 +47,7 @@ def cluster(*ports: RdmaPort, nccl: str = NEW, env: dict[str, str] | None = None
 
 
 def env_of(made: Cluster, **options: Any) -> dict[str, str]:
-    return {v.name: v.value for v in least(made, **options).env}
+    return {v.name: v.value for v in minimal_env(made, **options).env}
 
 
 # What is set.
@@ -61,7 +62,7 @@ def test_nothing_is_set_where_nccl_chooses_right(ports: tuple[RdmaPort, ...]) ->
 
 def test_a_bond_among_fast_ports_is_left_out_and_the_reason_names_it() -> None:
     ports = (ib("mlx5_0"), ib("mlx5_1"), roce("mlx5_bond_0", 50.0))
-    made = least(cluster(*ports)).env
+    made = minimal_env(cluster(*ports)).env
     assert [(v.name, v.value, v.node) for v in made] == [("NCCL_IB_HCA", "=mlx5_0,mlx5_1", None)]
     assert "mlx5_bond_0:1/RoCE 50 Gbit/s" in made[0].because
 
@@ -72,7 +73,7 @@ def test_a_slow_port_of_the_same_kind_is_another_network() -> None:
 
 def test_where_only_one_node_has_the_extra_port_only_that_node_is_told() -> None:
     made = c.changed(cluster(ib("mlx5_0")), "node1", rdma_ports=(ib("mlx5_0"), roce("mlx5_1", 25.0)))
-    assert [(v.value, v.node) for v in least(made).env] == [("=mlx5_0", "node1")]
+    assert [(v.value, v.node) for v in minimal_env(made).env] == [("=mlx5_0", "node1")]
 
 
 def test_ports_that_are_down_or_of_unknown_rate_decide_nothing() -> None:
@@ -84,8 +85,8 @@ def test_ports_that_are_down_or_of_unknown_rate_decide_nothing() -> None:
 
 
 def test_what_the_user_set_stays() -> None:
-    made = least(cluster(ib("mlx5_0"), roce("mlx5_1", 25.0), env={"NCCL_IB_HCA": "mlx5"}))
-    assert made.env == () and any("is yours and stays" in n for n in made.notes)
+    made = minimal_env(cluster(ib("mlx5_0"), roce("mlx5_1", 25.0), env={"NCCL_IB_HCA": "mlx5"}))
+    assert made.env == () and any("set by you" in n for n in made.notes)
 
 
 def test_a_gid_index_is_set_only_for_roce_and_only_before_2_21() -> None:
@@ -103,7 +104,7 @@ def test_with_rdma_off_or_gloo_no_device_is_named() -> None:
 
 def test_devices_that_could_not_be_read_are_a_note() -> None:
     made = c.changed(cluster(), "node1", unknown={"rdma_ports": "no sysfs"})
-    assert any("node1" in n and "no sysfs" in n for n in least(made).notes)
+    assert any("node1" in n and "no sysfs" in n for n in minimal_env(made).notes)
 
 
 def test_the_interface_pin_of_the_plan_is_among_them() -> None:
@@ -227,7 +228,7 @@ def test_json_of_the_command_holds_env_kept_and_notes(
     saved = tmp_path / "cluster.json"
     ports = (ib("mlx5_0"), roce("mlx5_1", 25.0))
     bundle.save(cluster(*ports, env={"NCCL_DEBUG": "INFO"}), saved)
-    assert cli.dispatch(["env", "--from", str(saved), "--format", "json"]) == 0
+    assert command_line.dispatch(["env", "--from", str(saved), "--format", "json"]) == 0
     whole = json.loads(capsys.readouterr().out)
     assert whole["env"][0]["name"] == "NCCL_IB_HCA" and whole["env"][0]["because"]
     assert whole["kept"][0]["verdict"] == "debugging" and whole["notes"] == []
@@ -238,7 +239,7 @@ def test_the_shell_format_goes_to_stdout_and_the_rest_to_stderr(
 ) -> None:
     saved = tmp_path / "cluster.json"
     bundle.save(cluster(env={"NCCL_DEBUG": "INFO"}), saved)
-    assert cli.dispatch(["env", "--from", str(saved)]) == 0
+    assert command_line.dispatch(["env", "--from", str(saved)]) == 0
     told = capsys.readouterr()
     assert told.out.startswith("# nothing needs to be set") and "kept: NCCL_DEBUG=INFO" in told.err
 
@@ -250,7 +251,7 @@ def test_a_node_that_was_not_reached_is_not_said_to_choose_right(
     saved, made = tmp_path / "cluster.json", cluster()
     lost = unreached_node(Host("node1"), Unreached("ssh-key-refused", "no"))
     bundle.save(replace(made, nodes=(made.nodes[0], lost)), saved)
-    assert cli.dispatch(["env", "--from", str(saved), "--format", form]) == 0
+    assert command_line.dispatch(["env", "--from", str(saved), "--format", form]) == 1
     told = capsys.readouterr()
     assert "choose right" not in told.out and "something was left open" in told.out
     assert "note: no interface could be proven to join all nodes" in told.err
@@ -259,7 +260,7 @@ def test_a_node_that_was_not_reached_is_not_said_to_choose_right(
 def test_run_and_check_set_what_env_prints() -> None:
     made = cluster(ib("mlx5_0"), roce("mlx5_bond_0", 50.0))
     plan = network.decide(made, "r")
-    assert plan is not None and plan.env == least(made).env
+    assert plan is not None and plan.env == minimal_env(made).env
     assert all(n.env["NCCL_IB_HCA"] == "=mlx5_0" for n in plan.nodes)
 
 
@@ -271,4 +272,4 @@ def test_on_one_machine_no_device_is_named() -> None:
 def test_a_port_that_lost_its_rate_on_one_node_is_left_out_nowhere() -> None:
     for rate in (100.0, 50.0):
         cluster = r.with_port(r.two_ib, rate_gbit_s=rate)()
-        assert not [v for v in least(cluster).env if v.name == "NCCL_IB_HCA"]
+        assert not [v for v in minimal_env(cluster).env if v.name == "NCCL_IB_HCA"]

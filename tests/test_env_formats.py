@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from ringup.facts import Container
-from ringup.plan import EnvVar, formats
-from ringup.plan.formats import FORMATS, Machine
+from ringup.model import Container
+from ringup.planning import EnvVar, formats
+from ringup.planning.formats import FORMATS, Machine
 from tests import clusters as c
 from tests.test_env import cluster, ib
+from tests.test_script_quoting import expanded
 
 EVERYWHERE = EnvVar("NCCL_IB_HCA", "=mlx5_0,mlx5_1", "a bond\nis left $(out)")
 HERE = EnvVar("NCCL_SOCKET_IFNAME", "=a b", "names differ", node="n1")
@@ -59,12 +60,14 @@ def run(script: str, folder: Path, shell: str = "sh") -> str:
 
 def test_a_shell_gets_exactly_the_values_of_its_node(tmp_path: Path) -> None:
     here = replace(HERE, node=run("hostname -s", tmp_path).strip())
-    script = formats.shell([EVERYWHERE, here]) + '\nprintf "%s|%s" "$NCCL_IB_HCA" "$NCCL_SOCKET_IFNAME"'
+    script = (
+        formats.shell([EVERYWHERE, here], Machine()) + '\nprintf "%s|%s" "$NCCL_IB_HCA" "$NCCL_SOCKET_IFNAME"'
+    )
     assert run(script, tmp_path) == "=mlx5_0,mlx5_1|=a b"
 
 
 def test_a_slurm_step_gets_those_of_its_node_and_no_others(tmp_path: Path) -> None:
-    script = "SLURMD_NODENAME=n2\n" + formats.slurm([EVERYWHERE, HERE])
+    script = "SLURMD_NODENAME=n2\n" + formats.slurm([EVERYWHERE, HERE], Machine())
     assert run(script + '\nprintf "%s" "${NCCL_SOCKET_IFNAME-unset}"', tmp_path) == "unset"
     assert run(script.replace("=n2", "=n1", 1) + '\nprintf "%s" "$NCCL_SOCKET_IFNAME"', tmp_path) == "=a b"
 
@@ -72,7 +75,7 @@ def test_a_slurm_step_gets_those_of_its_node_and_no_others(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["shell", "slurm"])
 def test_hostile_values_arrive_unchanged_and_execute_nothing(name: str, tmp_path: Path) -> None:
     ask = "\n".join(f'printf "%s\\0" "$NCCL_V{k}"' for k in range(len(EVIL)))
-    told = run(f"SLURMD_NODENAME=none\n{FORMATS[name](evil(), None)}\n{ask}", tmp_path)
+    told = run(f"SLURMD_NODENAME=none\n{FORMATS[name](evil(), Machine())}\n{ask}", tmp_path)
     assert told.split("\0")[:-1] == EVIL
     assert not (tmp_path / "canary").exists()
 
@@ -117,7 +120,7 @@ def test_a_pod_gets_shared_memory_and_what_its_devices_need(machine: Machine) ->
 
 def test_hostile_values_in_a_pod_are_what_they_were() -> None:
     env = pod(evil(), Machine())["containers"][0]["env"]
-    assert [v["value"] for v in env] == EVIL
+    assert [expanded(v["value"], {}) for v in env] == EVIL
     assert all(isinstance(v["value"], str) for v in env)
 
 
@@ -136,7 +139,7 @@ def test_each_format_holds_each_variable_and_reason(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_format_sends_a_control_character_to_the_terminal_in_a_reason(name: str) -> None:
-    text = FORMATS[name]([EnvVar("NCCL_NET", "IB", "\x1b]0;x\x07\nnew line")], None)
+    text = FORMATS[name]([EnvVar("NCCL_NET", "IB", "\x1b]0;x\x07\nnew line")], Machine())
     assert "\x1b" not in text and "\x07" not in text and "new line" in text
 
 

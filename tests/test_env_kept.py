@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ringup import bundle, cli
-from ringup.facts import Cluster
-from ringup.plan.kept import kept, presets
-from ringup.plan.least import least
+from ringup import bundle
+from ringup.cli import command_line
+from ringup.model import Cluster
+from ringup.planning.minimal_env import minimal_env
+from ringup.planning.preset_variables import kept
 from tests import clusters as c
 from tests.test_env import NEW, OLD, PLATFORM, cluster, ib, on_eth0, roce, verdicts
 
@@ -93,9 +94,8 @@ def test_the_default_time_of_a_try_is_that_of_the_release(nccl: str, seconds: st
 # A platform's presets.
 
 
-def test_a_platforms_presets_are_recognised_as_a_set_and_judged_one_by_one() -> None:
+def test_a_platforms_presets_are_judged_one_by_one() -> None:
     made = on_eth0(cluster(roce("mlx5_0"), nccl=OLD, env=PLATFORM))
-    assert "8 of the 8 variables that Scnet presets" in presets(made)[0]
     found = verdicts(made)
     assert found["NCCL_IB_GID_INDEX"] == "right" and "before 2.21" in told(made, "NCCL_IB_GID_INDEX")
     assert all(k.because for k in kept(made))
@@ -112,16 +112,11 @@ def test_nodes_that_choose_alike_are_told_once() -> None:
     assert sorted(names) == sorted(PLATFORM)
 
 
-def test_a_few_of_them_are_anybodys() -> None:
-    made = cluster(roce("mlx5_0"), env={"NCCL_DEBUG": "INFO", "NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "mlx5"})
-    assert presets(made) == []
-
-
 # RoCE.
 
 
 def test_rocs_variables_are_explained_and_none_is_invented() -> None:
-    made = least(cluster(roce("mlx5_0"), roce("mlx5_1")))
+    made = minimal_env(cluster(roce("mlx5_0"), roce("mlx5_1")))
     text = "\n".join(made.explained)
     assert made.env == ()
     assert "leave it; NCCL since 2.21 looks for the entry itself, here 3 (::ffff:10.0.0.1 RoCE v2)" in text
@@ -130,18 +125,18 @@ def test_rocs_variables_are_explained_and_none_is_invented() -> None:
 
 
 def test_the_sites_traffic_class_is_said_with_its_dscp() -> None:
-    text = "\n".join(least(cluster(roce("mlx5_0"), env={"NCCL_IB_TC": "106"})).explained)
+    text = "\n".join(minimal_env(cluster(roce("mlx5_0"), env={"NCCL_IB_TC": "106"})).explained)
     assert "NCCL_IB_TC: 106 (DSCP 26) is the site's, and kept" in text
 
 
 def test_a_class_the_driver_sets_by_itself_is_left_to_it() -> None:
-    text = "\n".join(least(cluster(roce("mlx5_0", traffic_class=136))).explained)
+    text = "\n".join(minimal_env(cluster(roce("mlx5_0", traffic_class=136))).explained)
     assert "the driver marks all RoCE traffic here with 136 (DSCP 34)" in text
 
 
 @pytest.mark.parametrize("made", [cluster(ib("mlx5_0")), cluster(), c.healthy()])
 def test_without_roce_nothing_is_explained(made: Cluster) -> None:
-    assert least(made).explained == ()
+    assert minimal_env(made).explained == ()
 
 
 # Where it is shown.
@@ -153,11 +148,11 @@ def test_check_shows_what_is_set_already_and_what_it_does(
     saved = tmp_path / "cluster.json"
     made = c.changed(cluster(ib("mlx5_0")), "node1", environment={"NCCL_IB_DISABLE": "1", "NCCL_IB_HAC": "x"})
     bundle.save(made, saved)
-    cli.dispatch(["check", "--from", str(saved)])
-    text = capsys.readouterr().out.partition("set already")[2]
+    command_line.dispatch(["check", "--from", str(saved)])
+    text = capsys.readouterr().out.partition("already set")[2]
     assert "NCCL_IB_DISABLE=1 on node1: harmful: RDMA is left unused" in text
     assert "NCCL_IB_HAC=x on node1: typo: nobody reads this name; NCCL_IB_HCA was meant" in text
-    cli.dispatch(["check", "--from", str(saved), "--json"])
+    command_line.dispatch(["check", "--from", str(saved), "--json"])
     whole = json.loads(capsys.readouterr().out)
     assert [(k["name"], k["node"], k["verdict"]) for k in whole["kept"]] == [
         ("NCCL_IB_DISABLE", "node1", "harmful"),
@@ -170,8 +165,8 @@ def test_env_shows_the_presets_and_rocs_variables_beside_the_script(
 ) -> None:
     saved = tmp_path / "cluster.json"
     bundle.save(on_eth0(cluster(roce("mlx5_0"), env=PLATFORM)), saved)
-    assert cli.dispatch(["env", "--from", str(saved), "--strict"]) == 0
+    assert command_line.dispatch(["env", "--from", str(saved), "--strict"]) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith("# nothing needs to be set")
-    assert "Scnet presets" in shown.err and "NCCL_IB_TC: 136 (DSCP 34)" in shown.err
+    assert "NCCL_IB_TC: 136 (DSCP 34)" in shown.err
     assert shown.err.count("kept: ") == len(PLATFORM)

@@ -6,23 +6,25 @@ import io
 import json
 from dataclasses import replace
 
-from ringup import page, report
-from ringup.facts import Cluster, RdmaPort, Verbs
-from ringup.launch import record
-from ringup.plan import network
-from ringup.plan.expected import Expected, expected, with_transports
+from ringup.model import Cluster, RdmaPort, Verbs
+from ringup.network.predictions import Expected, Predictions
+from ringup.output import console, html_page
+from ringup.planning import expected, network, with_transports
+from ringup.runtime import record
 from tests import clusters as c
 from tests.test_env import cluster as with_ports
 from tests.test_env import env_of, ib, roce
 
 
 def foretold(made: Cluster) -> tuple[Expected, ...]:
-    return expected(made, network.decide(made, "r"))
+    return expected(Predictions(made), network.decide(made, "r"))
 
 
 def text(made: Cluster) -> str:
     plan = network.decide(made, "r")
-    return report.check_text(made, [], [], plan, report.Style(io.StringIO()), expected(made, plan))
+    return console.check_text(
+        console.Report(made, [], [], plan, expected(Predictions(made), plan)), console.Style(io.StringIO())
+    )
 
 
 GPUS = c.job(backend="nccl")
@@ -30,7 +32,7 @@ GPUS = c.job(backend="nccl")
 
 def test_nodes_that_choose_alike_are_told_once_with_nccls_own_lines() -> None:
     shown = text(c.healthy(8, job=GPUS))
-    assert "node0, node1, node2 and 5 more, for example:" in shown
+    assert "node[0-7] (8 nodes, node0 shown):" in shown
     assert shown.count("Bootstrap: Using") == 1
     assert "    NET/Socket : Using [0]enp99s0:10.0.0.10<0>" in shown
 
@@ -39,7 +41,7 @@ def test_a_node_that_chooses_otherwise_stands_alone() -> None:
     made = c.healthy(3, job=GPUS)
     other = c.changed(made, "node1", rdma_ports=(ib("mlx5_0"),))
     shown = text(other)
-    assert "node0, node2, for example:" in shown and "  node1:\n" in shown
+    assert "node0, node2 (node0 shown):" in shown and "  node1:\n" in shown
     assert "NET/IB : Using [0]mlx5_0:1/IB" in shown
 
 
@@ -85,22 +87,23 @@ def test_what_is_not_known_of_a_node_is_said_and_nothing_is_claimed() -> None:
 def test_json_and_page_hold_the_predictions() -> None:
     made = c.article_002()
     plan = network.decide(made, "r")
-    whole = json.loads(json.dumps(report.check_json(made, [], [], plan, expected(made, plan))))
+    report = console.Report(made, [], [], plan, expected(Predictions(made), plan))
+    whole = json.loads(json.dumps(console.check_json(report)))
     first = whole["predictions"][0]
     assert first["network"] == "Gloo" and first["alone"]["bootstrap"]["interface"] == "em1"
-    assert "Gloo announces enp99s0" in page.check_page(made, [], [], plan, expected(made, plan))
+    assert "Gloo announces enp99s0" in html_page.check_page(report)
 
 
 def test_on_one_machine_gloos_own_address_is_no_news() -> None:
     alone = replace(c.healthy(1), is_local=True)
-    assert "what will be chosen" not in text(alone)
+    assert "expected NCCL selection" not in text(alone)
 
 
 def test_a_plan_holds_what_it_leads_to_for_the_record_of_the_run() -> None:
     made = replace(with_ports(ib("mlx5_0"), roce("mlx5_bond_0", 50.0)), job=GPUS)
     plan = network.decide(made, "r")
     assert plan is not None
-    written = record.plan_json(with_transports(plan, made))["transports"]
+    written = record.plan_json(with_transports(plan, Predictions(made)))["transports"]
     assert written[0] == {
         "node": "node0",
         "network": "IB",
@@ -138,7 +141,7 @@ def test_a_plugins_network_is_named_though_its_words_are_not_known() -> None:
     made = replace(with_ports(efa), job=GPUS)
     for name in ("node0", "node1"):
         made = c.changed(made, name, nccl_plugins=("/opt/amazon/ofi-nccl/lib/libnccl-net.so",))
-    assert "    network OFI, of a plugin" in text(made)
+    assert "    network OFI, from a plugin" in text(made)
 
 
 def test_why_rdma_devices_carry_no_data_is_said() -> None:
@@ -154,4 +157,4 @@ def test_of_many_kinds_of_nodes_only_some_are_shown_and_the_rest_are_counted() -
     for n in range(12):
         made = c.changed(made, f"node{n}", rdma_ports=(ib(f"hca_{n}"),))
     shown = text(made)
-    assert shown.count("NET/IB : Using") == 8 and "and 4 more nodes that choose otherwise" in shown
+    assert shown.count("NET/IB : Using") == 8 and "and 4 other selections: --all shows them" in shown

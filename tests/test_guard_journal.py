@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import resource
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import ringup
+from ringup.agent.guard import journal as module
+from ringup.agent.guard.journal import Journal
 
 
-@pytest.fixture
-def payload(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """payload/guard_journal.py as a module, as it is on a node."""
-    monkeypatch.syspath_prepend(str(Path(ringup.__file__).parent / "payload"))
-    yield importlib.import_module("guard_journal")
-    sys.modules.pop("guard_journal", None)
-
-
-def test_what_a_full_disk_has_not_taken_follows_when_there_is_room(payload: Any, tmp_path: Path) -> None:
-    journal = payload.Journal(str(tmp_path / "a.journal"))
+def test_what_a_full_disk_has_not_taken_follows_when_there_is_room(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "a.journal"))
     lines = [b'{"type":"exit","rank":%d}\n' % rank for rank in range(4)]
     journal.add_control(lines[0])
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -39,10 +28,10 @@ def test_what_a_full_disk_has_not_taken_follows_when_there_is_room(payload: Any,
 
 
 def test_the_end_is_kept_however_much_was_said_before(
-    payload: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payload, "CONTROL_BYTES", 8_010)
-    journal = payload.Journal(str(tmp_path / "a.journal"))
+    monkeypatch.setattr(module, "CONTROL_BYTES", 8_010)
+    journal = Journal(str(tmp_path / "a.journal"))
     for _ in range(10):
         journal.add_control(b"x" * 4000 + b"\n")
     journal.add_control(b'{"type":"finished"}\n')
@@ -50,11 +39,25 @@ def test_the_end_is_kept_however_much_was_said_before(
     assert len(kept) < 8_100 and kept.endswith(b'{"type":"finished"}\n')
 
 
-def test_a_run_that_goes_on_for_weeks_in_silence_keeps_its_journal(payload: Any, tmp_path: Path) -> None:
-    living, ended = (payload.Journal(str(tmp_path / f"{name}.journal")) for name in ("living", "ended"))
+def test_a_run_that_goes_on_for_weeks_in_silence_keeps_its_journal(tmp_path: Path) -> None:
+    living, ended = (Journal(str(tmp_path / f"{name}.journal")) for name in ("living", "ended"))
     long_ago = (1.0, 1.0)
     for journal in (living, ended):
         os.utime(journal.directory, long_ago)
-    living.keep(payload.KEEP_EVERY_S * 2)
-    payload.Journal(str(tmp_path / "new.journal"))
+    living.keep(module.KEEP_EVERY_S * 2)
+    Journal(str(tmp_path / "new.journal"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["living.journal", "new.journal"]
+
+
+def test_output_that_a_full_disk_took_in_part_leaves_no_hole(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "a.journal"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    journal.add_output(b"first\n")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))  # half of the next line fits
+    try:
+        journal.add_output(b"second\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    journal.add_output(b"third\n")
+    assert (tmp_path / "a.journal" / "out-0").read_bytes() == b"first\nthird\n"
+    assert journal.lost_bytes == len(b"second\n")

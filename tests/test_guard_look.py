@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringup.launch.program import look_program
-from ringup.looks import decode
+from ringup.hang.snapshots import decode
 from tests.guards import GuardedNode, tagged
 
 pytestmark = pytest.mark.slow
@@ -16,11 +15,12 @@ pytestmark = pytest.mark.slow
 WAITS = "print('up', flush=True); import time; time.sleep(60)"
 
 
-def node(folder: Path) -> GuardedNode:
+def node(folder: Path, **order: str) -> GuardedNode:
     return GuardedNode(
         folder,
         [sys.executable, "{RUN_DIR}/rank.py"],
         env={"RINGUP_SCRIPT": str(folder / "train.py"), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+        **order,
     )
 
 
@@ -29,7 +29,7 @@ def test_a_look_is_answered_with_the_line_of_the_rank(tmp_path: Path) -> None:
     with node(tmp_path) as one:
         one.go()
         one.wait("out")
-        one.tell({"type": "look", "number": 7, "mode": "stacks", "source": look_program()})
+        one.tell({"type": "look", "number": 7, "mode": "stacks"})
         one.tell({"type": "beat", "sent": 1.0})
         answer = one.wait("look")
         (rank,) = decode("n1", answer).ranks
@@ -42,19 +42,33 @@ def test_a_look_is_answered_with_the_line_of_the_rank(tmp_path: Path) -> None:
 
 def test_a_look_that_gives_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAITS)
-    with node(tmp_path) as one:
+    with node(tmp_path, look_source="raise SystemExit(3)") as one:
         one.go()
         one.wait("out")
-        one.tell({"type": "look", "number": 1, "mode": "count", "source": "raise SystemExit(3)"})
+        one.tell({"type": "look", "number": 1, "mode": "count"})
         answer = one.wait("look")
         assert decode("n1", answer).problem
 
 
 def test_a_look_does_not_hold_up_the_end(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAITS)
+    with node(tmp_path, look_source="import time; time.sleep(60)") as one:
+        one.go()
+        one.wait("out")
+        one.tell({"type": "look", "number": 1, "mode": "count"})
+        one.tell({"type": "end", "reason": "enough", "grace_s": 0.5})
+        assert one.wait("ended")["left"] == []
+
+
+def test_a_program_that_comes_with_a_message_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WAITS)
     with node(tmp_path) as one:
         one.go()
         one.wait("out")
-        one.tell({"type": "look", "number": 1, "mode": "count", "source": "import time; time.sleep(60)"})
-        one.tell({"type": "end", "reason": "enough", "grace_s": 0.5})
-        assert one.wait("ended")["left"] == []
+        source = f"open({str(tmp_path / 'ran')!r}, 'w')"
+        one.tell({"type": "look", "number": 1, "mode": "count", "source": source})
+        one.tell({"type": "look", "number": 2, "mode": source})
+        assert decode("n1", one.wait("look", number=1)).ranks
+        one.tell({"type": "look", "number": 3, "mode": "count"})
+        one.wait("look", number=3)
+        assert not (tmp_path / "ran").exists() and one.get("look", number=2) is None

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guards import wait_for
-from tests.test_hangs import REPORTED_S, STUCK, free_port, line_of
+from tests.guards import free_port, wait_for
+from tests.test_hangs import REPORTED_S, STUCK, line_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
@@ -21,7 +21,7 @@ RINGUP = [sys.executable, "-m", "ringup"]
 
 
 class Detached:
-    """A run of stuck.py on two nodes played on this machine, left to its head."""
+    """A run of stuck.py on two nodes simulated on this machine, left to its head."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder, self.log_dir = folder, folder / "log"

@@ -81,6 +81,7 @@ def refused(done: subprocess.CompletedProcess[bytes], codes: tuple[int, ...] = (
     assert 1 <= len(lines) <= 3, lines
 
 
+@pytest.mark.alike
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["check", "run"])
 @pytest.mark.parametrize("name", EVIL, ids=range(len(EVIL)))
@@ -98,6 +99,7 @@ def test_node_name_that_no_host_can_have_is_refused(tmp_path: Path, command: str
     refused(done)
 
 
+@pytest.mark.alike
 @pytest.mark.slow
 @pytest.mark.parametrize("user", [e for e in EVIL if "@" not in e and e.strip()][:14])
 def test_user_that_no_user_can_be_is_refused(tmp_path: Path, user: str) -> None:
@@ -117,6 +119,7 @@ def test_file_without_an_end_is_refused(tmp_path: Path, option: str) -> None:
     refused(ringup(["check", option, "/dev/zero"], tmp_path))
 
 
+@pytest.mark.alike
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
@@ -142,6 +145,7 @@ def test_script_that_is_an_option_is_refused(tmp_path: Path, script: str) -> Non
     refused(ringup(["run", "--local", "1", "--nproc", "1", "--", script], tmp_path))
 
 
+@pytest.mark.alike
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [e for e in EVIL if not e.startswith("-") and e.strip()], ids=repr)
 def test_script_that_is_not_there_is_named_safely(tmp_path: Path, name: str) -> None:
@@ -149,6 +153,7 @@ def test_script_that_is_not_there_is_named_safely(tmp_path: Path, name: str) -> 
     assert done.returncode in (1, 2, 4)
 
 
+@pytest.mark.alike
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--python", "--chdir", "--ssh-config", "--log-dir", "--from", "--save"])
 @pytest.mark.parametrize("value", EVIL[:13], ids=range(13))

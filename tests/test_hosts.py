@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ringup import hosts
 from ringup.errors import NodesError
-from ringup.facts import Host
+from ringup.model import Host
 
 
 def expanded(text: str) -> list[str]:
-    return hosts.names(hosts.expand(text))
+    return [host.name for host in hosts.expand(text)]
 
 
 @pytest.mark.parametrize(
@@ -172,10 +174,11 @@ def test_slurm_counts_that_do_not_fit_are_left_out() -> None:
     assert [h.slots for h in found] == [0, 0]
 
 
-def test_pbs_lines_are_slots() -> None:
-    found = hosts.from_allocation({"PBS_NODEFILE": "/var/spool/x"}, lambda path: "n1\nn1\nn2\nn2\n")
+def test_pbs_lines_are_slots(tmp_path: Path) -> None:
+    file = tmp_path / "nodes"
+    file.write_text("n1\nn1\nn2\nn2\n")
+    found = hosts.from_allocation({"PBS_NODEFILE": str(file)})
     assert found and all(host.in_batch for host in found)
-    assert found is not None
     assert [(h.name, h.slots) for h in found] == [("n1", 2), ("n2", 2)]
 
 
@@ -184,19 +187,14 @@ def test_a_pbs_file_that_is_gone_is_named(tmp_path: object) -> None:
         hosts.from_allocation({"PBS_NODEFILE": f"{tmp_path}/gone"})
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"LSB_MCPU_HOSTS": "batch1 1 n1 4 n2 4"},
-        {"LSB_HOSTS": "batch1 n1 n1 n1 n1 n2 n2 n2 n2"},
-        {"LSB_DJOB_HOSTFILE": "file"},
-    ],
-)
-def test_lsf_gives_nodes_without_its_launch_node(environ: dict[str, str]) -> None:
-    lines = "batch1\n" + "n1\n" * 4 + "n2\n" * 4
-    found = hosts.from_allocation({"LSB_JOBID": "1", **environ}, lambda path: lines)
+@pytest.mark.parametrize("environ", [{"LSB_MCPU_HOSTS": "n1 4 n2 4"}, {"LSB_DJOB_HOSTFILE": "nodes"}])
+def test_lsf_gives_nodes_and_slots(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nodes").write_text("n1\n" * 4 + "n2\n" * 4)
+    found = hosts.from_allocation({"LSB_JOBID": "1", **environ})
     assert found and all(host.in_batch for host in found)
-    assert found is not None
     assert [(h.name, h.slots) for h in found] == [("n1", 4), ("n2", 4)]
 
 
@@ -209,7 +207,7 @@ def test_an_indexed_job_names_its_pods() -> None:
     }
     found = hosts.from_allocation(environ)
     assert found is not None
-    assert hosts.names(found) == ["train-0.svc", "train-1.svc"]
+    assert [host.name for host in found] == ["train-0.svc", "train-1.svc"]
 
 
 def test_local_nodes_are_called_by_their_addresses() -> None:

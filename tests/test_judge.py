@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from ringup.flight import from_data
-from ringup.looks import Child, Frame, NodeLook, NodeState, RankLook, Ras, silent
-from ringup.watch.judge import judge
-from ringup.watch.seen import Ended, Verdict
+from ringup.flight_recorder.dump import from_data
+from ringup.hang.snapshots import Child, Frame, NodeLook, NodeState, RankLook, Ras, silent
+from ringup.hang.verdict import Missing, Verdict, judge
 
 C10D = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 LOADER = "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
@@ -107,7 +106,7 @@ def test_most_ranks_are_not_blamed_for_a_collective_that_one_has_begun() -> None
         call["pg_config"] = config
     verdict = judged(*with_flights(ranks, *map(from_data, calls)))
     assert verdict.is_stalled and not verdict.missing
-    assert any("ranks 0, 2, 3 of default_pg: 0 collectives begun" in line for line in verdict.lines), verdict
+    assert any("ranks 0, 2-3 of default_pg: 0 collectives begun" in line for line in verdict.lines), verdict
 
 
 def test_a_rank_that_polls_with_short_sleeps_is_not_busy() -> None:
@@ -193,11 +192,9 @@ SPINS = [rank(n, AT_GPU["item"], cpu_s=10.0, state="R") for n in range(3)]
 
 
 def test_a_rank_that_is_done_is_not_missing_while_the_others_may_compute_on_their_gpus() -> None:
-    gone = judged(*SPINS, ended=[Ended(3, "node1")])
+    gone = judged(*SPINS, ended=[Missing(3, "node1", "ended with code 0")])
     assert gone.kind == "waiting" and not gone.missing
-    assert gone.headline.startswith(
-        "rank 3 (node1) has ended with code 0; 3 ranks (0-2) wait for the GPU, and"
-    )
+    assert gone.headline.startswith("rank 3 (node1) has ended with code 0; 3 ranks (0-2) wait for the GPU;")
     polls = judged(*SPINS, rank(3, SLEEPS, syscall="clock_nanosleep"))
     assert polls.kind == "waiting" and not polls.missing and "rank 3 (node1) uses nothing" in polls.headline
 
@@ -276,7 +273,7 @@ def test_a_rank_that_is_behind_and_at_its_gpu_may_compute_there(cpu_s: float) ->
 def test_everybody_at_the_gpu_without_cpu_time_is_not_called_a_hang() -> None:
     verdict = judged(*(rank(n, AT_GPU["item"]) for n in range(4)))
     assert verdict.kind == "waiting" and verdict.is_open
-    assert verdict.headline == "every rank waits for the GPU, and whether that computes cannot be told"
+    assert verdict.headline == "every rank waits for the GPU; whether the GPU computes is unknown"
 
 
 DDP = "/v/lib/python3.11/site-packages/torch/nn/parallel/distributed.py"
@@ -317,7 +314,7 @@ def test_everybody_at_the_gpu_with_cpu_spent_is_not_called_a_hang() -> None:
 
 def test_a_rank_that_is_ready_to_run_and_gets_no_processor_is_no_hang() -> None:
     verdict = judged(*(rank(n, waits()) for n in range(3)), rank(3, SLEEPS, state="R", cpu_s=0.1))
-    assert verdict.kind == "busy" and "hardly gets a processor" in verdict.lines[0]
+    assert verdict.kind == "busy" and "gets hardly any CPU time" in verdict.lines[0]
 
 
 @pytest.mark.parametrize("lost", [{"cpu_s": -90.0}, {"io": -5000}])
@@ -353,7 +350,7 @@ def test_a_rank_stopped_within_the_collective_is_named_as_well() -> None:
 
 
 def test_a_rank_that_left_with_code_0_is_named() -> None:
-    verdict = judged(*(rank(n, waits()) for n in range(3)), ended=[Ended(3, "node1")])
+    verdict = judged(*(rank(n, waits()) for n in range(3)), ended=[Missing(3, "node1", "ended with code 0")])
     assert verdict.is_stalled and verdict.missing[0].rank == 3
     assert "which has ended with code 0" in verdict.headline
 
@@ -429,7 +426,7 @@ def test_a_recorder_that_has_lost_what_came_before_names_nobody() -> None:
     ]
     verdict = judged(*ranks)
     assert verdict.is_stalled and not verdict.missing
-    assert any("in doubt: the records before it are lost" in line for line in verdict.lines)
+    assert any("in doubt: earlier records are lost" in line for line in verdict.lines)
 
 
 def test_a_worker_stuck_below_a_rank_is_shown() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.lab.faults import FAULTS
 from tests.lab.wiring import TWO_CARDS, Nic, fabric_batch, host_batch, plug
 
-PAGE = Path(__file__).parents[1] / "docs" / "lab.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how" / "lab.md"
 
 
 def test_the_page_lists_every_fault_in_its_own_words() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ringup.launch import blame, node, show
-from ringup.launch.blame import TRACEBACK, End
-from ringup.plan import NodePlan
+from ringup.agent.guard import messages
+from ringup.planning import NodePlan
+from ringup.runtime import blame, node_state, output
+from ringup.runtime.blame import TRACEBACK, End
 
 VICTIM = (TRACEBACK, "  File ...", "RuntimeError: Connection closed by peer")
 CULPRIT = (TRACEBACK, "  File ...", "KeyError: 'loss'")
@@ -52,6 +54,21 @@ def test_rank_that_raised_and_was_slow_to_end_comes_before_its_victim() -> None:
     slow = rank(3, 9.0, code=-15, traceback_s=4.0, told_s=6.0, lines=CULPRIT, node="node1")
     assert first(rank(0, 5.0, lines=VICTIM), slow).rank == 3
     assert first(rank(0, 5.0, code=7), slow).rank == 3
+
+
+def test_a_rank_that_raised_is_the_cause_though_its_launcher_ended_it_before_ringup_did() -> None:
+    raised = rank(0, 4.75, code=-15, traceback_s=4.70, told_s=4.751, lines=CULPRIT)
+    assert first(rank(1, 4.72, traceback_s=4.71, lines=VICTIM), raised).rank == 0
+    assert first(rank(1, 4.72, traceback_s=4.71, lines=VICTIM), replace(raised, told_s=0.0)).rank == 0
+    # It went on after its exception, so the end came from somewhere else.
+    alive = replace(raised, lines=(*CULPRIT, "step 7"))
+    assert first(rank(1, 4.72, code=7, traceback_s=0.0), alive).rank == 1
+
+
+def test_a_rank_that_raised_comes_before_its_victim_though_its_traceback_was_read_later() -> None:
+    raised = rank(0, 5.0, code=-15, traceback_s=4.7, told_s=4.9, lines=CULPRIT)
+    victim = rank(1, 4.8, traceback_s=4.6, lines=VICTIM)
+    assert first(victim, raised).rank == 0
 
 
 def test_a_traceback_that_a_rank_outlived_comes_after_an_end_of_its_own() -> None:
@@ -102,12 +119,15 @@ class Sink:
     def on_lost_output(self, *_: object) -> None: ...
 
 
-def node_run() -> node.NodeRun:
-    return node.NodeRun(NodePlan("node1", 1, 2, 2, "", "", (), {}), Sink(), lambda *_: None)
+READY = {"type": "ready", "pid": 5, "guard": 6, "clock": 1.0, "python": "3.8.1", "reaper": True}
+
+
+def node_run() -> node_state.NodeRun:
+    return node_state.NodeRun(NodePlan("node1", 1, 2, 2, "", "", (), {}), Sink(), lambda *_: None)
 
 
 def test_clock_ahead_is_corrected_by_the_quickest_beat(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = node.Clock()
+    clock = node_state.Clock()
     clock.hear(sent_s=10.0, clock_s=101.5, now_s=13.0)
     clock.hear(sent_s=20.0, clock_s=110.005, now_s=20.01)
     clock.hear(sent_s=30.0, clock_s=121.9, now_s=32.0)
@@ -130,15 +150,52 @@ def test_clock_ahead_is_corrected_by_the_quickest_beat(monkeypatch: pytest.Monke
 )  # fmt: skip
 def test_whatever_a_node_says_is_taken_or_left_out(line: bytes) -> None:
     it = node_run()
-    it.on_output("node1", line + b"\n" + json.dumps({"type": "ready", "pid": 5}).encode() + b"\n")
-    assert it.guard_pid == 5
+    it.on_output("node1", line + b"\n" + json.dumps(READY).encode() + b"\n")
+    assert it.refused == (line != b"")
+
+
+def test_every_message_of_the_table_has_somebody_to_take_it() -> None:
+    for kind in messages.IN_JOURNAL:
+        assert callable(getattr(node_state.NodeRun, f"_on_{kind}".replace("-", "_")))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "problem", "words": "w" * 200},
+        {"type": "ready", **READY, "reaper": False},
+        {"type": "rank", "rank": 1, "local_rank": 1, "pid": 1, "at": 1.0},
+        {"type": "exit", "rank": 1, "local_rank": 1, "pid": 1, "code": 1, "at": 1.0, "traceback_at": 0,
+         "sigterm_at": 0, "lost": False, "tail": "eHh4" * 10_000},
+        {"type": "out", "rank": 1, "fd": 1, "at": 1.0, "data": "eHh4"},
+        {"type": "look", "number": 1, "problem": "x" * 10_000},
+        {"type": "never heard of", "words": "w" * 200},
+    ],
+    ids=lambda message: message["type"],
+)  # fmt: skip
+def test_a_flood_from_a_node_takes_no_memory_and_its_loss_is_counted(message: dict[str, Any]) -> None:
+    it = node_run()
+    line, count = json.dumps(message).encode() + b"\n", 10_000
+    for _ in range(messages.MOST_RANKS):
+        it.on_output("node1", line)
+    tracemalloc.start()
+    for number in range(count):
+        it.on_output("node1", json.dumps({**message, "rank": number}).encode() + b"\n")
+    kept_bytes, _peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes < 1 << 20
+    assert it.refused > count / 2
 
 
 def test_line_without_end_is_not_kept_for_ever() -> None:
     it = node_run()
+    tracemalloc.start()
     for _ in range(100):
         it.on_output("node1", b"x" * 1_000_000)
-    assert len(it._rest) <= node.LONGEST_MESSAGE_BYTES
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes <= 2 * messages.LONGEST_LINE_BYTES
+    assert it.refused == 1
 
 
 def test_words_of_a_node_cannot_reach_the_terminal() -> None:
@@ -159,4 +216,4 @@ def test_words_of_a_node_cannot_reach_the_terminal() -> None:
     ],
 )
 def test_line_is_shown_without_its_power(raw: str, shown: str) -> None:
-    assert show.clean(raw) == shown
+    assert output.clean(raw) == shown

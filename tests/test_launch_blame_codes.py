@@ -5,9 +5,9 @@ from __future__ import annotations
 import doctest
 from dataclasses import replace
 
-from ringup.launch import blame
-from ringup.launch.blame import TRACEBACK, End
-from ringup.launch.story import short
+from ringup.runtime import blame
+from ringup.runtime.blame import TRACEBACK, End
+from ringup.runtime.record import short
 
 RAISED = (
     f"[rank3]: {TRACEBACK}",

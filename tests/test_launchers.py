@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from ringup.commands import check, common
+from ringup.agent_bundle import source
+from ringup.cli import pipeline, request
 from ringup.errors import LaunchError, UsageError
-from ringup.facts import Cluster, Interpreter
-from ringup.launch.blame import TRACEBACK, End
-from ringup.launch.program import rank_source
-from ringup.launch.render import render
-from ringup.plan import Plan, network
-from ringup.plan.command import LAUNCHERS, Place, start
+from ringup.model import Cluster, Interpreter
+from ringup.planning import Plan, network
+from ringup.planning.launchers import LAUNCHERS, Place, start
+from ringup.runtime.blame import TRACEBACK, End
+from ringup.runtime.record import plan_text
+from ringup.runtime.ssh import order
 from tests.clusters import TORCH, article_002, changed, healthy, job
 
 on_nodes = pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux")
@@ -84,7 +85,7 @@ def test_dry_run_is_the_golden_one(name: str, rdzv: str) -> None:
         chdir="/home/ada/project",
         backend="nccl",
     )
-    text = render(plan).text + "\n"
+    text = plan_text(plan) + "\n"
     file = GOLDEN / f"{name}-{rdzv}.txt"
     if os.environ.get("RINGUP_GOLDEN") == "write":
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -95,12 +96,12 @@ def test_dry_run_is_the_golden_one(name: str, rdzv: str) -> None:
 @pytest.mark.parametrize(("name", "rdzv"), RUNS)
 def test_what_is_shown_is_what_the_guard_is_told(name: str, rdzv: str) -> None:
     plan = plan_of(article_002(), launcher=name, rendezvous=rdzv)
-    rendered = render(plan)
+    text = plan_text(plan)
     for node in plan.nodes:
-        told = rendered.orders[node.node]
-        assert tuple(told["words"]) == node.words
-        assert told["env"] == dict(node.env)
-        assert all(f"export {variable}=" in rendered.text for variable in node.env)
+        told = order(plan, node, lease_s=20, grace_s=3)
+        assert told["words"] == node.words
+        assert told["env"] == node.env
+        assert all(f"export {variable}=" in text for variable in node.env)
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
@@ -151,9 +152,9 @@ def test_options_for_a_launcher_that_is_none_are_an_error(name: str) -> None:
 
 
 def test_launcher_args_are_read_as_a_shell_would() -> None:
-    assert common.launcher_words("--tee 3 --role 'a b'") == ("--tee", "3", "--role", "a b")
+    assert request.launcher_words("--tee 3 --role 'a b'") == ("--tee", "3", "--role", "a b")
     with pytest.raises(UsageError, match="launcher-args"):
-        common.launcher_words("--role 'a")
+        request.launcher_words("--role 'a")
 
 
 # -- accelerate ------------------------------------------------------------------------------------
@@ -237,15 +238,6 @@ def test_llamafactorys_module_is_started_and_its_command_is_not() -> None:
     assert "PYTORCH_CUDA_ALLOC_CONF" not in untuned.nodes[0].env
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["sft.yaml", "lr=1"], ["train", "sft.yaml", "lr=1"], ["llamafactory-cli", "train", "sft.yaml", "lr=1"]],
-)
-def test_llamafactorys_own_words_may_stand_before_the_file(words: list[str]) -> None:
-    assert common.without_command("llamafactory", words) == ["sft.yaml", "lr=1"]
-    assert common.without_command("torchrun", words) == words
-
-
 def test_colossalai_is_started_as_torchrun_starts() -> None:
     asked = job(launcher="colossalai", arguments=("-c", "./ckpt"))
     assert start(place(), asked) == start(place(), replace(asked, launcher="torchrun"))
@@ -279,7 +271,7 @@ def test_jax_on_cpus_is_stopped_where_no_variable_helps_and_torch_is_not() -> No
         cluster = replace(article_002(), job=job(backend="gloo", **of_job))
         for name in ("node0", "node1"):
             cluster = changed(cluster, name, interpreter=replace(TORCH, packages=EVERYTHING))
-        findings, _, plan = check.judge(cluster)
+        _, findings, _, plan, *_ = pipeline.judge(cluster).brief
         assert plan is not None
         return {f.rule: f.severity or "error" for f in findings}, plan
 
@@ -295,7 +287,7 @@ def test_jax_on_gpus_is_not_judged_by_what_gloo_announces() -> None:
     cluster = with_gpus(replace(article_002(), job=job(launcher="jax", backend="nccl")), 8, 8)
     for name in ("node0", "node1"):
         cluster = changed(cluster, name, interpreter=replace(TORCH, packages=EVERYTHING))
-    findings, _, plan = check.judge(cluster)
+    _, findings, _, plan, *_ = pipeline.judge(cluster).brief
     assert plan is not None
     assert "error" not in {f.severity or "error" for f in findings}
 
@@ -317,7 +309,14 @@ def test_arguments_may_ask_for_where_they_are() -> None:
 
 
 def test_a_job_file_may_leave_the_node_to_its_shell() -> None:
-    given = place(shim="", node_rank="$SLURM_NODEID", master_addr="$MASTER_ADDR", nproc=2, rank=0)
+    given = place(
+        shim="",
+        node_rank="$SLURM_NODEID",
+        head="$((SLURM_NODEID == 0))",
+        master_addr="$MASTER_ADDR",
+        nproc=2,
+        rank=0,
+    )
     words = start(given, job(rendezvous="c10d", arguments=("--x",))).words
     assert option(words, "--rdzv-conf").startswith("is_host=$((SLURM_NODEID == 0)),")
     assert words[-2:] == ("train.py", "--x")
@@ -331,7 +330,7 @@ def test_a_job_file_may_leave_the_node_to_its_shell() -> None:
 def test_a_launcher_that_one_node_lacks_is_named_with_the_command_that_installs_it() -> None:
     cluster = replace(healthy(), job=job(launcher="deepspeed"))
     cluster = changed(cluster, "node0", interpreter=replace(TORCH, packages={"deepspeed": "0.19.8"}))
-    found = [f for f in check.judge(cluster)[0] if f.rule == "python-or-launcher-missing"]
+    found = [f for f in pipeline.judge(cluster).findings if f.rule == "python-or-launcher-missing"]
     assert [(f.node, f.severity or "error", f.found) for f in found] == [
         ("node1", "error", f"{TORCH.path} has no deepspeed")
     ]
@@ -342,7 +341,7 @@ def test_a_launcher_that_one_node_lacks_is_named_with_the_command_that_installs_
 def test_a_launcher_of_torchs_own_needs_no_package() -> None:
     for name in ("torchrun", "launch", "python", "spawn"):
         cluster = replace(healthy(), job=job(launcher=name))
-        assert not [f for f in check.judge(cluster)[0] if f.severity == "error"]
+        assert not [f for f in pipeline.judge(cluster).findings if f.severity == "error"]
 
 
 def test_jax_needs_no_torch() -> None:
@@ -350,35 +349,26 @@ def test_jax_needs_no_torch() -> None:
     for name in ("node0", "node1"):
         python = Interpreter("/py", "3.11.7", packages={"jax": "0.10.2"})
         cluster = changed(cluster, name, interpreter=python)
-    assert not [f for f in check.judge(cluster)[0] if (f.severity or "error") == "error"]
+    assert not [f for f in pipeline.judge(cluster).findings if (f.severity or "error") == "error"]
 
 
 # -- the shim --------------------------------------------------------------------------------------
 
-PARSER = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\n"
+
 TAKES = {
-    "the hyphen": (PARSER + "p.add_argument('--local-rank')\np.parse_args()\n", ["--local-rank=1"]),
+    "the hyphen": ("p.add_argument('--local-rank')\n", ["--local-rank=1"]),
     "the underscore": ("p.add_argument('--local_rank')\n", ["--local_rank=1"]),
     "both": ("p.add_argument('--local-rank', '--local_rank')\n", ["--local_rank=1"]),
-    "none": (PARSER + "args = p.parse_args()\n", []),
-    "none of DeepSpeed's": (PARSER + "deepspeed.add_config_arguments(p)\nargs = p.parse_args()\n", []),
-    "unknown ones": (PARSER + "args, rest = p.parse_known_args()\n", ["--local_rank=1"]),
-    "perhaps one of a function": (PARSER + "add_more(p)\np.parse_args()\n", ["--local_rank=1"]),
-    "perhaps one of a parent": (
-        "p = ArgumentParser(parents=[common])\np.parse_args()\n",
-        ["--local_rank=1"],
-    ),
-    "perhaps one of another file": ("from options import parser\nparser.parse_args()\n", ["--local_rank=1"]),
-    "no options": ("print()\n", ["--local_rank=1"]),
+    "neither": ("from options import parser\nparser.parse_args()\n", ["--local_rank=1"]),
 }
 
 
 @on_nodes
 @pytest.mark.parametrize("case", TAKES)
 def test_the_script_gets_the_local_rank_as_it_takes_it(tmp_path: Path, case: str) -> None:
-    source, wanted = TAKES[case]
-    (tmp_path / "rank.py").write_text(rank_source())
-    (tmp_path / "train.py").write_text(f"import sys\nprint(sys.argv[1:])\n'''\n{source}'''\n")
+    text, wanted = TAKES[case]
+    (tmp_path / "rank.py").write_text(source("rank.rank"))
+    (tmp_path / "train.py").write_text(f"import sys\nprint(sys.argv[1:])\n'''\n{text}'''\n")
     env = {**os.environ, "RINGUP_SCRIPT": str(tmp_path / "train.py"), "LOCAL_RANK": "1"}
     words = [sys.executable, str(tmp_path / "rank.py"), "--local_rank=1", "--local_rank=7", "x"]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
@@ -409,7 +399,7 @@ sys.exit(int(os.environ["RANK"]) if len(sys.argv) > 2 else 0)
 
 def start_ranks(folder: Path, ranks: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The shim as starter, without a guard."""
-    (folder / "rank.py").write_text(rank_source())
+    (folder / "rank.py").write_text(source("rank.rank"))
     (folder / "train.py").write_text(TELLS)
     env = {**os.environ, "RINGUP_SCRIPT": str(folder / "train.py"), "RINGUP_RANKS": ranks, "COPY": "{rank}"}
     words = [sys.executable, str(folder / "rank.py"), *arguments]

@@ -11,45 +11,44 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "ringup"
 
 LAYERS = {
+    "version": 0,
     "units": 0,
     "errors": 0,
-    "redact": 0,
-    "facts": 1,
+    "secret_names": 0,
+    "keys": 0,
+    "agent_bundle": 0,
+    "model": 1,
+    "progress": 1,
     "rules": 1,
-    "problems": 1,
     "hosts": 1,
     "parse": 1,
     "nccl": 1,
-    "gloo": 1,
-    "reachability": 1,
+    "network": 1,
+    "secrets": 1,
     "bundle": 1,
-    "flight": 1,
-    "ras": 1,
-    "looks": 2,
-    "reach": 2,
+    "flight_recorder": 1,
+    "transport": 2,
     "lint": 2,
-    "probes": 3,
+    "collectors": 3,
     "checks": 3,
-    "plan": 3,
+    "planning": 3,
     "logs": 3,
-    "launch": 4,
-    "prove": 5,
-    "watch": 5,
-    "clean": 5,
-    "stacks": 5,
-    "chosen": 5,
-    "script": 5,
-    "report": 6,
-    "page": 7,
-    "commands": 8,
-    "cli": 9,
-    "__main__": 10,
+    "recovery": 4,
+    "runtime": 5,
+    "hang": 6,
+    "collective_tests": 6,
+    "jobfiles": 6,
+    "output": 7,
+    "cli": 8,
+    "__main__": 9,
 }
 """Layer of each part; siblings in layer 3 and up never import each other."""
 
-PURE = ("checks", "plan", "nccl", "parse", "gloo", "reachability")
-PURE += ("logs/lines", "logs/story", "logs/causes", "logs/counts", "logs/tails")
-MODULES = sorted(p for p in SOURCE.rglob("*.py") if p.parent.name != "payload")
+SHARED = ("ringup.agent.guard.messages", "ringup.agent.snapshot.stack_frames")
+"""The files of the agent that the launching side imports: both sides check and choose alike."""
+PURE = ("recovery", "checks", "planning", "nccl", "parse", "network")
+PURE += ("logs/lines", "logs/evidence", "logs/causes", "logs/counts", "logs/quick_scan")
+MODULES = sorted(p for p in SOURCE.rglob("*.py") if "agent" not in p.relative_to(SOURCE).parts)
 
 
 def part(path: Path) -> str:
@@ -75,16 +74,18 @@ def test_imports_point_down(path: Path) -> None:
         return
     for name in imports(ast.parse(path.read_text())):
         pieces = name.split(".")
-        if pieces[0] != "ringup" or len(pieces) < 2 or pieces[1] in (own, "__version__"):
+        if pieces[0] != "ringup" or len(pieces) < 2 or pieces[1] == own:
             continue
         other = pieces[1]
-        assert other != "payload", f"{path} imports what is sent to the nodes"
+        if name in SHARED:
+            continue
+        assert other != "agent", f"{path} imports what is sent to the nodes"
         assert LAYERS[other] < LAYERS[own] or LAYERS[other] == LAYERS[own] == 1, f"{own} imports {other}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_only_reach_and_payload_start_processes_or_open_sockets(path: Path) -> None:
-    if part(path) == "reach":
+def test_only_the_transport_and_the_agent_start_processes_or_open_sockets(path: Path) -> None:
+    if part(path) == "transport":
         return
     for name in imports(ast.parse(path.read_text())):
         assert name.split(".")[0] not in ("subprocess", "socket", "asyncio", "multiprocessing.popen"), (
@@ -105,25 +106,59 @@ def test_what_thinks_is_pure(path: Path) -> None:
             assert not impure, f"{path}:{node.lineno} reads the clock or the environment"
 
 
+def circles(package: Path) -> set[frozenset[str]]:
+    """Modules that import each other, types included; a package counts as its `__init__`."""
+    modules = {".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): p
+               for suffix in ("py", "c") for p in package.rglob(f"*.{suffix}")}  # fmt: skip
+    names: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        tree = ast.parse(path.read_text() if path.suffix == ".py" else "")
+        found = (n.removeprefix("ringup.") for n in imports(tree) if n[:6] == "ringup")
+        # What is no module is a name of its package; the whole package's are in the outermost `__init__`.
+        names[module] = {
+            next((m for m in (n, n.rpartition(".")[0]) if m in modules), "__init__") for n in found
+        }
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        left = list(names[start])
+        while left:
+            if (module := left.pop()) not in seen:
+                seen.add(module)
+                left += names[module]
+        return seen
+
+    every = {module: reached(module) for module in modules}
+    return {
+        frozenset(other for other in seen if module in every[other]) | {module}
+        for module, seen in every.items()
+        if module in seen
+    }
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles(SOURCE) == set()
+
+
 def test_the_page_about_the_layers_shows_them_as_they_are() -> None:
     page = (SOURCE.parent.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     shown: dict[str, int] = {}
     for number, names in re.findall(r"^\| (\d) \| ([^|:]+)", page, re.MULTILINE):
         shown |= dict.fromkeys(re.findall(r"`(\w+)`", names), int(number))
     expected = {name: layer for name, layer in LAYERS.items() if name != "__main__"}
-    assert shown | {"cli": 9} == expected
+    assert shown == expected
     parts = {part(path) for path in MODULES} - {"__init__"}
     assert parts == set(LAYERS), "a part without a layer, or a layer without a part"
 
 
-def test_payload_uses_the_standard_library_alone() -> None:
+def test_the_agent_uses_the_standard_library_alone() -> None:
     import sys
 
-    for path in sorted((SOURCE / "payload").glob("*.py")):
+    for path in sorted((SOURCE / "agent").rglob("*.py")):
         for name in imports(ast.parse(path.read_text())):
             top = name.split(".")[0]
-            # Parts of one program travel together; see launch/program.py.
-            travels = (path.parent / f"{top}.py").exists()
-            # Until Python 3.11; see payload/facts_files.py for what is taken instead.
+            # What a program imports of ours travels with it; see agent_bundle.py.
+            travels = name.startswith(("ringup.agent.", "ringup.secret_names."))
+            # Until Python 3.11; see agent/facts/work.py for what is taken instead.
             known = sys.stdlib_module_names | {"_sha256", "torch"}
             assert top in known or travels, f"{path.name} imports {name}"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringup import cli, lint
+from ringup import lint
+from ringup.cli import command_line
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL
-from ringup.lint.starts import launches
 from ringup.rules import PROBLEMS, Finding
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -67,11 +67,17 @@ def nodes(*parts: tuple[str, int, str]) -> dict[str, str]:
 
 
 INIT = 'dist.init_process_group("nccl")\n'
+MESH = (
+    "from torch.distributed.device_mesh import init_device_mesh\n"
+    'mesh = init_device_mesh("cuda", (8,))\nmodel = model.cuda()\n'
+)
 SET = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n'
 DEBUGGED = 'os.environ["NCCL_DEBUG"] = "INFO"\n'
 LOADER = "torch.utils.data.DataLoader(data, num_workers={})\n"
 PAIRED = "if rank == 0:\n    dist.broadcast(x, 0)\nelse:\n    dist.broadcast(x, 0)\n"
 RANK = 'rank = int(os.environ["RANK"])\n'
+NAMES = "scontrol show hostnames $SLURM_JOB_NODELIST"
+BY_SLURM = "bash -c 'torchrun --nnodes=2 --node-rank=$SLURM_NODEID --master-addr=$MASTER_ADDR train.py'"
 EIGHT = "#SBATCH --ntasks-per-node=8"
 TORCHRUN = "torchrun --nproc-per-node 8 train.py"
 
@@ -243,6 +249,69 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [job("docker run –shm-size=1g image")],
         [job("echo a – b", "docker run --shm-size=1g i")],
     ),
+    "unknown-nccl-variable": (
+        [
+            job("export GLOO_SOCKET_IFNAM=eth0"),
+            job("docker run -e NCCL_SOCKET_IFNAM=eth0 image"),
+            script('os.environ["NCCL_SOCKET_IFNAMES"] = "eth0"'),
+            script('os.environ.setdefault("NCCL_DEBUGG", "INFO")'),
+        ],
+        [
+            job("export GLOO_SOCKET_IFNAME=eth0", "# NCCL_SOCKET_IFNAM=x", "export NCCL_OFI_TOPO=1"),
+            job("echo $NCCL_SOCKET_IFNAM", "MY_NCCL_DEBUGG=1"),
+            script('os.environ["NCCL_SOCKET_IFNAME"] = "eth0"'),
+        ],
+    ),
+    "nccl-filter-never-matches": (
+        [
+            job("export NCCL_SOCKET_IFNAME===eth0"),
+            job('NCCL_IB_HCA="mlx5_0, mlx5_1" python train.py'),
+            job("env NCCL_IB_HCA==^mlx5_2 python train.py"),
+            script('os.environ["NCCL_SOCKET_IFNAME"] = "==eth0"'),
+        ],
+        [
+            job("export NCCL_SOCKET_IFNAME==eth0", "export NCCL_IB_HCA=^=mlx5_0:1,mlx5_1:1"),
+            job('export NCCL_SOCKET_IFNAME="=eth0"', "export NCCL_SOCKET_IFNAME==$NIC"),
+            script('os.environ["NCCL_SOCKET_IFNAME"] = "=eth0"'),
+        ],
+    ),
+    "value-begins-with-equals": (
+        [job("export MASTER_ADDR==10.0.0.1"), job("NCCL_DEBUG==INFO torchrun train.py"), job("A='=b'")],
+        [
+            job("export NCCL_SOCKET_IFNAME==eth0", "A=b", "if [ $A == b ]; then", "exit", "fi"),
+            job("if (( RANK==0 )); then", "exit", "fi", "awk 'NR==2' file", "[[ $A==b ]] && exit"),
+        ],
+    ),
+    "rdma-device-name-missing": (
+        [
+            job("export NCCL_IB_HCA=ib0"),
+            job("NCCL_IB_HCA==eth0:1,mlx5_0 python train.py"),
+            script('os.environ["NCCL_IB_HCA"] = "ens5"'),
+        ],
+        [
+            job("export NCCL_IB_HCA=mlx5_0,mlx5_bond_0:1", "NCCL_IB_HCA=^mlx5_2 python a.py"),
+            job("NCCL_IB_HCA=ib"),
+        ],
+    ),
+    "interface-name-missing": (
+        [job("export NCCL_SOCKET_IFNAME=mlx5_0"), script('os.environ["GLOO_SOCKET_IFNAME"] = "mlx5_bond_0"')],
+        [job("export NCCL_SOCKET_IFNAME=^docker,lo", "GLOO_SOCKET_IFNAME=ib0 python train.py")],
+    ),
+    "launcher-on-first-node-alone": (
+        [
+            job("torchrun --nnodes=2 --nproc-per-node=8 --node-rank=0 --master-addr=$H train.py"),
+            job("torchrun --nproc-per-node=8 train.py"),
+            {"a.pbs": "#PBS -l select=4:ngpus=8\naccelerate launch --num_machines 4 train.py\n"},
+        ],
+        [
+            job(SRUN + TORCHRUN),
+            job("mpirun -np 2 start.sh", TORCHRUN),
+            job("python prepare.py", "deepspeed --hostfile h train.py"),
+            job("accelerate launch --config_file f.yaml train.py"),
+            {"job.sh": "#SBATCH -N 1\n" + TORCHRUN},
+            {"job.sh": TORCHRUN},
+        ],
+    ),
     "backslash-before-space": (
         [job("torchrun \\ ", "  train.py")],
         [job("torchrun \\", "  train.py", "# a \\ ")],
@@ -340,8 +409,21 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [job("ssh host torchrun train.py"), job("ssh host sleep 5 &")],
     ),
     "head-is-elsewhere": (
-        [nodes(("first (10.0.0.60)", 0, "10.0.0.63"), ("10.0.0.95", 1, "10.0.0.63"))],
-        [nodes(("first (10.0.0.63)", 0, "10.0.0.63")), nodes(("first", 0, "10.0.0.63"))],
+        [
+            nodes(("first (10.0.0.60)", 0, "10.0.0.63"), ("10.0.0.95", 1, "10.0.0.63")),
+            nodes(("a", 0, "localhost")),
+            job(f"MASTER_ADDR=$({NAMES} | tail -n 1)", SRUN + BY_SLURM),
+            job(f"hosts=($({NAMES}))", "export MASTER_ADDR=${hosts[1]}", SRUN + BY_SLURM),
+            job("export MASTER_ADDR=127.0.0.1", SRUN + "python train.py"),
+        ],
+        [
+            nodes(("first (10.0.0.63)", 0, "10.0.0.63")),
+            nodes(("first", 0, "10.0.0.63")),
+            job(f"MASTER_ADDR=$({NAMES} | head -n 1 | tail -1)", SRUN + BY_SLURM),
+            job(f"hosts=($({NAMES}))", "export MASTER_ADDR=${hosts[0]}", SRUN + BY_SLURM),
+            job("if x; then", f"A=$({NAMES} | head -1)", "else", "A=localhost", "fi", SRUN + BY_SLURM),
+            {"a.sh": "torchrun --nproc-per-node 8 --master-addr localhost train.py"},
+        ],
     ),
     "meeting-point-differs": (
         [
@@ -522,6 +604,13 @@ def test_a_docstring_cut_short_is_a_script_that_cannot_be_read() -> None:
         ),
         ("import transformers", ("environment", "torchrun", "")),
         (INIT, ("environment", "torchrun", "")),
+        (MESH, ("environment", "torchrun", "")),
+        ("from torch.distributed.fsdp import fully_shard\nfully_shard(m)", ("environment", "torchrun", "")),
+        ("from trl import SFTTrainer", ("environment", "torchrun", "")),
+        ("from composer import Trainer", ("environment", "torchrun", "")),
+        ("import deepspeed\ndeepspeed.initialize()", ("environment", "torchrun", "")),
+        ("from lightning.pytorch import Trainer\nTrainer()", ("environment", "torchrun", "")),
+        ("from jax import distributed\ndistributed.initialize()", ("jax", "jax", "")),
         ("print('hello')", ("unknown", "torchrun", "")),
         ("def f(:", ("unknown", "torchrun", "")),
     ],
@@ -530,6 +619,12 @@ def test_a_script_says_how_it_wants_to_be_started(code: str, expected: tuple[str
     start = lint.how_to_start(HEAD + code)
     assert (start.kind, start.launcher, start.argument) == expected
     assert start.why
+
+
+def test_a_device_mesh_starts_torch_distributed_and_chooses_the_gpu() -> None:
+    assert names({"train.py": HEAD + MESH}) == {"no-destroy-process-group"}
+    assert names(script(MESH)) == set()
+    assert names(script(INIT + MESH)) == set()
 
 
 def test_launch_lines_are_read_through_quotes_continuations_and_wrappers() -> None:
@@ -544,7 +639,7 @@ CUDA_VISIBLE_DEVICES=0 nohup env A=1 python3.11 -u -m torch.distributed.run --nn
 """
     from ringup.lint import shell
 
-    found = launches(shell.read("x.sh", text))
+    found = shell.launches(shell.read("x.sh", text))
     assert [(one.launcher, one.script, one.line) for one in found] == [
         ("torchrun", "train.py", 5),
         ("torchrun", "x.py", 7),
@@ -605,7 +700,7 @@ GLOBAL = 'torch.cuda.set_device(int(os.environ["RANK"]))\n'
 
 def test_the_command_says_how_the_script_is_started(tmp_path: Path) -> None:
     done = ringup("lint", str(SCRIPTS / "clean_jax.py"))
-    assert done.returncode == 0 and "--with jax" in done.stdout and "nothing found" in done.stdout
+    assert done.returncode == 0 and "--with jax" in done.stdout and "no problems found" in done.stdout
     missing = ringup("lint", str(tmp_path / "no.py"))
     assert missing.returncode == 2 and "No such file" in missing.stderr
     assert ringup("explain", "global-rank-as-device").returncode == 0
@@ -629,7 +724,7 @@ def test_a_run_picks_what_the_script_asks_for_unless_it_is_told(tmp_path: Path) 
     picked = ringup(*words, "--anyway", "--", "train.py")
     assert "--with spawn" in picked.stderr and "torch.distributed.run" not in picked.stdout, picked.stderr
     told = ringup(*words, "--anyway", "--with", "torchrun", "--", "train.py")
-    assert "torch.distributed.run" in told.stdout and "--with spawn?" in told.stderr
+    assert "torch.distributed.run" in told.stdout and "--with torchrun cannot start it" in told.stderr
 
 
 def test_workers_are_judged_by_the_processors_of_the_node_they_run_on() -> None:
@@ -639,7 +734,7 @@ def test_workers_are_judged_by_the_processors_of_the_node_they_run_on() -> None:
     (finding,) = lint.too_many_workers(written, "n1", 2, 12.5)
     assert (finding.severity, finding.node) == ("warning", "n1")
     assert "2 ranks with 8 workers each on 12.5 processors" in finding.found
-    assert lint.workers(HEAD + LOADER.format("n")) is None is lint.workers("def f(:")
+    assert lint.workers(HEAD + LOADER.format("n"))[1] == 0 == lint.workers("def f(:")[1]
 
 
 @pytest.mark.parametrize(
@@ -647,21 +742,21 @@ def test_workers_are_judged_by_the_processors_of_the_node_they_run_on() -> None:
     [
         (
             "if dist.get_rank() == 1:\n    exit(7)\ndist.barrier()",
-            "`dist.get_rank() == 1` in line 4, where some leave",
+            "`dist.get_rank() == 1` in line 4, where the others return or exit",
         ),
         ("if local_rank == 0:\n    dist.barrier()", "`local_rank == 0` in line 4"),
     ],
 )
 def test_which_ranks_stay_away_is_shown_and_not_guessed(code: str, said: str) -> None:
     found = only(script(code), "collective-on-some-ranks").found
-    assert found == f"not every rank comes to barrier: {said}"
+    assert found == f"only some ranks reach barrier: {said}"
 
 
 def test_a_script_that_cannot_be_read_gets_no_launcher(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.py").write_text("def f(:")
-    assert cli.dispatch(["lint", str(tmp_path / "bad.py")]) == 1
+    assert command_line.dispatch(["lint", str(tmp_path / "bad.py")]) == 1
     said = capsys.readouterr().out
     assert "script-not-readable" in said and "--with" not in said
 

@@ -135,3 +135,33 @@ def test_a_dead_workers_list_of_guesses_is_no_evidence(tmp_path: Path) -> None:
         "called. (3) The worker is crashed unexpectedly due to SIGSEGV or other unexpected errors.\n"
     )
     assert rules(tmp_path, text) == ["peer-died-first"]
+
+
+def test_what_has_a_name_stands_before_nccls_error_that_rests_on_the_same_line(tmp_path: Path) -> None:
+    text = (
+        "n0:5:9 [0] sharp.c:343 NCCL WARN NET/IB : SHARP coll init error: Cannot create SHARP job(-11)\n"
+        "n0:5:9 [0] NCCL INFO init.cc:1101 -> 2\n"
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:133, unhandled system error\n"
+        "Last error:\nNET/IB : SHARP coll init error: Cannot create SHARP job(-11)\n"
+    )
+    assert rules(tmp_path, text) == ["sharp-unavailable", "nccl-error-without-detail"]
+
+
+IPV6 = (
+    "[rank{}]:[W1120 10:00:01.2 socket.cpp:697] [c10d] The IPv6 network addresses of (n0, 29500) cannot be "
+    "retrieved (gai error: -{}).\n"
+)
+
+
+@pytest.mark.parametrize(
+    "reason", ["9 - Address family for hostname not supported", "2 - Name or service not known"]
+)
+def test_a_name_without_an_ipv6_address_is_no_unknown_name(tmp_path: Path, reason: str) -> None:
+    text = "".join(IPV6.format(rank, reason) for rank in range(8))
+    assert rules(tmp_path, text) == []
+    assert rules(tmp_path, text + "[rank1]: KeyError: 'labels'\n") == ["rank-raised-exception"]
+    unmet = "[E socket.cpp:957] [c10d] The client socket has timed out after 60s while trying to connect "
+    unmet += "to (n0, 29500)."
+    unknown = "hostname-unresolvable-from-peer"
+    assert (unknown in rules(tmp_path, text + unmet)) == (reason[0] == "2")
+    assert rules(tmp_path, text + text.replace("IPv6", "IPv4"))[0] == unknown

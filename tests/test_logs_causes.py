@@ -124,16 +124,16 @@ def test_a_job_that_went_on_after_a_line_did_not_fail_of_it(tmp_path: Path, line
 
 
 def all_causes() -> list[str]:
-    from ringup.logs.story import Story
+    from ringup.logs.evidence import LogEvidence
 
-    causes.find(Story([], []))
+    causes.find(LogEvidence([], []))
     return sorted(causes.CAUSES)
 
 
 def test_an_empty_story_has_no_cause() -> None:
-    from ringup.logs.story import Story
+    from ringup.logs.evidence import LogEvidence
 
-    assert causes.find(Story([], [])) == []
+    assert causes.find(LogEvidence([], [])) == []
 
 
 def test_every_cause_has_an_excerpt_that_shows_it() -> None:
@@ -161,10 +161,10 @@ def test_evidence_points_at_a_line_that_holds_it(tmp_path: Path) -> None:
 
 
 def test_a_failed_call_without_a_known_reason_is_named_with_its_error(tmp_path: Path) -> None:
-    text = "n1:7:9 [0] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address\n"
+    text = "n1:7:9 [0] misc/ibvwrap.cc:192 NCCL WARN Call to ibv_alloc_td failed with error Bad address\n"
     text += "n1:7:9 [0] NCCL INFO transport/net_ib.cc:1872 -> 2"
     first = diagnose(tmp_path, text).causes[0]
-    assert "call to ibv_reg_mr_iova2 failed (Bad address)" in first.text
+    assert "call to ibv_alloc_td failed (Bad address)" in first.text
 
 
 CLOSED = (
@@ -178,6 +178,54 @@ def test_what_a_run_saw_end_first_goes_before_what_peers_say_of_it(tmp_path: Pat
     first = diagnose(tmp_path, CLOSED + end).causes[0]
     assert (first.rule, first.ranks, first.nodes) == ("rank-raised-exception", (1,), ("node1",))
     assert "rank 1 ended first, with exit code 7" in first.text
+
+
+def test_the_exception_of_who_ended_first_goes_before_its_exit_code(tmp_path: Path) -> None:
+    error = "ModuleNotFoundError: No module named 'flash_attn'"
+    frame = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 3, in main\n'
+    (tmp_path / "rank-00001-node1.log").write_text(f"{frame}{error}\n")
+    end = f"first failure: rank 1 on node1: {error} (exit code 1), 2.3 s after the start\n"
+    (tmp_path / "ringup.log").write_text(end)
+    first = read_logs([str(tmp_path)]).causes[0]
+    assert (first.rule, first.confidence, first.ranks) == ("rank-raised-exception", "high", (1,))
+    assert "rank 1 raised ModuleNotFoundError" in first.text and "train.py:3" in first.text
+
+
+def test_what_the_output_of_who_ended_first_names_goes_before_its_exit_code(tmp_path: Path) -> None:
+    error = (
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+        "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+    )
+    frame = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 3, in main\n'
+    (tmp_path / "rank-00000-node0.log").write_text(f"{frame}{error}\n")
+    end = f"first failure: rank 0 on node0: {error} (exit code 1), 7.1 s after the start\n"
+    (tmp_path / "ringup.log").write_text(end)
+    first = read_logs([str(tmp_path)]).causes[0]
+    assert (first.rule, first.confidence) == ("port-in-use", "high")
+
+
+def test_a_disk_that_was_full_for_ringups_own_files_is_no_cause(tmp_path: Path) -> None:
+    full = "ringup: /nfs/runs/a/rank-00000-node4.log: No space left on device\n"
+    end = "first failure: rank 2 on node3: killed by SIGKILL (9), 19 min after the start\n"
+    assert [c.rule for c in diagnose(tmp_path, full + end).causes] == ["rank-killed"]
+
+
+AGENT = """\
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-02-05_01:02:51
+  host      : node0
+  rank      : 0 (local_rank: 0)
+  exitcode  : 4 (pid: 4711)
+  error_file: <N/A>
+"""
+
+
+def test_what_a_run_saw_end_first_goes_before_what_a_nodes_launcher_saw_end_first(tmp_path: Path) -> None:
+    end = "first failure: rank 1 on node1: exit code 3, 2.3 s after the start\n  it printed nothing\n"
+    first = diagnose(tmp_path, end + AGENT).causes[0]
+    assert (first.rule, first.ranks, first.nodes) == ("rank-raised-exception", (1,), ("node1",))
 
 
 @pytest.mark.parametrize(
@@ -273,3 +321,53 @@ def test_bridges_are_not_blamed_for_a_wait_after_steps_went_by(tmp_path: Path) -
     )
     causes = diagnose(tmp_path, BRIDGES + sent + steps + wait).causes
     assert "virtual-interface-chosen" not in [c.rule for c in causes if c.severity == "error"]
+
+
+LISTED = (
+    "n0:7:9 [0] NCCL INFO NET/Socket : Using [0]eno1:10.0.0.3<0> [1]docker0:172.17.0.1<0>\n"
+    "n1:8:9 [0] NCCL INFO NET/Socket : Using [0]eno1:10.0.0.4<0> [1]docker0:172.17.0.1<0>\n"
+)
+MOSTLY = LISTED.replace("\n", " [2]virbr0:192.168.122.1<0> [3]flannel.1:10.244.0.0<0>\n")
+DEATHS = {
+    "its own exception": (
+        'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nKeyError: 3\n',
+        "",
+    ),
+    "SIGSEGV": ("!!!!!!! Segfault encountered !!!!!!!\n", "-11"),
+    "SIGKILL": ("", "-9"),
+    "the GPU's memory": ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n", ""),
+    "CUDA": ("RuntimeError: CUDA error: an illegal memory access was encountered\n", ""),
+    "the library": (
+        "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory\n",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("listed", [LISTED, MOSTLY], ids=["one", "most"])
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_rank_that_died_of_something_comes_before_an_interface_that_was_merely_listed(
+    tmp_path: Path, listed: str, death: str
+) -> None:
+    said, code = DEATHS[death]
+    agent = (
+        "E1112 10:00:00.000000 7 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: "
+        f"{code or 1}) local_rank: 0 (pid: 7) of binary: /usr/bin/python3\n"
+    )
+    peer = (
+        "n1:8:11 [0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer n0<36138>\n"
+    )
+    causes = diagnose(tmp_path, listed + said + agent + peer).causes
+    assert causes and causes[0].rule != "virtual-interface-chosen", [(c.rule, c.severity) for c in causes]
+    named = [c for c in causes if c.rule == "virtual-interface-chosen"]
+    assert all(c.severity != "error" for c in named)
+
+
+def test_counts_of_devices_that_nccl_ignores_are_no_error(tmp_path: Path) -> None:
+    said = (
+        "n0:7:9 [0] init.cc:1010 NCCL WARN Detected mixed local Net device counts, rank 0 has 2, rank 1: 1."
+    )
+    causes = {c.rule: c for c in diagnose(tmp_path, f"{said} Ignoring\n").causes}
+    assert causes["rdma-device-set-differs"].severity == "note"
+    assert "error" not in {c.severity for c in causes.values()}
+    assert diagnose(tmp_path, f"{said}\n").causes[0].severity == "error"

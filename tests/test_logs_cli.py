@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import signal
@@ -17,9 +18,11 @@ from bench.nccl_lines import Plan
 from bench.nccl_logs import generate
 
 from ringup.errors import BundleError
-from ringup.logs import files, show
+from ringup.logs import files
 from ringup.logs.follow import changes
 from ringup.logs.read import read_logs
+from ringup.output import logs_report as show
+from ringup.output.terminal import Style
 from tests.logs_said import SAID
 
 RECORDED = Path(__file__).parent / "recorded" / "logs"
@@ -67,6 +70,7 @@ def test_a_named_error_is_exit_1_and_the_json_is_what_was_promised() -> None:
         "ranks",
         "evidence",
         "fix",
+        "help",
     }
     assert set(cause["evidence"][0]) == {"file", "line", "text"}
     assert set(cause["fix"]) == {"text", "env", "commands"}
@@ -105,9 +109,9 @@ def test_standard_input_is_read_where_no_path_is_given() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["/nowhere/x.log"], ["--json", "/nowhere/x.log"]])
-def test_nothing_to_read_is_exit_4_and_two_lines(words: list[str]) -> None:
+def test_a_log_that_does_not_exist_is_wrong_usage_in_two_lines(words: list[str]) -> None:
     done = ringup(*words)
-    assert done.returncode == 4
+    assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("ringup: ") and "\nhint: " in done.stderr
     assert len(done.stderr.strip().splitlines()) == 2
@@ -132,9 +136,9 @@ def test_a_bad_iteration_expression_is_wrong_usage() -> None:
 def test_logs_without_a_cause_tell_what_tells_more(tmp_path: Path, text: str, is_silent: bool) -> None:
     (tmp_path / "x.log").write_text(text, encoding="utf-8")
     done = ringup(str(tmp_path / "x.log"))
-    assert done.stdout.startswith("no cause of a failure was found in 1 line of 1 file")
+    assert done.stdout.startswith("No failure found in 1 line of 1 file")
     assert done.returncode == 0 and "hint: while a job hangs" in done.stderr
-    assert ("NCCL's own lines are missing" in done.stderr) is is_silent
+    assert ("NCCL's INFO lines are missing" in done.stderr) is is_silent
     assert ringup(str(tmp_path / "x.log"), "--quiet").stderr == ""
 
 
@@ -147,20 +151,22 @@ def test_the_report_says_cause_then_evidence_then_fix_in_twenty_lines(tmp_path: 
     for number, (_, text) in enumerate(SAID):
         (tmp_path / f"rank{number}.log").write_text(text + "\n", encoding="utf-8")
     diagnosis = read_logs([str(tmp_path)])
-    report = show.as_text(diagnosis, show.Style(False)).splitlines()
+    report = show.as_text(diagnosis, Style(io.StringIO())).splitlines()
     assert len(report) <= show.MAX_LINES
     first = diagnosis.causes[0]
     assert first.rule in report[0]
     evidence = next(n for n, line in enumerate(report) if ".log:" in line)
     fix = next(n for n, line in enumerate(report) if line.lstrip().startswith("fix:"))
     assert 0 < evidence < fix
-    assert len(show.as_text(diagnosis, show.Style(False), verbose=True).splitlines()) > show.MAX_LINES
+    assert len(show.as_text(diagnosis, Style(io.StringIO()), verbose=True).splitlines()) > show.MAX_LINES
 
 
 def test_a_narrow_terminal_is_not_overrun_by_what_we_say(tmp_path: Path) -> None:
     for number, (_, text) in enumerate(SAID):
         (tmp_path / f"rank{number}.log").write_text(text + "\n", encoding="utf-8")
-    report = show.as_text(read_logs([str(tmp_path)]), show.Style(width=60), verbose=True).splitlines()
+    style = Style(io.StringIO())
+    style.width = 60
+    report = show.as_text(read_logs([str(tmp_path)]), style, verbose=True).splitlines()
     prose = [line for line in report if line.startswith("  fix: ")]
     assert len(prose) > 20 and max(map(len, prose)) <= 60
 
@@ -170,13 +176,13 @@ def test_control_sequences_in_a_log_do_not_reach_the_terminal(tmp_path: Path) ->
     evil = f"\x1b]0;owned\x07\x1b[2J\u202e{line} \u2066x\n"
     (tmp_path / "a\x1b[31m.log").write_text(evil, encoding="utf-8")
     diagnosis = read_logs([str(tmp_path)])
-    text = show.as_text(diagnosis, show.Style(False), verbose=True)
+    text = show.as_text(diagnosis, Style(io.StringIO()), verbose=True)
     assert diagnosis.causes
     assert not any(c in text for c in "\x1b\x07\u202e\u2066")
 
 
 def test_a_page_fetches_nothing_and_shows_hostile_text_as_text(tmp_path: Path) -> None:
-    from ringup.commands.logs_page import page
+    from ringup.output.html_page import logs_page as page
 
     evil = "n1:4:4 [0] init.cc:45 NCCL WARN Bootstrap : no socket interface found <script>alert(1)</script>\n"
     (tmp_path / "a.log").write_text(evil, encoding="utf-8")
@@ -248,7 +254,7 @@ def test_growing_files_are_followed_and_each_change_is_said_once(tmp_path: Path)
         ["--follow"],
         ["--follow", "-"],
         ["--follow", "--html", "x.html", "x.log"],
-        ["--follow", "--from=f", "."],
+        ["--follow", "--from=/dev/null", "."],
     ],
 )
 def test_what_cannot_be_followed_is_wrong_usage_and_waits_for_nothing(words: list[str]) -> None:
@@ -338,3 +344,14 @@ def test_a_place_in_a_packed_file_is_read_again_wherever_it_is(
     again = files.Again()
     for start, end in [(0, 9), (5_000, 9_000), (5_100, 5_101), (100, 200), (len(data) - 3, len(data) + 9)]:
         assert b"".join(again(str(tmp_path / "a.gz"), start, end)) == data[start:end]
+
+
+def test_a_line_too_long_to_be_read_whole_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text("RuntimeError: CUDA out of memory. " + "x" * 5000 + "\n" + "step 1 | loss: 2.0\n" * 3)
+    done = ringup(str(log))
+    assert f"{log}: 1 line longer than 2,048 bytes: the middle was not read" in done.stderr
+    log.write_text(
+        "step 1 | loss: 2.0\n" + "\r".join(f"{n}%|#| {n}/100 [00:0{n}<00:01]" for n in range(9)) * 99
+    )
+    assert "longer than" not in ringup(str(log)).stderr

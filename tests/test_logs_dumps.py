@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import pickle
@@ -19,12 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringup.errors import LogsError
-from ringup.flight import FlightError
-from ringup.flight import read as read_dump
-from ringup.logs import show
+from ringup.flight_recorder.dump import FlightError
+from ringup.flight_recorder.dump import read as read_dump
 from ringup.logs.follow import changes
 from ringup.logs.read import Diagnosis, read_logs
 from ringup.logs.rule import Cause
+from ringup.output import logs_report as show
+from ringup.output.terminal import Style
 from tests.flight_dumps import BEGUN_NS, VERSIONS, call, dump, waits, written
 
 STEPS = [call(size=8 + n) for n in range(5)]
@@ -88,7 +90,7 @@ def test_a_call_left_out_is_said_where_the_next_calls_fit(tmp_path: Path) -> Non
 def test_healthy_dumps_give_no_cause(tmp_path: Path, version: str) -> None:
     found = diagnosed(tmp_path, {rank: dump(STEPS, version) for rank in range(4)}, age_s=300)
     assert found.causes == [] and found.healthy
-    text = show.as_text(found, show.Style(False))
+    text = show.as_text(found, Style(io.StringIO()))
     assert "4 flight recorder dumps" in text
 
 
@@ -101,7 +103,7 @@ def test_one_call_apart_with_nothing_that_tells_of_waiting_is_a_warning(tmp_path
     ahead = dump([*STEPS, waits(size=100)])
     found = diagnosed(tmp_path, {0: ahead, 1: dump(STEPS)})
     assert found.healthy and first(found).severity == "warning"
-    assert "if the job stands still" in first(found).text
+    assert "if the job hangs" in first(found).text
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_a_rank_without_a_dump_is_said_as_not_seen(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, {0: ahead, 1: dump(STEPS, ranks=range(5)), 2: ahead, 3: ahead})
     assert first(found).ranks == (1,) and first(found).text.endswith("no dump of rank 4")
     assert show.as_json(found)["flight_recorder"]["not_seen"] == [4]
-    assert "not seen: rank 4" in show.as_text(found, show.Style(False))
+    assert "not seen: rank 4" in show.as_text(found, Style(io.StringIO()))
 
 
 def test_where_all_that_are_seen_wait_the_one_not_seen_is_named_without_being_sure(tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_a_ring_that_lost_where_they_parted_lowers_confidence(tmp_path: Path) ->
     usual = dump([*STEPS, waits(size=100)], lost=5)
     cause = first(diagnosed(tmp_path, {0: usual, 1: dump([*STEPS, waits("broadcast", 9)], lost=5), 2: usual}))
     assert (cause.rule, cause.confidence) == ("collective-mismatch", "medium")
-    assert "records before it are lost" in cause.text
+    assert "earlier records are lost" in cause.text
 
 
 def test_a_rank_whose_ring_lost_a_groups_entries_is_not_said_to_have_begun_none(tmp_path: Path) -> None:
@@ -343,7 +345,7 @@ def test_names_in_a_dump_are_harmless_on_a_terminal(tmp_path: Path) -> None:
     bad = "\x1b]0;owned\x07"
     ahead = dump([*STEPS, waits(f"all_reduce{bad}", 100, retired=True, group=f"0:{bad}")])
     found = diagnosed(tmp_path, {0: ahead, 1: dump(STEPS), 2: dump([*STEPS, waits(size=4, retired=True)])})
-    assert "\x1b" not in show.as_text(found, show.Style(False), verbose=True)
+    assert "\x1b" not in show.as_text(found, Style(io.StringIO()), verbose=True)
     assert "\x1b" not in json.dumps(show.as_json(found))
 
 
@@ -382,7 +384,7 @@ def test_a_mutated_dump_is_read_or_refused_without_an_exception(
         except LogsError:
             return
         json.dumps(show.as_json(found))
-        show.as_text(found, show.Style(False), verbose=True)
+        show.as_text(found, Style(io.StringIO()), verbose=True)
 
 
 JOB = """\

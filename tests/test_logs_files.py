@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 from pathlib import Path
 
@@ -42,25 +41,11 @@ def test_a_gzip_file_that_breaks_off_gives_what_came_before(tmp_path: Path) -> N
     assert read_logs([str(tmp_path / "a.gz")]).causes[0].rule == "interface-name-missing"
 
 
-def test_blocks_end_at_line_ends_and_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "BLOCK_BYTES", 10)
-    blocks = list(files.blocks_of(io.BytesIO(b"one\ntwo two\nthree\nfour")))
-    assert b"".join(b.data for b in blocks) == b"one\ntwo two\nthree\nfour"
-    assert [b.first_line for b in blocks] == [1, 2, 4][: len(blocks)] or blocks[0].first_line == 1
-    for block in blocks[:-1]:
-        assert block.data.endswith(b"\n")
-
-
-def test_a_line_without_end_is_bounded_and_the_next_is_numbered_right(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(files, "LONGEST_LINE_BYTES", 4 << 10)
-    blocks = list(files.blocks_of(io.BytesIO(b"first\n" + b"x" * 100_000 + b"\nlast\n")))
-    assert sum(len(b.data) for b in blocks) < 10_000
-    assert blocks[-1].data.endswith(b"last\n")
-    end = blocks[-1].first_line + blocks[-1].data.count(b"\n") - 1
-    assert end == 3
+def test_a_packed_line_without_end_is_read_in_bounded_memory_and_the_next_is_numbered(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"first\n" + b"x" * 9_000_000 + b"\n" + LINE.encode()))
+    (event,) = read_logs([str(path)]).causes[0].evidence
+    assert event.line == 3
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "directory"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -13,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringup.errors import LogsError
-from ringup.logs import show
 from ringup.logs.read import read_logs
+from ringup.output import logs_report as show
+from ringup.output.terminal import Style
 from tests.logs_said import HEALTHY, SAID
 
 TEXTS = [t.encode() for _, t in SAID] + [t.encode() for t in HEALTHY]
@@ -37,7 +39,7 @@ def judge(data: bytes) -> None:
             for event in cause.evidence:
                 assert 1 <= event.line <= len(lines)
         json.dumps(show.as_json(diagnosis))
-        text = show.as_text(diagnosis, show.Style(False), verbose=True)
+        text = show.as_text(diagnosis, Style(io.StringIO()), verbose=True)
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
 
 

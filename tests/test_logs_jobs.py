@@ -38,7 +38,7 @@ ENDS: list[tuple[str, str]] = [
     ("rank-fell-behind", "[rank5]:[E723 01:58:45.6 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal due to a collective timeout from  rank 2 and we will try our best to dump the debug info. Last enqueued NCCL work: 136, last completed NCCL work: 136."),
     # multiprocessing's locks are files in /dev/shm.
     ("shm-too-small", '  File "/usr/lib/python3.11/multiprocessing/synchronize.py", line 57, in __init__\n    sl = self._semlock = _multiprocessing.SemLock(\nOSError: [Errno 28] No space left on device'),
-    ("rank-raised-exception", 'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\n    torch.save(m, "m.pt")\nOSError: [Errno 28] No space left on device'),
+    ("disk-full", 'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\n    torch.save(m, "m.pt")\nOSError: [Errno 28] No space left on device'),
     ("rank-busy-while-others-wait", "Map (num_proc=9):  70%|#######   | 700/1000 [6:39:53<4:31:33, 17.0 examples/s][E ProcessGroupGloo.cpp:138] Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."),
     ("job-cancelled", "=>> PBS: job killed: walltime 3617 exceeded limit 3600"),
     ("job-cancelled", "Aborted by PBS Server\nJob exceeded its walltime limit. Job was aborted\nExit_status=-11"),
@@ -67,7 +67,7 @@ ENDS: list[tuple[str, str]] = [
     ("rank-raised-exception", "RuntimeError: " + 40 * "a long word " + "at the end"),
     # What Kubernetes takes away, and what a program of MPI says when it gives up.
     ("oom-killer-ran", "4m11s       Warning   Evicted               pod/train-1    The node was low on resource: memory. Container t was using 5053216Ki, which exceeds its request of 0."),
-    ("job-cancelled", "  message: 'The node was low on resource: ephemeral-storage. Container t was using 73712Ki'\n  reason: Evicted"),
+    ("disk-full", "  message: 'The node was low on resource: ephemeral-storage. Container t was using 73712Ki'\n  reason: Evicted"),
     ("rank-raised-exception", "MPI_ABORT was invoked on rank 8 in communicator MPI_COMM_WORLD\nwith errorcode 1."),
     ("rank-raised-exception", "application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3"),
     ("rank-raised-exception", "mpirun detected that one or more processes exited with non-zero status\n  Process name: [[51,1],2]\n  Exit code:    1"),

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ringup.logs import lines
-from ringup.logs.lines import WORDINGS, Gate, clean, excerpt, head_of, looks_like_host, matches, seconds_of
+from ringup.logs.lines import Gate, clean, excerpt, head_of, looks_like_host, matches, seconds_of
+from ringup.logs.patterns import PATTERNS, TAGS
+from ringup.logs.patterns.needles import needles_of
+from ringup.logs.patterns.tags import ROLES, Pattern
 from ringup.logs.scan import Scanner
 
 GATE = Gate()
@@ -59,12 +66,12 @@ def test_clock_times_of_several_forms_are_comparable() -> None:
 
 def test_the_files_of_a_run_are_looked_at_through_one_gate() -> None:
     """To make one costs as much as a small file: of hundreds of ranks most of the time went there."""
-    assert Scanner()._gate is Scanner(1)._gate
+    assert Scanner()._gate is Scanner()._gate
 
 
 def test_a_gate_that_has_seen_many_shapes_still_remembers_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "_MAX_SHAPES", 4)
-    gate = Gate([w for w in WORDINGS if w.tag == "gpu-oom"])
+    gate = Gate([w for w in PATTERNS if w.tag == "gpu-oom"])
     for n in range(50):
         assert not gate(b"a" * n)
         assert gate(b"CUDA out of memory" + b"!" * n)
@@ -116,22 +123,49 @@ def test_an_excerpt_shows_what_matched() -> None:
     assert len(excerpt(text, 5_001)) < 400
 
 
-def test_needles_are_lower_case_and_every_pattern_compiles() -> None:
-    for wording in WORDINGS:
-        assert wording.pattern.pattern
-        assert wording.needles and all(n == n.lower() for n in wording.needles), wording.tag
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: p.tag)
+def test_every_pattern_has_needles_and_one_is_in_every_line_that_it_matches(pattern: Pattern) -> None:
+    assert pattern.needles and all(n and n == n.lower() for n in pattern.needles)
+    texts = st.from_regex(re.compile(pattern.text, re.ASCII), alphabet=st.characters(max_codepoint=126))
+
+    @settings(max_examples=5, database=None, deadline=None, derandomize=True)
+    @given(texts)
+    def holds(text: str) -> None:
+        assert any(needle in text.lower() for needle in pattern.needles)
+
+    holds()
+
+
+@pytest.mark.parametrize(
+    "pattern, needles",
+    [
+        (r"exit code \d", ("exit code ",)),
+        (r"(?:error|failed) ?: x", ("error: x", "error : x", "failed: x", "failed : x")),
+        (r"colou?r \d+ of", ("color ", "colour ")),
+        (r"(?:[A-Z]\w*(?:Error|Exit)):", ("error:", "exit:")),
+        (r"(?:maybe)?(?!not)(?<=before) \d{0,3}sure{2,3}", ("sure",)),
+        (r"a\.b\(\)|[Cc]losed", ("a.b()", "closed")),
+        (r"\d+|word", ()),
+    ],
+)
+def test_needles_of(pattern: str, needles: tuple[str, ...]) -> None:
+    assert set(needles_of(pattern)) == set(needles)
+
+
+def test_the_roles_of_tags_are_known() -> None:
+    assert {role for row in TAGS.values() for role in row.roles} == set(ROLES)
 
 
 def test_no_pattern_is_open_ended() -> None:
-    for wording in WORDINGS:
-        assert not any(p in wording.text for p in (".*", ".+", r"\S+", r"\S*", r"\w+", r"\w*")), wording.tag
+    for pattern in PATTERNS:
+        assert not any(p in pattern.text for p in (".*", ".+", r"\S+", r"\S*", r"\w+", r"\w*")), pattern.tag
 
 
 @pytest.mark.slow
 def test_a_hostile_line_costs_little() -> None:
-    """Backtracking shows as a regex that never ends; the test's own time-out would end it."""
-    for wording in WORDINGS:
-        for needle in wording.needles[:3]:
+    """Backtracking shows as a regex that never ends; the test's own timeout would end it."""
+    for pattern in PATTERNS:
+        for needle in pattern.needles[:3]:
             for fill in (" ", "a", "0", "/", "[", "a.b/"):
-                wording.pattern.search((needle + fill * 2048)[:2048])
-                wording.pattern.search(((needle + fill) * 2048)[:2048])
+                pattern.regex.search((needle + fill * 2048)[:2048])
+                pattern.regex.search(((needle + fill) * 2048)[:2048])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
+from pathlib import Path
 
 import pytest
 
-from ringup.logs.share import share
+from ringup.logs.workers import share
 
 
 def square(n: int) -> int:
@@ -37,3 +40,34 @@ def test_the_task_of_a_killed_process_is_done_here() -> None:
         return n
 
     assert list(share(work, range(6), 2)) == list(range(6))
+
+
+def test_processes_killed_at_any_moment_hold_up_nobody() -> None:
+    for _ in range(20):
+        results = share(square, range(200), 4)
+        found = [next(results)]
+        # They take a task, do one, or give one back at this moment.
+        for helper in multiprocessing.active_children():
+            helper.kill()
+        assert [*found, *results] == [n * n for n in range(200)]
+
+
+def test_a_process_with_threads_is_not_forked() -> None:
+    held, ended = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (held.set(), ended.wait()))
+    thread.start()
+    held.wait()
+    try:
+        assert set(share(lambda _: os.getpid(), range(20), 3)) == {os.getpid()}
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_no_helper_and_no_descriptor_is_left_when_the_caller_stops_early() -> None:
+    before = sorted(Path("/proc/self/fd").iterdir())
+    results = share(square, range(100), 3)
+    assert next(iter(results)) == 0
+    results.close()  # type: ignore[attr-defined]
+    assert multiprocessing.active_children() == []
+    assert sorted(Path("/proc/self/fd").iterdir()) == before

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bench.nccl_lines import Plan
 from bench.nccl_logs import generate
 
-from ringup.logs import show
 from ringup.logs.read import Diagnosis, read_logs
+from ringup.logs.rule import CAUSES, Cause
+from ringup.output import logs_report as show
+from ringup.output.terminal import Style
+from ringup.rules import INTERNAL_ERRORS
 
 LINE = "n0:4:4 [0] NCCL INFO "
 
@@ -20,7 +25,7 @@ def said(tmp_path: Path, *messages: str) -> Diagnosis:
 
 
 def lines(diagnosis: Diagnosis, **asked: bool) -> list[str]:
-    return show.as_text(diagnosis, show.Style(False), **asked).splitlines()
+    return show.as_text(diagnosis, Style(io.StringIO()), **asked).splitlines()
 
 
 def test_iterations_that_are_asked_for_are_not_cut(tmp_path: Path) -> None:
@@ -67,7 +72,9 @@ def test_files_that_lack_init_complete_are_named_without_being_asked(tmp_path: P
     for rank, states in enumerate((("START", "COMPLETE"), ("START",))):
         text = "".join(f"n{rank}:4:4 [0] NCCL INFO {comm.format(rank, s)}\n" for s in states)
         (tmp_path / f"rank{rank}.log").write_text(text, encoding="utf-8")
-    assert f"no Init COMPLETE in 1 of 2 files: {tmp_path / 'rank1.log'}" in lines(read_logs([str(tmp_path)]))
+    assert f"no Init COMPLETE line in 1 of 2 files: {tmp_path / 'rank1.log'}" in lines(
+        read_logs([str(tmp_path)])
+    )
     merged = "".join(p.read_text(encoding="utf-8") for p in sorted(tmp_path.glob("*.log")))
     (tmp_path / "job.out").write_text(merged, encoding="utf-8")
     assert "no Init COMPLETE: rank 1" in lines(read_logs([str(tmp_path / "job.out")]))
@@ -94,3 +101,15 @@ def test_the_devices_of_a_network_do_not_hide_the_other_ways(tmp_path: Path) -> 
     diagnosis = said(tmp_path, *ways, "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct")
     assert "transports: NET/IB/* x8, SHM/direct/direct x1; no GPUDirect RDMA" in lines(diagnosis)
     assert "NET/IB/7 x1" in "\n".join(lines(diagnosis, verbose=True))
+
+
+def test_a_cause_that_raised_is_named_as_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(log: object) -> Iterator[Cause]:
+        raise TypeError("planted")
+        yield
+
+    problem, _ = CAUSES["port-in-use"]
+    monkeypatch.setitem(CAUSES, "port-in-use", (problem, raises))
+    found = lines(said(tmp_path, "Using network Socket"))
+    assert INTERNAL_ERRORS.pop("port-in-use").traceback
+    assert "not checked (a bug in ringup): port-in-use" in found

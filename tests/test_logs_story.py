@@ -8,7 +8,7 @@ import pytest
 
 from ringup.logs import scan
 from ringup.logs.read import Diagnosis, read_logs
-from ringup.logs.show import network_json
+from ringup.output.logs_report import network_json
 
 RECORDED = Path(__file__).parent / "recorded" / "logs"
 

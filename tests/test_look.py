@@ -17,16 +17,23 @@ from typing import Any
 
 import pytest
 
-from ringup import ras
-from ringup.flight import from_data
-from ringup.launch.program import look_program, main_source
-from ringup.looks import NodeLook, RankLook, decode, fold
-from ringup.looks.places import doing, place_of
+from ringup.agent_bundle import program, source
+from ringup.flight_recorder.dump import from_data
+from ringup.hang import grouping, ras
+from ringup.hang.snapshots import NodeLook, RankLook, decode
+from ringup.hang.stack_frames import doing, place_of
+from ringup.transport import bootstrap
 from tests.guards import wait_for
 
 pytestmark = pytest.mark.slow
 
 BARE = {"PATH": "/usr/bin:/bin"}
+SOURCE = str(Path(ras.__file__).parents[2])
+BRIEF = """\
+import json, sys
+from ringup.agent.snapshot import stacks
+print(json.dumps(stacks.brief(json.load(sys.stdin), 60)))
+"""
 PYTHON = str(getattr(sys, "_base_executable", sys.executable))
 """The interpreter without what is installed beside this project: it has no py-spy."""
 HERE = """\
@@ -49,18 +56,27 @@ class Rank:
         plain: bool = False,
         env: dict[str, str] | None = None,
         python: str = PYTHON,
+        module: str = "",
     ):
+        """`module`: the script is installed as this, and started by its name."""
         self.run = "t" + secrets.token_hex(6)
         self.runner = folder / "rank_main.py"
-        self.runner.write_text(main_source())
-        (folder / "train.py").write_text(HERE.format(what=what))
-        words = [python, *([] if plain else [str(self.runner)]), "train.py"]
+        self.runner.write_text(source("rank.rank_main"))
+        script = folder / f"site-packages/{module.replace('.', '/')}.py" if module else folder / "train.py"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(HERE.format(what=what))
+        words = [
+            python,
+            *([] if plain else [str(self.runner)]),
+            *(["-m", module] if module else ["train.py"]),
+        ]
         own = {
             **BARE,
             "RANK": "3",
             "WORLD_SIZE": "4",
             "LOCAL_RANK": "1",
             "RINGUP_RUN": self.run,
+            "PYTHONPATH": str(folder / "site-packages"),
             **(env or {}),
         }
         self.process = subprocess.Popen(
@@ -84,31 +100,55 @@ class Rank:
 
         wait_for(reached, f"state {state}")
 
-    def look(self, mode: str = "stacks", env: dict[str, str] | None = None) -> NodeLook:
-        """What the node says of this run."""
+    def look(self, mode: str = "stacks", env: dict[str, str] | None = None, pyspy: str = "") -> NodeLook:
+        """What the node says of this run; `pyspy`: what the launching side has sent."""
+        words = (mode, self.run, "", *([pyspy] if pyspy else []))
+        start, stdin = bootstrap.python_script(PYTHON, "look", program("snapshot.main"), words)
         done = subprocess.run(
-            [PYTHON, "-c", look_program(), mode, self.run, ""],
+            ["sh", "-c", start],
+            input=stdin,
             capture_output=True,
             env={**os.environ, **BARE, **(env or {})},
         )
         assert done.returncode == 0, done.stderr
         return decode("n1", json.loads(done.stdout))
 
-    def seen(self, mode: str = "stacks", env: dict[str, str] | None = None) -> RankLook:
+    def seen(self, mode: str = "stacks", env: dict[str, str] | None = None, pyspy: str = "") -> RankLook:
         """The one rank that there is."""
-        (rank,) = self.look(mode, env).ranks
+        (rank,) = self.look(mode, env, pyspy).ranks
         return rank
+
+    def stack(self, function: str = "here") -> RankLook:
+        """The one rank, once it waits in this function: until then it may not be signalled."""
+        seen: list[RankLook] = []
+
+        def reached() -> bool:
+            seen[:] = [self.seen()]
+            return any(frame.function == function for frame in seen[0].frames[:1])
+
+        wait_for(reached, f"a stack in {function}")
+        return seen[0]
 
 
 def test_a_sleeping_rank_is_seen_with_its_line(tmp_path: Path) -> None:
     with Rank(tmp_path, "time.sleep(60)") as rank:
-        seen = rank.seen()
+        seen = rank.stack()
         assert (seen.rank, seen.local_rank, seen.world_size, seen.run) == (3, 1, 4, rank.run)
         assert seen.pid == rank.process.pid and seen.how == "signal"
         place = place_of(seen.frames)
         assert (place.where, place.function, place.source) == ("train.py:4", "here", "time.sleep(60)")
         assert doing(seen) == "asleep"
         assert rank.process.poll() is None
+
+
+def test_a_script_that_is_installed_itself_is_seen_with_its_line(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "package" / "operations.py"
+    library.parent.mkdir(parents=True)
+    library.write_text("import time\ndef gather():\n    time.sleep(60)\n")
+    what = "from package.operations import gather; gather()"
+    with Rank(tmp_path, what, module="package.scripts.test_loop") as rank:
+        place = place_of(rank.stack("gather").frames)
+        assert (place.where, place.function) == ("test_loop.py:4", "here")
 
 
 def test_a_wait_for_the_gpu_in_a_librarys_line_is_seen_as_one(tmp_path: Path) -> None:
@@ -119,8 +159,7 @@ def test_a_wait_for_the_gpu_in_a_librarys_line_is_seen_as_one(tmp_path: Path) ->
         "def step():\n    return Tensor().item(60)\n"
     )
     with Rank(tmp_path, "sys.path.insert(0, 'site-packages'); import scaler; scaler.step()") as rank:
-        wait_for(lambda: rank.seen().frames[0].function == "step", "the wait")
-        place = place_of(rank.seen().frames)
+        place = place_of(rank.stack("step").frames)
         assert (place.kind, place.what, place.where) == ("device", "the GPU", "train.py:4")
 
 
@@ -128,7 +167,7 @@ def test_a_wait_for_the_gpu_in_a_librarys_line_is_seen_as_one(tmp_path: Path) ->
 def test_the_line_of_a_rank_with_another_root_is_not_taken_from_ours(tmp_path: Path) -> None:
     with Rank(tmp_path, "os.mkdir('root'); os.chroot('root'); time.sleep(60)") as rank:
         wait_for(lambda: Path(f"/proc/{rank.process.pid}/root").readlink() != Path("/"), "the other root")
-        (frame, _) = rank.seen().frames
+        (frame, _) = rank.stack().frames
         assert frame.line == 4 and frame.source == ""
 
 
@@ -142,20 +181,33 @@ def test_of_a_flight_recorder_what_is_read_is_passed_on_and_no_more() -> None:
     }
     entry |= {"frames": frames, "input_sizes": [[8]], "output_sizes": [[8]], "state": "scheduled"}
     dump = {"version": "2.10", "entries": [{**entry, "record_id": n} for n in range(200)], "now_ns": 5}
-    program = "import json, look_stacks, sys; print(json.dumps(look_stacks.brief(json.load(sys.stdin), 60)))"
-    payload = Path(ras.__file__).parent / "payload"
     done = subprocess.run(
-        [PYTHON, "-c", program],
+        [PYTHON, "-c", BRIEF],
         input=json.dumps(dump),
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": str(payload)},
+        env={"PYTHONPATH": SOURCE},
     )
     assert done.returncode == 0, done.stderr
     flight = from_data(json.loads(done.stdout))
     assert [len(flight.entries), flight.entries[-1].record, flight.now_ns] == [60, 199, 5]
     assert (flight.entries[0].where, flight.entries[0].call) == ("train.py:88", "all_reduce [8]")
     assert len(done.stdout) / 60 < 400  # 64 ranks of a node tell this in one answer
+
+
+def test_of_an_installed_scripts_recorder_the_scripts_own_line_is_passed_on() -> None:
+    script = "/v/lib/python3.11/site-packages/accelerate/test_utils/scripts/test_loop.py"
+    files = ["/v/lib/python3.11/site-packages/torch/c10d.py", script, "<frozen runpy>", "/r/rank_main.py"]
+    frames = [{"filename": file, "line": n} for n, file in enumerate(files)]
+    done = subprocess.run(
+        [PYTHON, "-c", BRIEF],
+        input=json.dumps({"entries": [{"frames": frames}]}),
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": SOURCE},
+        check=True,
+    )
+    assert json.loads(done.stdout)["entries"][0]["frames"] == [frames[1]]
 
 
 def test_a_rank_that_reads_a_fifo_is_seen_with_the_fifo(tmp_path: Path) -> None:
@@ -172,11 +224,74 @@ def test_a_rank_in_state_d_is_asked_through_another_thread(tmp_path: Path) -> No
     )
     with Rank(tmp_path, what) as rank:
         rank.wait_for_state("D")
-        seen = rank.seen()
+        seen = rank.stack()
         place = place_of(seen.frames)
         assert place.where == "train.py:4" and "posix_spawn" in place.source
         assert "cannot be interrupted (state D)" in doing(seen)
         os.close(os.open(tmp_path / "f", os.O_RDWR))  # lets both go
+
+
+BUSY = "exec('while True: sum(map(len, [str(n) for n in range(99)]))')"
+HELD = {"sleeps": "__import__('ctypes').PyDLL(None).sleep(60)", "computes": "sum(range(10**15))"}
+"""C code that keeps the interpreter's lock."""
+
+
+def written(pid: int, name: str) -> int:
+    """How many bytes a process has in its file in memory of that name."""
+    folder = Path(f"/proc/{pid}/fd")
+    (found,) = (fd for fd in folder.iterdir() if str(fd.readlink()).startswith(f"/memfd:{name}"))
+    return found.stat().st_size
+
+
+def with_framework(folder: Path, what: str) -> str:
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "torch.py").write_text("")
+    return "import torch; " + what
+
+
+def test_no_signal_interrupts_python_code(tmp_path: Path) -> None:
+    """A handler that reads a frame being made ends the process."""
+    with Rank(tmp_path, BUSY) as rank:
+        seen = rank.seen()
+        assert not seen.frames and seen.why_not.startswith("it runs Python code, which a signal may not")
+        assert written(rank.process.pid, "ringup-stack") == 0
+
+
+def test_with_a_framework_a_thread_tells_the_line_of_python_code(tmp_path: Path) -> None:
+    with Rank(tmp_path, with_framework(tmp_path, BUSY)) as rank:
+        wait_for(lambda: rank.seen().frames, "its thread")
+        seen = rank.seen()
+        assert seen.how == "thread" and place_of(seen.frames).where == "train.py:4"
+        (other,) = (r for r in rank.look("threads").ranks)
+        assert [len(threads) for threads in (seen.threads, other.threads)] == [0, 0]
+        assert written(rank.process.pid, "ringup-stack") == 0
+        assert rank.process.poll() is None
+
+
+@pytest.mark.parametrize("how", HELD)
+def test_c_code_that_keeps_the_lock_is_interrupted_by_a_signal(how: str, tmp_path: Path) -> None:
+    with Rank(tmp_path, with_framework(tmp_path, HELD[how])) as rank:
+        seen = rank.stack()
+        assert seen.how == "signal" and place_of(seen.frames).where == "train.py:4"
+
+
+def test_a_forked_child_is_not_mistaken_for_its_parent(tmp_path: Path) -> None:
+    """It has its parent's files and not its parent's thread."""
+    what = with_framework(
+        tmp_path, "time.sleep(60) if os.fork() else __import__('select').select([], [], [])"
+    )
+    with Rank(tmp_path, what) as rank:
+        wait_for(lambda: [c for c in rank.seen().children if c.frames], "the child's stack")
+        (child,) = rank.seen().children
+        assert "time.sleep" in rank.seen().frames[0].source and child.frames[0].line == 4
+        assert written(child.pid, "ringup-stack") > 0
+        os.kill(child.pid, signal.SIGKILL)
+
+
+def test_a_script_that_closes_every_file_lives_on(tmp_path: Path) -> None:
+    with Rank(tmp_path, with_framework(tmp_path, "os.closerange(3, 99); time.sleep(60)")) as rank:
+        wait_for(lambda: rank.seen().why_not.startswith("it was not started by ringup"), "no files")
+        assert rank.process.poll() is None
 
 
 def test_a_stopped_rank_is_not_signalled_and_named_as_stopped(tmp_path: Path) -> None:
@@ -184,7 +299,7 @@ def test_a_stopped_rank_is_not_signalled_and_named_as_stopped(tmp_path: Path) ->
         rank.wait_for_state("T")
         seen = rank.seen()
         assert not seen.frames and "stopped" in doing(seen)
-        assert seen.why_not == "it is stopped and answers no signal; no py-spy on this node"
+        assert seen.why_not == "it is stopped and answers nothing; no py-spy on this node"
 
 
 def test_a_process_that_did_not_ask_for_signals_gets_none(tmp_path: Path) -> None:
@@ -202,20 +317,20 @@ def test_a_process_that_did_not_ask_for_signals_gets_none(tmp_path: Path) -> Non
 def test_a_forked_worker_tells_its_line_too(tmp_path: Path) -> None:
     what = "os.fork(); time.sleep(60)"
     with Rank(tmp_path, what) as rank:
-        seen = rank.seen()
-        (child,) = seen.children
+        wait_for(lambda: [c for c in rank.seen().children if c.frames], "the worker's stack")
+        (child,) = rank.stack().children
         assert place_of(child.frames).where == "train.py:4"
         os.kill(child.pid, signal.SIGKILL)
 
 
 def test_a_file_server_that_does_not_answer_holds_nothing_up() -> None:
     program = (
-        "import look_node, time\ndef work():\n yield 1\n yield [2]\n time.sleep(600)\n yield 3\n"
-        "print(look_node.bounded(work(), 0.3), look_node.bounded(iter([4])))"
+        "import time\nfrom ringup.agent.snapshot import machine\n"
+        "def work():\n yield 1\n yield [2]\n time.sleep(600)\n yield 3\n"
+        "print(machine.bounded(work(), 0.3), machine.bounded(iter([4])))"
     )
-    payload = Path(ras.__file__).parent / "payload"
     done = subprocess.run(
-        [PYTHON, "-c", program], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(payload)}
+        [PYTHON, "-c", program], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": SOURCE}
     )
     assert done.stdout == "[1, [2]] [4]\n", done.stderr
 
@@ -230,12 +345,7 @@ def test_counting_asks_nobody(tmp_path: Path) -> None:
     with Rank(tmp_path, "time.sleep(60)") as rank:
         seen = rank.seen("count")
         assert not seen.frames and not seen.how
-        (file,) = (
-            fd
-            for fd in Path(f"/proc/{rank.process.pid}/fd").iterdir()
-            if "ringup-stack" in str(fd.readlink())
-        )
-        assert file.stat().st_size == 0
+        assert written(rank.process.pid, "ringup-stack") == 0
 
 
 def test_a_rank_below_a_shell_is_found_once(tmp_path: Path) -> None:
@@ -339,12 +449,12 @@ def test_ras_is_asked_where_it_listens(knows_json: bool, tmp_path: Path) -> None
         answer = rank.look("count").ras
     assert answer and not answer.problem and answer.format == ("json" if knows_json else "text")
     report = ras.read(answer.format, answer.report)
-    found = {(one.rank, one.what) for one in report.behind}
+    found = {(one.rank, one.what) for one in report}
     if knows_json:
         assert found == {(1, "AllReduce: 41 launched, the others 42"), (3, "is considered dead")}
     else:
         assert found == {(5, "AllReduce: 6649 launched, the others 6650"), (6, "does not answer")}
-        assert {one.pid for one in report.behind} == {16, 0}
+        assert {one.pid for one in report} == {16, 0}
 
 
 def test_where_nobody_listens_there_is_no_ras(tmp_path: Path) -> None:
@@ -368,19 +478,19 @@ def test_somebody_else_on_the_port_is_no_ras(tmp_path: Path) -> None:
             answer = rank.look("count").ras
         server.shutdown()
         thread.join()
-    assert answer and (answer.problem or ras.read(answer.format, answer.report).problem)
+    assert answer and (answer.problem or not ras.read(answer.format, answer.report))
 
 
 @pytest.mark.parametrize(
     "report", ["", "[]", "{", '{"communicators": 3}', '{"communicators": [{"ranks": [1]}]}']
 )
 def test_a_ras_report_that_is_none_names_nobody(report: str) -> None:
-    assert not ras.read("json", report).behind and not ras.read("text", report).behind
+    assert not ras.read("json", report) and not ras.read("text", report)
 
 
 def test_a_ras_report_with_numbers_without_end_names_nobody() -> None:
     text = f"NCCL version 2.28\n#0-0 (ab) MISMATCH\nRank {'9' * 5000} has launched up to operation 5\n"
-    assert not ras.read("text", text + f"The missing rank: {'9' * 6000}\n").behind
+    assert not ras.read("text", text + f"The missing rank: {'9' * 6000}\n")
 
 
 @pytest.mark.parametrize("said", [{}, {"ranks": 3}, {"problem": "x\x1b[2J"}, {"type": "look", "at": "now"}])
@@ -407,4 +517,4 @@ def test_numbers_that_nothing_can_hold_are_a_problem_and_no_traceback(odd: dict[
 
 def test_ranks_are_folded_into_few_lines(tmp_path: Path) -> None:
     with Rank(tmp_path, "time.sleep(60)") as rank:
-        assert fold.lines([rank.seen()]) == ["rank 3 (n1): train.py:4 in here: time.sleep(60), asleep"]
+        assert grouping.lines([rank.seen()]) == ["rank 3 (n1): train.py:4 in here: time.sleep(60), asleep"]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
-from ringup.looks.places import doing, place_of
+from ringup.agent.snapshot import stacks
+from ringup.errors import LaunchError
+from ringup.hang import pyspy
+from ringup.hang.stack_frames import doing, place_of
 from tests.guards import wait_for
-from tests.test_look import Rank
+from tests.test_look import PYTHON, Rank
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +100,15 @@ def test_what_py_spy_complains_of_is_said_without_its_own_calls(tmp_path: Path) 
     )
     tool.chmod(0o755)
     with Rank(tmp_path, "time.sleep(60)", plain=True, env={"PATH": f"{tool.parent}:/usr/bin:/bin"}) as rank:
-        assert rank.seen().why_not.endswith("; py-spy: Failed to look; Permission denied")
+        words = "; py-spy: Error: Failed to look Caused by: 0: Outer 1: Permission denied ("
+        assert words in rank.seen().why_not
+
+
+def test_why_py_spy_may_not_read_a_process_is_said() -> None:
+    assert "SYS_PTRACE" in stacks.forbidden("") and "SYS_PTRACE" in stacks.forbidden("0")
+    assert "ptrace_scope is 1: only its parent may read a process; root can" in stacks.forbidden("1")
+    assert "ptrace_scope is 2: only root may" in stacks.forbidden("2")
+    assert stacks.forbidden("3").endswith("is 3: nobody may read a process)")
 
 
 @pytest.mark.parametrize("answer", ["exit 3", "echo no json", "echo '[{}]'", "echo '[]'"])
@@ -107,3 +120,49 @@ def test_a_py_spy_that_fails_is_a_reason_and_no_more(answer: str, tmp_path: Path
     with Rank(tmp_path, "time.sleep(60)", plain=True, env={"PATH": f"{tool.parent}:/usr/bin:/bin"}) as rank:
         seen = rank.seen()
         assert not seen.frames and "py-spy" in seen.why_not
+
+
+def sent(text: str, machine: str = os.uname().machine) -> str:
+    """A stand-in for py-spy as the launching side sends it."""
+    return f"{machine}:{base64.b64encode(zlib.compress(text.encode())).decode()}"
+
+
+def test_a_py_spy_that_was_sent_runs_from_a_private_file_that_no_directory_holds(tmp_path: Path) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    noting = f"#!/bin/sh\n(stat -Lc %a $0; ls -A {folder}) >> {tmp_path}/noted\n" + FAKE.partition("\n")[2]
+    noting = noting.replace('echo "$@" >> "$(dirname "$0")/asked"\n', "")
+    with Rank(tmp_path, "time.sleep(60)", plain=True) as rank:
+        seen = rank.seen(env={"TMPDIR": str(folder)}, pyspy=sent(noting))
+        assert seen.how == "py-spy" and place_of(seen.frames).where == "train.py:4", seen.why_not
+        # Killed while it runs, it leaves nothing either: the file has no name any more.
+        assert (tmp_path / "noted").read_text() == "700\n"
+        assert list(folder.iterdir()) == []
+
+
+def test_a_py_spy_for_another_machine_is_not_started(tmp_path: Path) -> None:
+    with Rank(tmp_path, "time.sleep(60)", plain=True) as rank:
+        why = rank.seen(pyspy=sent(f"#!/bin/sh\ntouch {tmp_path}/ran\n", "s390x")).why_not
+        assert f"the py-spy that was sent is for s390x, this node is {os.uname().machine}" in why
+    assert not (tmp_path / "ran").exists()
+
+
+@no_pyspy
+def test_our_own_py_spy_is_sent_whole(tmp_path: Path) -> None:
+    with Rank(tmp_path, "time.sleep(60)", plain=True) as rank:
+        look = rank.look()
+        assert list(pyspy.lacking([look])) == ["n1"]
+        assert Path(look.ranks[0].python).samefile(PYTHON)
+        again = rank.seen(pyspy=pyspy.packed())
+        assert again.how == "py-spy" and place_of(again.frames).where == "train.py:4", again.why_not
+
+
+def test_what_cannot_be_sent_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchError, match="has no py-spy to send"):
+        pyspy.packed()
+    (tmp_path / "py-spy").write_text("#!/bin/sh\nexec pyenv py-spy\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    with pytest.raises(LaunchError, match="is no program for Linux"):
+        pyspy.packed()

@@ -1,4 +1,4 @@
-"""payload/meet.py: how a job finds its network when it runs."""
+"""agent/meet.py: how a job finds its network when it runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ringup.launch.program import payload
+from ringup.agent_bundle import source
 
-MEET = [sys.executable, "-S", "-c", payload("meet")]
+MEET = [sys.executable, "-S", "-c", source("meet")]
 
 
 def meets(folder: Path, start: str, count: int = 2, **env: str) -> subprocess.CompletedProcess[str]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
-from ringup import gloo
-from ringup.facts import Interface, Node, Resolution
-from ringup.nccl import choice, inuse, names, variables
+from ringup.model import Interface, Job, Node, Resolution
+from ringup.nccl import interface_choice, variables
+from ringup.nccl.interface_choice import ANY, parse_names
+from ringup.network import gloo
+from ringup.network.predictions import Selection
 from tests import clusters as c
 
 OLD, NEW = "2.20.5", "2.28.9"
+KINDS = "NCCL|GLOO|TORCH_NCCL|TORCH_FR|TORCH_DISTRIBUTED|CUDA_LAUNCH|UCX_NET|FI"
+VARIABLE = re.compile(rf"(?:{KINDS})_[A-Z0-9_]*[A-Z0-9]")
 
 
 def played(nccl: str = OLD, *interfaces: Interface) -> Node:
@@ -27,7 +35,7 @@ def played(nccl: str = OLD, *interfaces: Interface) -> Node:
 
 def first(env: dict[str, str], node: Node | None = None) -> str:
     """ "interface address" of the bootstrap, "" for none."""
-    found = choice.bootstrap(node or played(), env)
+    found = interface_choice.bootstrap(node or played(), env)
     return f"{found.interface} {found.address}" if found else ""
 
 
@@ -59,7 +67,7 @@ def test_the_bootstrap_interface_is_the_one_the_library_names(env: dict[str, str
 def test_without_an_ib_name_the_first_ipv4_address_in_the_kernels_order_wins() -> None:
     node = played(OLD, c.interface("veth1", "fe80::1/64"), c.interface("eno1", "fe80::2/64", "10.0.0.1/24"))
     assert first({}, node) == "eno1 10.0.0.1"
-    assert [s.interface for s in choice.sockets(node, {})] == ["eno1", "veth1"]
+    assert [s.interface for s in interface_choice.sockets(node, {})] == ["eno1", "veth1"]
 
 
 @pytest.mark.parametrize(("version", "answer"), [(OLD, "ib0 10.10.0.10"), (NEW, "eno1 10.0.0.1")])
@@ -109,38 +117,38 @@ def test_at_most_16_names_of_a_list_count() -> None:
         ("mlx5_1:", "mlx5_1", 7, True),
         ("mlx5_1:x", "mlx5_1", 1, False),
         ("mlx5_1:1:3", "mlx5_1", 1, True),
-        ("eth0:5", "eth0", names.ANY, True),
+        ("eth0:5", "eth0", ANY, True),
         ("^", "eth0", 1, False),
         ("", "eth0", 1, True),
         ("=^eth0", "^eth0", 1, True),
     ],
 )
 def test_the_name_filter_matches_as_nccl_does(text: str, name: str, port: int, taken: bool) -> None:
-    assert names.parse(text).accepts(name, port) is taken
+    assert parse_names(text).accepts(name, port) is taken
 
 
 def test_lines_are_printed_as_nccl_prints_them() -> None:
-    chosen = choice.Choice("ib0", "10.10.0.10", "")
-    local = choice.Choice("ib1", "fe80::1", "")
-    assert choice.bootstrap_line(chosen, (2, 20, 5)) == "Bootstrap : Using ib0:10.10.0.10<0>"
-    assert choice.bootstrap_line(chosen, (2, 24, 3)) == "Bootstrap: Using ib0:10.10.0.10<0>"
-    assert choice.sockets_line([chosen, local]) == (
+    chosen = interface_choice.Choice("ib0", "10.10.0.10", "")
+    local = interface_choice.Choice("ib1", "fe80::1", "")
+    assert interface_choice.bootstrap_line(chosen, (2, 20, 5)) == "Bootstrap : Using ib0:10.10.0.10<0>"
+    assert interface_choice.bootstrap_line(chosen, (2, 24, 3)) == "Bootstrap: Using ib0:10.10.0.10<0>"
+    assert interface_choice.sockets_line([chosen, local]) == (
         "NET/Socket : Using [0]ib0:10.10.0.10<0> [1]ib1:fe80::1%ib1<0>"
     )
 
 
 @pytest.mark.parametrize("text", ["", "unknown", "2", "abc.def", "2.²"])
 def test_a_version_that_cannot_be_read_is_assumed(text: str) -> None:
-    assert choice.version_of(text) == choice.ASSUMED
+    assert interface_choice.version_of(text) == interface_choice.ASSUMED
 
 
 def test_a_pin_is_needed_only_where_nccl_would_leave_the_proven_interfaces() -> None:
     node = c.two_networks(0)
-    assert inuse.differs(node, {}, "em1", {"enp99s0"}) == ""
-    assert "also carries data over enp99s0" in inuse.differs(node, {}, "em1")
-    assert "takes em1" in inuse.differs(node, {}, "enp99s0")
-    assert inuse.differs(node, {"NCCL_SOCKET_IFNAME": "=enp99s0"}, "enp99s0") == ""
-    assert "no interface" in inuse.differs(node, {"NCCL_SOCKET_IFNAME": "=eth7"}, "enp99s0")
+    assert Selection(node, Job(), {}).nccl_leaves("em1", {"enp99s0"}) == ""
+    assert "also carries data over enp99s0" in Selection(node, Job(), {}).nccl_leaves("em1")
+    assert "takes em1" in Selection(node, Job(), {}).nccl_leaves("enp99s0")
+    assert Selection(node, Job(), {"NCCL_SOCKET_IFNAME": "=enp99s0"}).nccl_leaves("enp99s0") == ""
+    assert "no interface" in Selection(node, Job(), {"NCCL_SOCKET_IFNAME": "=eth7"}).nccl_leaves("enp99s0")
 
 
 # Gloo.
@@ -173,9 +181,11 @@ def test_gloo_takes_exact_names_and_lists_of_them() -> None:
 
 def test_gloo_needs_a_pin_only_where_it_would_announce_another_address() -> None:
     node = c.two_networks(0)
-    assert gloo.differs(node, {}, "90.91.33.64") == ""
-    assert "em1 10.12.5.64" in gloo.differs(node, {"GLOO_SOCKET_IFNAME": "em1"}, "90.91.33.64")
-    assert "eth7" in gloo.differs(node, {"GLOO_SOCKET_IFNAME": "eth7"}, "90.91.33.64")
+    assert Selection(node, Job(), {}).gloo_leaves(["90.91.33.64"]) == ""
+    assert "em1 10.12.5.64" in Selection(node, Job(), {"GLOO_SOCKET_IFNAME": "em1"}).gloo_leaves(
+        ["90.91.33.64"]
+    )
+    assert "eth7" in Selection(node, Job(), {"GLOO_SOCKET_IFNAME": "eth7"}).gloo_leaves(["90.91.33.64"])
 
 
 # Variables.
@@ -195,3 +205,18 @@ def test_gloo_needs_a_pin_only_where_it_would_announce_another_address() -> None
 )
 def test_a_misspelt_variable_is_told_from_a_known_one(name: str, meant: str) -> None:
     assert variables.meant(name) == meant
+
+
+def test_every_variable_that_the_source_names_has_a_row() -> None:
+    found = set()
+    for path in Path(variables.__file__).parents[1].rglob("*.py"):
+        strings = (n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant))
+        found |= {s for s in strings if isinstance(s, str) and VARIABLE.fullmatch(s)}
+    assert len(found) > 30 and found <= set(variables.TABLE)
+
+
+def test_the_rows_are_in_order_and_each_says_something_once() -> None:
+    names = [*variables.TABLE]
+    text = Path(variables.__file__).with_name("variables.json").read_text()
+    assert names == sorted(names) and text.count('"name"') == len(names)
+    assert {cloud for row in variables.TABLE.values() for cloud in row.clouds} == set(variables.MACHINES)

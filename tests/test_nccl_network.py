@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ringup.facts import Node, RdmaPort
-from ringup.nccl import across, network, topology, traps
-from ringup.nccl.network import Known, Prediction
+from ringup.model import Node, RdmaPort
+from ringup.nccl import selection, topology, traps
+from ringup.nccl.selection import Known, Prediction
 from ringup.nccl.topology import Path as Way
 from ringup.nccl.topology import Where, choose
+from ringup.network.predictions import together
 from ringup.parse.topology import Cpu, Net, Pci, Topology, parse_topology
 from tests import clusters as c
 
@@ -26,7 +27,7 @@ def node(*ports: RdmaPort, unknown: dict[str, str] | None = None) -> Node:
 
 
 def of(*ports: RdmaPort, version: tuple[int, ...] = MIDDLE, **env: str) -> Prediction:
-    return network.predict(Known(node(*ports), version), env)
+    return selection.predict(Known(node(*ports), version), env)
 
 
 def test_rdma_goes_before_sockets() -> None:
@@ -83,23 +84,25 @@ def test_the_bootstrap_of_a_comm_id_is_by_subnet_and_the_filter_does_not_count()
 
 
 def test_what_is_not_known_is_named_and_lowers_the_confidence() -> None:
-    made = network.predict(Known(node(unknown={"rdma_ports": "no sysfs"}), MIDDLE), {})
+    made = selection.predict(Known(node(unknown={"rdma_ports": "no sysfs"}), MIDDLE), {})
     assert made.confidence == "low" and "no sysfs" in made.missing[0]
-    made = network.predict(Known(node(IB, unknown={"interfaces": "not pasted"}), MIDDLE), {})
+    made = selection.predict(Known(node(IB, unknown={"interfaces": "not pasted"}), MIDDLE), {})
     assert (made.network, made.bootstrap, made.oob) == ("IB", None, "")
-    made = network.predict(Known(node(IB), MIDDLE, version_is_known=False), {})
+    made = selection.predict(Known(node(IB), MIDDLE, version_is_known=False), {})
     assert made.confidence == "medium"
 
 
 def test_with_rdma_disabled_unknown_devices_do_not_matter() -> None:
-    made = network.predict(Known(node(unknown={"rdma_ports": "no sysfs"}), MIDDLE), {"NCCL_IB_DISABLE": "1"})
+    made = selection.predict(
+        Known(node(unknown={"rdma_ports": "no sysfs"}), MIDDLE), {"NCCL_IB_DISABLE": "1"}
+    )
     assert made.confidence == "high"
 
 
 def test_what_the_nodes_shell_has_counts_below_what_is_asked() -> None:
     shell = replace(node(IB), environment={"NCCL_IB_DISABLE": "1"})
-    assert network.predict(Known(shell, MIDDLE), {}).network == "Socket"
-    assert network.predict(Known(shell, MIDDLE), {"NCCL_IB_DISABLE": "0"}).network == "IB"
+    assert selection.predict(Known(shell, MIDDLE), {}).network == "Socket"
+    assert selection.predict(Known(shell, MIDDLE), {"NCCL_IB_DISABLE": "0"}).network == "IB"
 
 
 # Several nodes.
@@ -107,8 +110,8 @@ def test_what_the_nodes_shell_has_counts_below_what_is_asked() -> None:
 
 def of_both(*nodes: Node, **env: str) -> list[str]:
     """What the first node's prediction says because of the second."""
-    alone = [network.predict(Known(n, MIDDLE), env) for n in nodes]
-    made = across.together(nodes, alone)
+    alone = [selection.predict(Known(n, MIDDLE), env) for n in nodes]
+    made = together(nodes, alone)
     return [b for b in made[0].because if b not in alone[0].because]
 
 
@@ -149,7 +152,7 @@ def test_a_link_local_bootstrap_needs_the_same_number_on_every_node() -> None:
         ({"NCCL_SOCKET_IFNAME": "==eth0"}, "one = too many"),
         ({"NCCL_IB_HCA": "==mlx5_0"}, "one = too many"),
         ({"NCCL_SOCKET_IFNAME": "^==eth0"}, "one = too many"),
-        ({"NCCL_SOCKET_IFNAME": "eth0, eth1"}, "blanks are part of the name"),
+        ({"NCCL_SOCKET_IFNAME": "eth0, eth1"}, "blanks count as part of the name"),
         ({"NCCL_SOCKET_IFNAME": '"eth0"'}, "quotes are part of the name"),
         ({"NCCL_SOCKET_IFNAME": "=^eth0"}, "^ must come before ="),
         ({"NCCL_SOCKET_IFNAME": "e"}, "one character"),
@@ -208,7 +211,7 @@ def three() -> list[Where]:
 def test_bandwidth_comes_before_distance() -> None:
     found = topology.paths(recorded_tree(), three(), OLD)[0]
     assert found == {"b": Way(24.0, "PHB"), "a": Way(12.0, "PHB"), "c": Way(16.0, "SYS")}
-    assert [u.device for u in choose({0: found}, {}, OLD).uses] == ["b"]
+    assert [u.device for u in choose({0: found}, {}, OLD)[0]] == ["b"]
 
 
 def test_with_gpudirect_the_path_stays_below_the_switch() -> None:
@@ -239,20 +242,20 @@ def eight(count: int) -> dict[int, dict[str, Way]]:
 
 
 def test_gpus_spread_over_equal_devices_by_their_numbers_mirrored() -> None:
-    used = {u.gpu: u.device for u in choose(eight(4), {}, OLD).uses}
+    used = {u.gpu: u.device for u in choose(eight(4), {}, OLD)[0]}
     assert [used[g] for g in range(4)] == ["n0", "n2", "n1", "n3"]
-    assert choose(eight(4), {}, OLD).doubts
+    assert choose(eight(4), {}, OLD)[1]
 
 
 def test_three_devices_are_taken_in_turn() -> None:
-    used = [u.device for u in choose(eight(3), {}, OLD).uses]
+    used = [u.device for u in choose(eight(3), {}, OLD)[0]]
     assert used == ["n0", "n1", "n2", "n0", "n1", "n2", "n0", "n1"]
 
 
 def test_one_gpu_uses_all_equal_devices_on_its_channels() -> None:
     found = {0: eight(2)[0]}
-    assert [u.device for u in choose(found, {}, OLD).uses] == ["n0", "n1"]
-    assert [u.device for u in choose(found, {"NCCL_NETDEVS_POLICY": "MAX:1"}, NEW).uses] == ["n0"]
+    assert [u.device for u in choose(found, {}, OLD)[0]] == ["n0", "n1"]
+    assert [u.device for u in choose(found, {"NCCL_NETDEVS_POLICY": "MAX:1"}, NEW)[0]] == ["n0"]
 
 
 def test_broadcom_switches_of_two_levels_count_as_one() -> None:
@@ -269,7 +272,7 @@ def test_broadcom_switches_of_two_levels_count_as_one() -> None:
 
 def test_a_device_the_dump_does_not_show_is_not_guessed() -> None:
     ports = (IB, replace(IB, device="mlx5_9"))
-    made = network.predict(Known(node(*ports), OLD, topology=recorded_tree()), {})
+    made = selection.predict(Known(node(*ports), OLD, topology=recorded_tree()), {})
     assert made.used == () and any("mlx5_9" in d for d in made.doubts)
 
 

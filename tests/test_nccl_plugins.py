@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ringup.facts import NcclAnswer, Node
-from ringup.nccl import network, plugins
-from ringup.nccl.network import Known
+from ringup.model import NcclAnswer, Node
+from ringup.nccl import plugins, selection
+from ringup.nccl.selection import Known
 from tests import clusters as c
 
 HPCX = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so"
@@ -55,9 +55,9 @@ def test_what_is_not_known_is_none() -> None:
 
 
 def test_a_plugin_that_loads_makes_the_prediction_low_and_one_that_is_not_there_is_named() -> None:
-    made = network.predict(Known(node(HPCX), (2, 28, 9)), {})
+    made = selection.predict(Known(node(HPCX), (2, 28, 9)), {})
     assert made.confidence == "low" and any(HPCX in m for m in made.missing)
-    made = network.predict(Known(node(), (2, 28, 9)), {"NCCL_NET_PLUGIN": "ofi"})
+    made = selection.predict(Known(node(), (2, 28, 9)), {"NCCL_NET_PLUGIN": "ofi"})
     assert made.confidence == "high" and any("no such plugin is found" in b for b in made.because)
 
 
@@ -70,5 +70,5 @@ def test_what_the_loader_finds_on_the_node_counts_for_more_than_files_beside_its
 
 
 def test_a_plugin_changes_nothing_where_one_of_nccls_own_networks_is_asked_for() -> None:
-    made = network.predict(Known(node(HPCX), (2, 28, 9)), {"NCCL_NET": "Socket"})
+    made = selection.predict(Known(node(HPCX), (2, 28, 9)), {"NCCL_NET": "Socket"})
     assert made.network == "Socket" and made.confidence == "high"

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ringup.facts import Gid, RdmaPort
-from ringup.nccl import gids, rdma
+from ringup.model import Gid, RdmaPort
+from ringup.nccl import rdma_devices
 
 OLD, MIDDLE, NEW = (2, 20, 5), (2, 27, 7), (2, 30, 7)
 
@@ -19,7 +19,7 @@ def port(
 
 
 def taken(ports: list[RdmaPort], version: tuple[int, ...] = OLD, **env: str) -> list[str]:
-    return [rdma.shown(p) for p in rdma.ports(ports, env, version).taken]
+    return [rdma_devices.shown(p) for p in rdma_devices.ports(ports, env, version).taken]
 
 
 @pytest.mark.parametrize("state", ["DOWN", "INIT", "ARMED"])
@@ -33,12 +33,12 @@ def test_roce_and_infiniband_are_both_taken_in_list_order_whatever_their_rate() 
 
 
 def test_a_link_layer_of_neither_kind_is_left_to_plugins() -> None:
-    made = rdma.ports([port("rdmap0s6", layer="Unspecified")], {}, OLD)
+    made = rdma_devices.ports([port("rdmap0s6", layer="Unspecified")], {}, OLD)
     assert made.taken == () and "plugin" in made.because[0]
 
 
 def test_a_device_that_cannot_be_opened_is_not_taken() -> None:
-    made = rdma.ports([port("mlx5_0", can_open=False), port("mlx5_1")], {}, OLD)
+    made = rdma_devices.ports([port("mlx5_0", can_open=False), port("mlx5_1")], {}, OLD)
     assert [p.device for p in made.taken] == ["mlx5_1"] and "/dev/infiniband" in made.because[0]
 
 
@@ -73,8 +73,8 @@ def test_from_2_29_7_on_devices_stand_in_order_of_their_pci_addresses() -> None:
 
 
 def test_without_pci_addresses_the_new_order_is_doubted() -> None:
-    assert "PCI address" in rdma.ports([port("a"), port("b")], {}, NEW).doubts[0]
-    assert rdma.ports([port("a"), port("b")], {}, MIDDLE).doubts == ()
+    assert "PCI address" in rdma_devices.ports([port("a"), port("b")], {}, NEW).doubts[0]
+    assert rdma_devices.ports([port("a"), port("b")], {}, MIDDLE).doubts == ()
 
 
 def two_of_one_card() -> list[RdmaPort]:
@@ -86,13 +86,13 @@ def two_of_one_card() -> list[RdmaPort]:
 
 
 def test_ports_of_one_card_are_fused_from_2_20_on() -> None:
-    assert [d.name for d in rdma.ports(two_of_one_card(), {}, (2, 19, 4)).devices] == [
+    assert [d.name for d in rdma_devices.ports(two_of_one_card(), {}, (2, 19, 4)).devices] == [
         "mlx5_0:1",
         "mlx5_1:1",
         "mlx5_2:1",
     ]
     for version in (OLD, MIDDLE, NEW):
-        made = rdma.ports(two_of_one_card(), {}, version)
+        made = rdma_devices.ports(two_of_one_card(), {}, version)
         assert [d.name for d in made.devices] == ["mlx5_0+mlx5_1", "mlx5_2:1"]
         assert made.devices[0].speed_mbit_s == 400000
 
@@ -102,28 +102,28 @@ def test_ports_of_one_card_are_fused_from_2_20_on() -> None:
     [(OLD, {"NCCL_IB_MERGE_NICS": "0"}), (MIDDLE, {"NCCL_NET_MERGE_LEVEL": "LOC"})],
 )
 def test_fusing_can_be_turned_off(version: tuple[int, ...], env: dict[str, str]) -> None:
-    assert len(rdma.ports(two_of_one_card(), env, version).devices) == 3
+    assert len(rdma_devices.ports(two_of_one_card(), env, version).devices) == 3
 
 
 def test_ports_of_different_kinds_are_never_fused() -> None:
     one, other, _ = two_of_one_card()
-    assert len(rdma.ports([one, replace(other, link_layer="Ethernet")], {}, MIDDLE).devices) == 2
+    assert len(rdma_devices.ports([one, replace(other, link_layer="Ethernet")], {}, MIDDLE).devices) == 2
 
 
 def test_the_line_shows_fused_ports_in_braces_up_to_2_23_only() -> None:
-    made = rdma.ports(two_of_one_card(), {}, OLD)
-    assert rdma.line(made, {}, OLD, "ib0:10.0.0.1") == (
+    made = rdma_devices.ports(two_of_one_card(), {}, OLD)
+    assert rdma_devices.line(made, {}, OLD, "ib0:10.0.0.1") == (
         "NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB [RO]; OOB ib0:10.0.0.1<0>"
     )
-    assert rdma.line(rdma.ports(two_of_one_card(), {}, MIDDLE), {}, MIDDLE, "ib0:10.0.0.1") == (
-        "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [2]mlx5_2:1/IB [RO]; OOB ib0:10.0.0.1<0>"
-    )
+    assert rdma_devices.line(
+        rdma_devices.ports(two_of_one_card(), {}, MIDDLE), {}, MIDDLE, "ib0:10.0.0.1"
+    ) == ("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [2]mlx5_2:1/IB [RO]; OOB ib0:10.0.0.1<0>")
 
 
 def test_without_relaxed_ordering_the_line_has_a_blank_in_its_place() -> None:
     env = {"NCCL_IB_PCI_RELAXED_ORDERING": "0"}
-    assert " [0]mlx5_0:1/IB ; OOB " in rdma.line(
-        rdma.ports([port("mlx5_0")], env, OLD), env, OLD, "eth0:10.0.0.5"
+    assert " [0]mlx5_0:1/IB ; OOB " in rdma_devices.line(
+        rdma_devices.ports([port("mlx5_0")], env, OLD), env, OLD, "eth0:10.0.0.5"
     )
 
 
@@ -132,7 +132,7 @@ def test_without_relaxed_ordering_the_line_has_a_blank_in_its_place() -> None:
     [("1", 1), ("0", 0), ("0x1", 1), ("010", 8), ("-1", -1), ("true", 0), ("1abc", 1), (" 7", 7)],
 )
 def test_numbers_are_read_as_strtoll_reads_them(text: str, value: int) -> None:
-    assert rdma.number({"NCCL_IB_DISABLE": text}, "NCCL_IB_DISABLE", 5) == value
+    assert rdma_devices.number({"NCCL_IB_DISABLE": text}, "NCCL_IB_DISABLE", 5) == value
 
 
 # GIDs.
@@ -144,7 +144,7 @@ V6 = Gid(6, "2001:db8::1", "RoCE v2")
 
 
 def index(*table: Gid, version: tuple[int, ...] = MIDDLE, layer: str = "Ethernet", **env: str) -> int | None:
-    return gids.gid_index(port("mlx5_0", layer=layer, gids=table), env, version).index
+    return rdma_devices.gid_index(port("mlx5_0", layer=layer, gids=table), env, version).index
 
 
 def test_the_first_ipv4_entry_is_taken_and_then_replaced_by_the_first_v2() -> None:
@@ -187,55 +187,30 @@ def test_a_table_that_is_not_known_gives_no_index() -> None:
 
 
 def test_an_index_the_port_does_not_have_is_said() -> None:
-    made = gids.gid_index(
+    made = rdma_devices.gid_index(
         port("m", layer="Ethernet", gids=(LOCAL1, V4_2)), {"NCCL_IB_GID_INDEX": "7"}, MIDDLE
     )
     assert made.index == 7 and "does not have" in made.because
 
 
-# Fused on request.
-
-
-def named(version: tuple[int, ...] = MIDDLE, near: str = "", **env: str) -> list[str]:
-    """Devices of four cards, all `near` to each other ("" is not known)."""
-    cards = [port(f"mlx5_{n}", bus_id=f"0000:{n + 1}0:00.0", guid=f"{n}") for n in range(4)]
-    made = rdma.ports(cards, env, version, near=(lambda a, b: near) if near else None)
-    return [d.name for d in made.devices]
-
-
-ALONE = ["mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"]
-
-
-def test_devices_named_together_become_one_from_2_24_on() -> None:
-    value = "mlx5_0,mlx5_2;mlx5_3"
-    assert named(NCCL_NET_FORCE_MERGE=value) == ["mlx5_0+mlx5_2", "mlx5_1:1", "mlx5_3:1"]
-    assert named(OLD, NCCL_NET_FORCE_MERGE=value) == ALONE
-    assert named(NCCL_NET_FORCE_MERGE=value, NCCL_IB_MERGE_NICS="0") == ALONE
-
-
-def test_names_to_merge_are_exact_and_one_that_is_missing_is_refused() -> None:
-    ports = [port("mlx5_1", bus_id="0000:10:00.0"), port("mlx5_10", bus_id="0000:20:00.0")]
-    made = rdma.ports(ports, {"NCCL_NET_FORCE_MERGE": "mlx5_1,mlx5_7"}, MIDDLE)
-    assert [d.name for d in made.devices] == ["mlx5_1:1", "mlx5_10:1"]
-    assert "1 of the 2 devices" in made.doubts[0]
-
-
 @pytest.mark.parametrize(
-    ("level", "near", "count"),
-    [("PIX", "PIX", 1), ("PIX", "PXB", 4), ("PXB", "PIX", 1), ("SYS", "NODE", 1), ("LOC", "PIX", 4)],
+    ("version", "name", "value", "is_doubted"),
+    [
+        (MIDDLE, "NCCL_NET_FORCE_MERGE", "mlx5_0,mlx5_2", True),
+        (MIDDLE, "NCCL_NET_MERGE_LEVEL", "PIX", True),
+        (MIDDLE, "NCCL_NET_MERGE_LEVEL", "PORT", False),
+        (OLD, "NCCL_NET_FORCE_MERGE", "mlx5_0,mlx5_2", False),
+    ],
 )
-def test_a_merge_level_fuses_what_is_as_near(level: str, near: str, count: int) -> None:
-    assert len(named(near=near, NCCL_NET_MERGE_LEVEL=level)) == count
+def test_fusing_by_hand_is_doubted_where_the_version_reads_it(
+    version: tuple[int, ...], name: str, value: str, is_doubted: bool
+) -> None:
+    made = rdma_devices.ports(two_of_one_card(), {name: value}, version)
+    assert [d.name for d in made.devices] == ["mlx5_0+mlx5_1", "mlx5_2:1"]
+    assert any(name in doubt for doubt in made.doubts) == is_doubted
 
 
 def test_no_more_than_four_ports_become_one() -> None:
-    cards = [port(f"mlx5_{n}", bus_id=f"0000:{n + 1}0:00.0", guid=f"{n}") for n in range(6)]
-    made = rdma.ports(cards, {"NCCL_NET_MERGE_LEVEL": "SYS"}, MIDDLE, near=lambda a, b: "PIX")
+    cards = [port(f"mlx5_{n}", bus_id=f"0000:10:00.{n}") for n in range(6)]
+    made = rdma_devices.ports(cards, {}, MIDDLE)
     assert [len(d.ports) for d in made.devices] == [4, 2]
-
-
-def test_a_merge_level_without_a_tree_is_doubted() -> None:
-    cards = [port("mlx5_0", bus_id="0000:10:00.0"), port("mlx5_1", bus_id="0000:20:00.0")]
-    made = rdma.ports(cards, {"NCCL_NET_MERGE_LEVEL": "PIX"}, MIDDLE)
-    assert len(made.devices) == 2 and "not known" in made.doubts[0]
-    assert "no level" in rdma.ports(cards, {"NCCL_NET_MERGE_LEVEL": "NEAR"}, MIDDLE).doubts[0]

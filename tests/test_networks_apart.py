@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 import ringup.checks  # noqa: F401
-from ringup.facts import Cluster, RdmaPort, Verbs
-from ringup.plan import network, settle
-from ringup.plan.expected import expected
+from ringup.model import Cluster, RdmaPort, Verbs
+from ringup.network.predictions import Predictions
+from ringup.planning import expected, mitigations, network
 from ringup.rules import run_checks
 from tests import clusters as c
 from tests.test_env import cluster, ib, roce
@@ -42,7 +42,7 @@ def without_library(made: Cluster) -> Cluster:
 
 PARTED: dict[str, tuple[Change, str]] = {
     "no library": (without_library, "ib-userspace-missing"),
-    "not ours to open": (with_port(replace(PORT, can_open=False)), "uverbs-not-accessible"),
+    "this user cannot open": (with_port(replace(PORT, can_open=False)), "uverbs-not-accessible"),
     "down": (with_port(replace(PORT, state="DOWN")), "rdma-port-not-active"),
     "no device": (with_port(), "rdma-device-set-differs"),
     "turned off": (with_variable("NCCL_IB_DISABLE", "1"), "harmful-env-left-on"),
@@ -53,7 +53,7 @@ PARTED: dict[str, tuple[Change, str]] = {
 
 
 def errors(made: Cluster) -> list[tuple[str, str | None]]:
-    found = settle.settle(run_checks(made)[0], network.decide(made, "r"), made)
+    found = mitigations.weigh(run_checks(made)[0], network.decide(made, "r"), made)
     return [(f.rule, f.node) for f in found if f.severity == "error"]
 
 
@@ -70,7 +70,7 @@ def test_whatever_parts_two_nodes_is_one_error_on_the_node_it_is_on(what: str) -
 @pytest.mark.parametrize("what", [w for w in PARTED if w != "RoCE"])
 def test_the_prediction_shows_the_two_networks(what: str) -> None:
     made = PARTED[what][0](pair())
-    foretold = [e.prediction for e in expected(made, None)]
+    foretold = [e.prediction for e in expected(Predictions(made), None)]
     assert [p.network for p in foretold] == ["IB", "Socket"]
     assert any("their ranks do not connect" in b for b in foretold[1].because)
 

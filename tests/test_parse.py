@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringup.parse
-from ringup.parse import frames, gpus, ip, nccl_conf, plain
+from ringup.parse import frames, gpus, interfaces, nccl
 
 RECORDED = Path(__file__).parent / "recorded"
 MODULES = [f"ringup.parse.{m.name}" for m in pkgutil.iter_modules(ringup.parse.__path__)]
@@ -32,18 +32,13 @@ def interfaces_in_short(text: str) -> list[list[Any]]:
     return [
         [i.name, i.kind, i.is_up, i.has_carrier, i.mtu_bytes, i.master]
         + [f"{a.address}/{a.prefix_length} {a.scope}" for a in i.addresses]
-        for i in ip.parse_ip_links(text)
+        for i in interfaces.parse_addresses(text)[0]
     ]
 
 
-def routes_in_short(text: str) -> list[list[Any]]:
-    return [[r.destination, r.interface, r.gateway, r.source, r.metric] for r in ip.parse_ip_routes(text)]
-
-
-@pytest.mark.parametrize("path", sorted(RECORDED.glob("ip/*.txt")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("ip/*.json")), ids=lambda p: p.stem)
 def test_recorded_ip_output_gives_the_facts_beside_it(path: Path) -> None:
-    parse = routes_in_short if path.stem.endswith("route") else interfaces_in_short
-    assert parse(recorded(path)) == json.loads(path.with_suffix(".json").read_text())
+    assert interfaces_in_short(recorded(path.with_suffix(".txt"))) == json.loads(path.read_text())
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -59,21 +54,23 @@ def test_an_infiniband_link_is_known_by_its_type_not_its_name() -> None:
     text = (
         "4: fast0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 2044 qdisc mq state UP qlen 256\n"
         "    link/infiniband 80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:29:3e:bb brd 00:ff\n"
+        "    inet 10.0.0.5/24 scope global fast0\n"
     )
-    assert ip.parse_ip_links(text)[0].kind == "infiniband"
+    assert interfaces.parse_addresses(text)[0][0].kind == "infiniband"
 
 
 def test_a_link_without_carrier_is_up_and_has_none() -> None:
     text = (
         "3: eno2: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 state DOWN\n    link/ether 18:03:73:ff:b4:5b\n"
+        "    inet 10.0.0.5/24 scope global eno2\n"
     )
-    found = ip.parse_ip_links(text)[0]
+    found = interfaces.parse_addresses(text)[0][0]
     assert found.is_up and not found.has_carrier
 
 
 def test_nccl_ignores_a_commented_line_and_keeps_a_blank_in_a_name() -> None:
     lines = ["#NCCL_DEBUG=INFO", "NCCL_DEBUG =WARN", "NCCL_NET=Socket # not a comment"]
-    assert nccl_conf.parse_nccl_conf(lines) == {"NCCL_DEBUG ": "WARN", "NCCL_NET": "Socket # not a comment"}
+    assert nccl.parse_nccl_conf(lines) == {"NCCL_DEBUG ": "WARN", "NCCL_NET": "Socket # not a comment"}
 
 
 @pytest.mark.parametrize(
@@ -94,20 +91,13 @@ def test_cuda_visible_devices_counts_as_the_runtime_reads_it(value: str | None, 
     assert gpus.visible_count(4, value) == count
 
 
-def test_df_of_a_file_system_with_a_blank_in_its_name_is_read() -> None:
-    text = "Filesystem 1024-blocks Used Available Capacity Mounted on\n//nas/my disk 100 60 40 60% /tmp\n"
-    assert plain.parse_df(text, "/tmp").free_bytes == 40 * 1024
-
-
 @given(st.binary(max_size=400))
 def test_no_output_breaks_a_parser(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    ip.parse_ip_links(text)
-    ip.parse_ip_routes(text)
+    interfaces.parse_addresses(text)
     gpus.gpu_uuids(text)
     gpus.visible_count(8, text)
-    nccl_conf.parse_nccl_conf(text.splitlines())
-    plain.parse_getent("n", text)
+    nccl.parse_nccl_conf(text.splitlines())
     frames.split_frames(data, "t")
     frames.split_frames(b"\x1et begin\n\x1et " + data + b"\n\x1et end\n", "t")
 
@@ -115,10 +105,3 @@ def test_no_output_breaks_a_parser(data: bytes) -> None:
 def test_a_mark_without_the_token_is_not_a_mark() -> None:
     found = frames.split_frames(b"\n\x1eother facts\n{}\n\x1et begin\n\n\x1et facts\n[]\n\x1et end\n", "t")
     assert found.facts == b"[]" and b"other" in found.noise
-
-
-@pytest.mark.parametrize("code", ["124", "127"])
-def test_getent_that_was_ended_or_is_missing_knows_nothing_of_the_name(code: str) -> None:
-    with pytest.raises(ValueError, match="getent"):
-        plain.parse_getent("n1", f"ended {code}\n")
-    assert plain.parse_getent("n1", "ended 2\n").error == "Name or service not known"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringup.parse import addresses, pasted, rdma, topology
+from ringup.parse import interfaces, pasted, rdma_output, topology
 
 RECORDED = Path(__file__).parent / "recorded" / "predict"
 
@@ -25,21 +25,21 @@ def test_the_three_tools_complete_each_other() -> None:
 def test_each_tool_alone_knows_the_state_of_every_port() -> None:
     states = ["ACTIVE", "ACTIVE", "DOWN", "ACTIVE"]
     whole = text("hdr-node.txt")
-    assert [p.state for p in rdma.parse_ibstatus(whole)] == states
-    assert [p.state for p in rdma.parse_rdma_link(whole)] == states
+    assert [p.state for p in rdma_output.parse_ibstatus(whole)] == states
+    assert [p.state for p in rdma_output.parse_rdma_link(whole)] == states
     # An interface that is down says nothing of the port below it.
-    assert [p.state for p in rdma.parse_ibdev2netdev(whole)] == ["ACTIVE", "ACTIVE", "", "ACTIVE"]
+    assert [p.state for p in rdma_output.parse_ibdev2netdev(whole)] == ["ACTIVE", "ACTIVE", "", "ACTIVE"]
 
 
 def test_ibstat_shows_eight_hcas_and_a_bond() -> None:
-    found = rdma.parse_ibstat(text("eight-hcas.txt"))
+    found = rdma_output.parse_ibstat(text("eight-hcas.txt"))
     assert [p.device for p in found] == [*(f"mlx5_{n}" for n in range(8)), "mlx5_bond_0"]
     assert {p.rate_gbit_s for p in found} == {200.0, 50.0} and all(p.state == "ACTIVE" for p in found)
 
 
 def test_a_device_with_two_ports_gives_both() -> None:
     whole = "CA 'mlx4_0'\n\tNumber of ports: 2\n\tPort 1:\n\t\tState: Down\n\tPort 2:\n\t\tState: Active\n"
-    assert [(p.name, p.state) for p in rdma.parse_rdma(whole)] == [
+    assert [(p.name, p.state) for p in rdma_output.parse_rdma(whole)] == [
         ("mlx4_0:1", "DOWN"),
         ("mlx4_0:2", "ACTIVE"),
     ]
@@ -48,7 +48,7 @@ def test_a_device_with_two_ports_gives_both() -> None:
 def test_ibdev2netdev_with_details_gives_the_pci_address() -> None:
     line = "0000:2e:00.0 mlx5_1 (MT4123 - MCX653105A-HDAT) ConnectX-6 VPI fw 20.31.1014 "
     line += "port 1 (ACTIVE) ==> ib0 (Up)"
-    found = rdma.parse_ibdev2netdev(line)[0]
+    found = rdma_output.parse_ibdev2netdev(line)[0]
     assert (found.device, found.bus_id, found.state, found.netdev) == (
         "mlx5_1",
         "0000:2e:00.0",
@@ -59,22 +59,28 @@ def test_ibdev2netdev_with_details_gives_the_pci_address() -> None:
 
 def test_rdma_link_of_an_older_iproute2_is_read() -> None:
     line = "1/1: mlx5_0/1: state ACTIVE physical_state LINK_UP netdev eth2 netdev_index 4 \n"
-    assert rdma.parse_rdma_link(line)[0].netdev == "eth2"
+    assert rdma_output.parse_rdma_link(line)[0].netdev == "eth2"
 
 
 def test_devices_listed_by_name_are_put_in_the_kernels_order() -> None:
     whole = "".join(f"CA 'mlx5_{n}'\n" for n in (0, 1, 10, 11, 2))
-    assert [p.device for p in rdma.parse_rdma(whole)] == ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_10", "mlx5_11"]
+    assert [p.device for p in rdma_output.parse_rdma(whole)] == [
+        "mlx5_0",
+        "mlx5_1",
+        "mlx5_2",
+        "mlx5_10",
+        "mlx5_11",
+    ]
 
 
 def test_the_library_s_own_order_is_kept() -> None:
-    whole = "CA 'mlx5_0'\nCA 'mlx5_1'\n    device    node GUID\n    ------    -----\n"
-    whole += "    mlx5_1    0ac0ebfffefe8e14\n    mlx5_0    0ac0ebfffefe8e15\n"
-    assert [p.device for p in rdma.parse_rdma(whole)] == ["mlx5_1", "mlx5_0"]
+    whole = "CA 'mlx5_0'\nCA 'mlx5_1'\nlink mlx5_1/1 state ACTIVE physical_state LINK_UP netdev eth1\n"
+    whole += "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eth0\n"
+    assert [p.device for p in rdma_output.parse_rdma(whole)] == ["mlx5_1", "mlx5_0"]
 
 
 def test_gids_of_show_gids_join_the_port_of_ibv_devinfo() -> None:
-    found = rdma.parse_rdma(text("roce.txt"))
+    found = rdma_output.parse_rdma(text("roce.txt"))
     assert [len(p.gids) for p in found] == [4, 6]
     assert found[1].gids[3].kind == "RoCE v2" and found[1].gids[3].netdev == "eth3.200"
     assert found[0].guid == "0a0027fffe505005"
@@ -92,9 +98,6 @@ ONE_WAY = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.5", "fe80::5"]}
         "1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536\n    inet 127.0.0.1/8 scope host lo\n"
         "2: eth0@if7: <UP,LOWER_UP> mtu 1500 state UP\n    inet 10.0.0.5/24 scope global eth0\n"
         "    inet6 fe80::5/64 scope link \nepoch 1\n    inet 10.99.0.1/24 scope global eth9\n",
-        '[{"ifindex":1,"ifname":"lo","addr_info":[{"local":"127.0.0.1","prefixlen":8}]},'
-        '{"ifindex":2,"ifname":"eth0","addr_info":[{"local":"10.0.0.5","prefixlen":24},'
-        '{"local":"fe80::5","prefixlen":64}]}]',
         "lo: flags=73<UP,LOOPBACK,RUNNING>  mtu 65536\n        inet 127.0.0.1  netmask 255.0.0.0\n\n"
         "eth0: flags=4163<UP,RUNNING>  mtu 1500\n        inet 10.0.0.5  netmask 255.255.255.0\n"
         "        inet6 fe80::5  prefixlen 64  scopeid 0x20<link>\n",
@@ -105,7 +108,7 @@ ONE_WAY = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.5", "fe80::5"]}
         "          inet6 addr: fe80::5/64 Scope:Link\n"
         "          UP BROADCAST RUNNING MULTICAST  MTU:1500  Metric:1\n",
     ],
-    ids=["ip-brief", "ip-oneline", "ip-addr", "ip-json", "ifconfig", "ifconfig-old"],
+    ids=["ip-brief", "ip-oneline", "ip-addr", "ifconfig", "ifconfig-old"],
 )
 def test_every_way_of_showing_addresses_tells_the_same(shown: str) -> None:
     found = pasted.parse_pasted("some log line\n" + shown).interfaces
@@ -114,7 +117,7 @@ def test_every_way_of_showing_addresses_tells_the_same(shown: str) -> None:
 
 
 def test_ifconfig_does_not_tell_the_kernels_order() -> None:
-    assert not addresses.parse_addresses(text("desktop.txt")).in_kernel_order
+    assert not interfaces.parse_addresses(text("desktop.txt"))[1]
 
 
 def test_nccls_own_lines_are_never_taken_for_facts() -> None:
@@ -123,7 +126,7 @@ def test_nccls_own_lines_are_never_taken_for_facts() -> None:
 
 
 def test_the_matrix_names_cards_by_the_legend() -> None:
-    found = topology.parse_topo_matrix(text("eight-gpus-topo-m.txt")).distance
+    found = topology.parse_topo_matrix(text("eight-gpus-topo-m.txt"))
     assert len(found) == 64
     assert (found[0, "mlx5_0"], found[0, "mlx5_1"], found[0, "mlx5_7"]) == ("PXB", "NODE", "SYS")
 
@@ -177,40 +180,37 @@ def test_no_mix_of_real_lines_breaks_a_parser(lines: list[str]) -> None:
     ],
 )
 def test_a_hostile_paste_costs_seconds_at_most(line: str) -> None:
-    pasted.parse_pasted(line * (2_000_000 // len(line)))
+    pasted.parse_pasted(line * (500_000 // len(line)))
 
 
-def test_ibstat_tells_board_firmware_and_manager_of_every_port() -> None:
-    for port in rdma.parse_ibstat(text("eight-hcas.txt"))[:8]:
-        assert (port.hca_type, port.firmware, port.sm_lid) == ("MT4123", "20.35.1012", 1)
-
-
-def test_ibv_devinfo_tells_the_mtu_the_port_negotiated_and_its_board() -> None:
-    first = rdma.parse_ibv_devinfo(text("roce.txt"))[0]
-    assert (first.active_mtu_bytes, first.firmware, first.board_id) == (4096, "22.36.1010", "MT_0000000359")
-
-
-def test_what_is_the_device_s_is_told_of_its_second_port_too() -> None:
-    whole = "CA 'mlx4_0'\n\tCA type: MT4099\n\tFirmware version: 2.42.5000\n\tNumber of ports: 2\n"
-    whole += "\tPort 1:\n\t\tState: Down\n\t\tSM lid: 4\n\tPort 2:\n\t\tState: Active\n"
-    first, second = rdma.parse_ibstat(whole)
-    assert (first.sm_lid, second.sm_lid) == (4, 0)
-    assert (second.hca_type, second.firmware) == ("MT4099", "2.42.5000")
-
-
-def test_ibstatus_tells_lanes_and_manager() -> None:
-    infiniband = [p for p in rdma.parse_ibstatus(text("hdr-node.txt")) if p.link_layer == "InfiniBand"]
-    assert infiniband and all(p.width == 4 and p.sm_lid for p in infiniband)
-
-
-def test_rdma_link_tells_both_lids() -> None:
-    line = "link mlx5_1/1 subnet_prefix fe80:0000:0000:0000 lid 9 sm_lid 6 lmc 0 state ACTIVE "
-    port = rdma.parse_rdma_link(line + "physical_state LINK_UP netdev ib0 \n")[0]
-    assert (port.lid, port.sm_lid, port.netdev) == (9, 6, "ib0")
+def test_a_second_port_has_the_guid_of_its_device() -> None:
+    whole = "CA 'mlx4_0'\n\tSystem image GUID: 0x1070fd030014aa04\n\tNumber of ports: 2\n"
+    whole += "\tPort 1:\n\t\tState: Down\n\tPort 2:\n\t\tState: Active\n"
+    first, second = rdma_output.parse_ibstat(whole)
+    assert first.guid == second.guid == "1070fd030014aa04"
+    assert (first.state, second.state) == ("DOWN", "ACTIVE")
 
 
 @pytest.mark.parametrize("value", ["", "(5)", "\x1b[2J", "4096" * 30, "x (y)"])
 def test_values_no_tool_prints_spoil_no_port(value: str) -> None:
-    whole = f"hca_id:\tmlx5_0\n\tfw_ver:\t{value}\n\t\tport:\t1\n\t\t\tactive_mtu:\t{value}\n"
-    for port in rdma.parse_ibv_devinfo(whole):
-        assert port.name == "mlx5_0:1" and len(port.firmware) <= 64 and "\x1b" not in port.firmware
+    whole = f"hca_id:\tmlx5_0\n\tfw_ver:\t{value}\n\t\tport:\t1\n\t\t\tstate:\t{value}\n"
+    for port in rdma_output.parse_ibv_devinfo(whole):
+        assert port.name == "mlx5_0:1" and "\x1b" not in port.state
+
+
+@pytest.mark.parametrize(("deeper", "refused"), [(0, False), (1, True)])
+def test_a_topology_dump_is_refused_only_beyond_its_deepest_level(deeper: int, refused: bool) -> None:
+    levels = topology.DEEPEST - 2 + deeper  # below <system> and <cpu>
+    text = f'<system version="1"><cpu>{"<pci>" * levels}{"</pci>" * levels}</cpu></system>'
+    if refused:
+        with pytest.raises(ValueError, match="too many elements"):
+            topology.parse_topology(text)
+    else:
+        assert topology.parse_topology(text).cpus
+
+
+@pytest.mark.parametrize(
+    "shown", ["docker0  UP  172.17.0.1/16\n", "3: docker0    inet 172.17.0.1/16 scope global docker0\n"]
+)
+def test_a_bridge_is_known_by_its_name_where_the_output_has_no_details(shown: str) -> None:
+    assert [i.kind for i in interfaces.parse_addresses(shown)[0]] == ["bridge"]

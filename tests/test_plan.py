@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ringup.errors import LaunchError
-from ringup.facts import Cluster, Host, Listener
-from ringup.plan import Plan, command, network
-from ringup.plan.listening import listening
+from ringup.model import Cluster, Host, Listener
+from ringup.planning import Plan, launchers, network
+from ringup.planning.minimal_env import with_nccl_debug
 from tests.clusters import article_002, breaks, changed, cluster, healthy, interface, job, node, two_networks
 
 
@@ -94,7 +94,7 @@ def test_a_value_the_user_set_stays_and_is_said() -> None:
     plan = decided(given)
     assert "GLOO_SOCKET_IFNAME" not in plan.nodes[1].env
     assert plan.nodes[0].env["GLOO_SOCKET_IFNAME"] == "enp99s0"
-    assert any("is yours and stays" in note for note in plan.notes)
+    assert any("set by you" in note for note in plan.notes)
 
 
 def test_an_empty_value_of_the_users_is_neither_replaced_nor_told_as_the_shells() -> None:
@@ -102,8 +102,8 @@ def test_an_empty_value_of_the_users_is_neither_replaced_nor_told_as_the_shells(
     plan = decided(given, env={"GLOO_SOCKET_IFNAME": "", "NCCL_DEBUG": ""})
     assert "GLOO_SOCKET_IFNAME" not in {v.name for v in plan.env}
     assert [n.env["GLOO_SOCKET_IFNAME"] for n in plan.nodes] == ["", ""]
-    assert "GLOO_SOCKET_IFNAME= on node0 is yours and stays" in plan.notes
-    assert listening(plan, given, always=True).env == plan.env
+    assert "GLOO_SOCKET_IFNAME= on node0 is kept: set by you" in plan.notes
+    assert with_nccl_debug(plan, given, always=True).env == plan.env
 
 
 def test_the_users_env_wins_over_the_plan() -> None:
@@ -204,9 +204,9 @@ def test_arguments_reach_the_script_word_for_word() -> None:
 
 
 def test_an_unknown_launcher_is_an_error_that_lists_the_known() -> None:
-    place = command.Place("/py", 1, 0, 1, (1,), "", "127.0.0.1", 29500, "r")
+    place = launchers.Place("/py", 1, 0, 1, (1,), "", "127.0.0.1", 29500, "r")
     with pytest.raises(LaunchError) as error:
-        command.start(place, job(launcher="mpirun"))
+        launchers.start(place, job(launcher="mpirun"))
     assert "torchrun" in error.value.hint
 
 

@@ -7,10 +7,12 @@ nodes that reach each other.  `make golden` rewrites; read the difference.
 
 from __future__ import annotations
 
+import atexit
 import io
 import json
 import os
-from dataclasses import replace
+import shutil
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,12 +21,12 @@ from typing import Any
 import pytest
 
 import ringup.checks  # noqa: F401
-from ringup import chosen, report
-from ringup.facts import Cluster
-from ringup.nccl.network import Prediction, predict
-from ringup.plan import network, settle
-from ringup.plan.expected import Expected, expected, known
-from ringup.plan.least import least
+from ringup.model import Cluster
+from ringup.nccl.selection import Prediction, predict
+from ringup.network.predictions import Expected, Predictions, known
+from ringup.output import console, prediction_report
+from ringup.planning import expected, mitigations, network
+from ringup.planning.minimal_env import minimal_env
 from ringup.rules import Finding, run_checks
 from tests import platforms
 
@@ -36,17 +38,19 @@ pytestmark = pytest.mark.slow
 @cache
 def built(name: str) -> Cluster:
     """Two nodes of a platform."""
-    return platforms.cluster(name, Path(mkdtemp(prefix="ringup-platform-")))
+    folder = mkdtemp(prefix="ringup-platform-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return platforms.cluster(name, Path(folder))
 
 
 def settled(made: Cluster) -> list[Finding]:
     findings, _ = run_checks(made)
-    return settle.settle(findings, network.decide(made, "run"), made)
+    return mitigations.weigh(findings, network.decide(made, "run"), made)
 
 
 def foretold(name: str) -> Expected:
     made = built(name)
-    return expected(made, network.decide(made, "run"))[0]
+    return expected(Predictions(made), network.decide(made, "run"))[0]
 
 
 def compare(path: Path, text: str) -> None:
@@ -62,14 +66,16 @@ def as_data(name: str) -> dict[str, Any]:
     plan = network.decide(made, "run")
     assert plan is not None
     _, skipped = run_checks(made)
-    variables = least(made)
+    variables = minimal_env(made)
     return {
         "facts": platforms.told(made.nodes[0]),
         "unknown": dict(made.nodes[0].unknown),
-        "findings": [report.finding_json(f) for f in settled(made)],
+        "findings": [
+            {k: v for k, v in console.finding_json(f).items() if k != "help"} for f in settled(made)
+        ],
         "not_checked": [[s.rule, s.node, s.reason] for s in skipped],
-        "predictions": [chosen.expected_json(p) for p in expected(made, plan)],
-        "env": report.env_json(variables.env),
+        "predictions": [prediction_report.expected_json(p) for p in expected(Predictions(made), plan)],
+        "env": [asdict(v) for v in variables.env],
         "notes": [*plan.notes, *variables.notes],
     }
 
@@ -85,8 +91,10 @@ def test_what_check_prints_of_a_platform_is_the_golden_text(name: str) -> None:
     made = built(name)
     plan = network.decide(made, "run")
     _, skipped = run_checks(made)
-    style = report.Style(io.StringIO())
-    text = report.check_text(made, settled(made), skipped, plan, style, expected(made, plan))
+    style = console.Style(io.StringIO())
+    text = console.check_text(
+        console.Report(made, settled(made), skipped, plan, expected(Predictions(made), plan)), style
+    )
     compare(GOLDEN / f"{name}.txt", text + "\n")
 
 
@@ -116,7 +124,7 @@ def test_beside_eight_adapters_the_bond_is_left_out_and_each_gpu_uses_its_neighb
     made = foretold("eight-hcas-bond").prediction
     assert made.interfaces == tuple(f"mlx5_{n}:1/IB" for n in range(8))
     assert [(u.gpu, u.device) for u in made.used] == [(n, f"mlx5_{n}:1") for n in range(8)]
-    assert [v.value for v in least(built("eight-hcas-bond")).env if v.name == "NCCL_IB_HCA"] == [
+    assert [v.value for v in minimal_env(built("eight-hcas-bond")).env if v.name == "NCCL_IB_HCA"] == [
         "=" + ",".join(f"mlx5_{n}" for n in range(8))
     ]
 

@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringup import bundle, cli
-from ringup.commands import predict as command
+from ringup import bundle
+from ringup.cli import command_line
+from ringup.cli import predict as command
 from ringup.errors import PastedError, UsageError
-from ringup.facts import Node
-from ringup.nccl import network, shown, variables
-from ringup.nccl.network import Known, predict
+from ringup.model import Node
+from ringup.nccl import selection, variables
+from ringup.nccl.selection import Known, predict
+from ringup.output import prediction_report
 from ringup.parse.pasted import parse_pasted
 from tests import clusters as c
 
@@ -31,7 +33,7 @@ def predicted(
     """The first node of `ringup predict --json` with these words; names of files are of recorded ones."""
     given = [str(RECORDED / w) if (RECORDED / w).is_file() else w for w in words]
     options = [f"--env={k}={v}" for k, v in env.items()]
-    assert cli.dispatch(["predict", "--nccl", nccl, "--json", *given, *options]) == 0
+    assert command_line.dispatch(["predict", "--nccl", nccl, "--json", *given, *options]) == 0
     node: dict[str, Any] = json.loads(capsys.readouterr().out)["nodes"][0]
     return node
 
@@ -167,7 +169,8 @@ def test_a_list_of_devices_alone_says_what_is_not_known(
     path.write_text("".join(f"CA 'mlx5_{n}'\n" for n in range(8)))
     node = predicted(capsys, "--output", str(path))
     assert len(node["interfaces"]) == 8 and node["confidence"] == "low"
-    assert because(node, "the state of mlx5_3:1") and because(node, "link layer of mlx5_3:1")
+    which = "of mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1 and 4 more"
+    assert because(node, f"the state {which}") and because(node, f"the link layer {which}")
 
 
 def test_the_matrix_of_nvidia_smi_gives_each_gpu_its_own_card(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +207,7 @@ PLATFORMS = {
 def test_a_platforms_answer_is_the_golden_one(capsys: pytest.CaptureFixture[str], platform: str) -> None:
     nccl, *words = PLATFORMS[platform]
     given = [str(RECORDED / w) if (RECORDED / w).is_file() else w for w in words]
-    assert cli.dispatch(["predict", "--nccl", nccl, *given]) == 0
+    assert command_line.dispatch(["predict", "--nccl", nccl, *given]) == 0
     text = capsys.readouterr().out
     golden = Path(__file__).parent / "golden" / "predict" / f"{platform}.txt"
     if os.environ.get("RINGUP_GOLDEN") == "write":
@@ -219,7 +222,7 @@ def test_a_platforms_answer_is_the_golden_one(capsys: pytest.CaptureFixture[str]
 def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     node = predicted(capsys, *HDR)
     given = [str(RECORDED / w) if (RECORDED / w).is_file() else w for w in HDR]
-    assert cli.dispatch(["predict", "--nccl", "2.20.5", *given]) == 0
+    assert command_line.dispatch(["predict", "--nccl", "2.20.5", *given]) == 0
     text = capsys.readouterr().out
     for value in (node["log_line"], node["confidence"], *node["because"], *node["interfaces"]):
         assert value in text
@@ -230,7 +233,7 @@ def test_nodes_are_kept_apart(capsys: pytest.CaptureFixture[str]) -> None:
     for pair in ("a=hdr-node.txt", "b=eight-hcas.txt", "a=hdr-addresses.txt"):
         name, _, file = pair.partition("=")
         words += ["--output", f"{name}={RECORDED / file}"]
-    assert cli.dispatch(["predict", "--json", *words]) == 0
+    assert command_line.dispatch(["predict", "--json", *words]) == 0
     nodes = json.loads(capsys.readouterr().out)["nodes"]
     assert [n["name"] for n in nodes] == ["a", "b"]
     assert nodes[0]["bootstrap"]["interface"] == "ib1" and nodes[1]["bootstrap"]["interface"] == "ibp25s0"
@@ -241,12 +244,12 @@ def test_a_saved_collection_is_predicted_and_pasted_output_counts_more(
 ) -> None:
     saved = tmp_path / "cluster.json"
     bundle.save(c.healthy(), saved)
-    assert cli.dispatch(["predict", "--json", "--from", str(saved)]) == 0
+    assert command_line.dispatch(["predict", "--json", "--from", str(saved)]) == 0
     before = json.loads(capsys.readouterr().out)["nodes"]
     assert all(n["network"] == "Socket" for n in before)
     name = before[0]["name"]
     words = ["--output", f"{name}={RECORDED / 'hdr-node.txt'}", "--from", str(saved)]
-    assert cli.dispatch(["predict", "--json", *words]) == 0
+    assert command_line.dispatch(["predict", "--json", *words]) == 0
     after = json.loads(capsys.readouterr().out)["nodes"]
     assert after[0]["network"] == "IB" and after[0]["bootstrap"] == before[0]["bootstrap"]
 
@@ -260,7 +263,7 @@ def test_a_collection_of_before_rdma_facts_leaves_them_unknown(
     for node in whole["cluster"]["nodes"]:
         del node["rdma_ports"]
     saved.write_text(json.dumps(whole))
-    assert cli.dispatch(["predict", "--json", "--from", str(saved)]) == 0
+    assert command_line.dispatch(["predict", "--json", "--from", str(saved)]) == 0
     node = json.loads(capsys.readouterr().out)["nodes"][0]
     assert node["confidence"] == "low" and because(node, "an earlier version did not collect it")
 
@@ -277,7 +280,7 @@ def test_a_collection_of_before_rdma_facts_leaves_them_unknown(
 def test_what_cannot_be_is_a_usage_error(words: list[str]) -> None:
     given = [w.replace("hdr", str(RECORDED / "hdr")) if ".txt" in w else w for w in words]
     with pytest.raises(UsageError):
-        cli.dispatch(["predict", *given])
+        command_line.dispatch(["predict", *given])
 
 
 def test_a_path_that_holds_an_equals_sign_is_a_path(tmp_path: Path) -> None:
@@ -302,7 +305,7 @@ def test_control_characters_in_pasted_names_are_shown_not_sent(
 ) -> None:
     path = tmp_path / "paste.txt"
     path.write_text("2: eth\x1b[31m0    inet 10.0.0.5/24 scope global eth0\n")
-    assert cli.dispatch(["predict", "--output", str(path), "--env", "NCCL_IB_DISABLE=1"]) == 0
+    assert command_line.dispatch(["predict", "--output", str(path), "--env", "NCCL_IB_DISABLE=1"]) == 0
     assert "\x1b" not in capsys.readouterr().out
 
 
@@ -310,9 +313,12 @@ LINES = [line for path in sorted(RECORDED.glob("*.txt")) for line in path.read_t
 VALUES = st.text("^=:,. abeth0123456789xmlx5_ib\x1b'\"/-", max_size=30)
 
 
+NAMES = sorted(name for name, row in variables.TABLE.items() if row.by == "NCCL")
+
+
 @given(
     st.lists(st.sampled_from([*LINES, "2: eth0    inet nonsense/99 scope global eth0"]), max_size=80),
-    st.dictionaries(st.sampled_from(sorted(variables.NAMES)), VALUES, max_size=6),
+    st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6),
     st.sampled_from([(2, 18, 3), (2, 20, 5), (2, 27, 7), (2, 30, 7)]),
 )
 def test_no_paste_and_no_setting_breaks_a_prediction(
@@ -321,8 +327,9 @@ def test_no_paste_and_no_setting_breaks_a_prediction(
     made = command._known(
         Node("n", unknown=dict(command.NOT_PASTED)), parse_pasted("\n".join(lines)), None, version
     )
-    predicted = network.predict(made, env)
-    assert json.dumps(shown.as_json(predicted)) and "\x1b" not in shown.as_text(predicted)
+    predicted = selection.predict(made, env)
+    assert json.dumps(prediction_report.as_json(predicted))
+    assert "\x1b" not in prediction_report.as_text(predicted)
 
 
 @pytest.mark.parametrize("text", ["", "epoch 1\nloss 0.3\n", "\0\x1b[31m" * 100])
@@ -331,8 +338,8 @@ def test_what_is_not_understood_at_all_is_an_error_and_no_prediction(
 ) -> None:
     (tmp_path / "x").write_text(text)
     for words in (["--output", str(tmp_path / "x")], ["--output", f"n1={tmp_path / 'x'}", "--json"]):
-        with pytest.raises(PastedError, match="x: nothing in it is output of a tool that is read"):
-            cli.dispatch(["predict", *words])
+        with pytest.raises(PastedError, match="x: no output of a supported tool"):
+            command_line.dispatch(["predict", *words])
     assert capsys.readouterr().out == "" and PastedError.exit_code == 4
 
 
@@ -341,9 +348,9 @@ def test_a_file_not_understood_among_others_is_told_and_its_node_not_guessed(
 ) -> None:
     (tmp_path / "x").write_text("epoch 1\n")
     words = ["--output", f"n1={RECORDED / 'hdr-addresses.txt'}", "--output", f"n2={tmp_path / 'x'}"]
-    assert cli.dispatch(["predict", "--json", *words]) == 0
+    assert command_line.dispatch(["predict", "--json", *words]) == 0
     said = capsys.readouterr()
-    assert said.err.startswith(f"{tmp_path / 'x'}: nothing in it is output")
+    assert said.err.startswith(f"{tmp_path / 'x'}: no output")
     first, second = json.loads(said.out)["nodes"]
     assert (first["network"], second["network"], second["confidence"]) == ("Socket", None, "low")
 
@@ -356,3 +363,17 @@ def test_a_node_of_which_nothing_is_known_gets_a_network_only_where_it_was_force
 ) -> None:
     nothing = Node("n", unknown=dict(command.NOT_PASTED))
     assert predict(Known(nothing), env).network == network
+
+
+@pytest.mark.parametrize(
+    "cell, said",
+    [("OK", "all pairs of GPUs have peer access"), ("CNS", "GPU0-GPU1 CNS; NCCL uses shared memory between")],
+)
+def test_a_table_of_peer_access_is_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, cell: str, said: str
+) -> None:
+    table = tmp_path / "p2p.txt"
+    table.write_text(f" \tGPU0\tGPU1\n GPU0\tX\t{cell}\n GPU1\t{cell}\tX\n\nLegend:\n\n  X    = Self\n")
+    assert command_line.dispatch(["predict", "--output", str(table)]) == 0
+    told = capsys.readouterr()
+    assert said in told.err and "no output of a supported tool" not in told.err

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from ringup import report
 from ringup.checks import privileges
-from ringup.commands import check
-from ringup.facts import Cluster, Host, Listener, Unreached, unreached_node
+from ringup.cli import pipeline
+from ringup.model import Cluster, Host, Listener, Unreached, unreached_node
+from ringup.output import console
 from ringup.rules import Skipped
 from tests import clusters as c
 
@@ -21,7 +21,7 @@ def as_user(uid: int) -> Cluster:
 
 
 def added(cluster: Cluster) -> list[Skipped]:
-    return check.judge(cluster)[1]
+    return pipeline.judge(cluster).skipped
 
 
 def test_root_has_nothing_to_add() -> None:
@@ -46,8 +46,8 @@ def test_a_port_whose_owner_is_hidden_is_among_them_and_an_own_one_is_not() -> N
 
 def test_what_only_root_sees_more_of_does_not_fail_a_strict_check() -> None:
     entries = added(as_user(1000))
-    assert check.exit_code([], entries, strict=True) == 0
-    assert check.exit_code([], [*entries, Skipped("clock-skew", "node1", "no time")], strict=True) == 3
+    assert pipeline.exit_code([], entries, strict=True) == 0
+    assert pipeline.exit_code([], [*entries, Skipped("clock-skew", "node1", "no time")], strict=True) == 3
 
 
 def test_a_fact_that_was_refused_comes_with_the_command() -> None:
@@ -63,19 +63,19 @@ def test_a_fact_that_was_refused_comes_with_the_command() -> None:
 def test_root_sees_no_more_of_a_node_that_refuses_the_login() -> None:
     lost = unreached_node(Host("node1"), Unreached("ssh-key-refused", "Permission denied (publickey)."))
     cluster = replace(as_user(0), nodes=(as_user(0).nodes[0], lost))
-    findings, skipped, plan = check.judge(cluster)
-    assert any("Permission denied" in s.reason for s in skipped)
-    assert [s for s in skipped if s.as_root] == []
-    assert "sudo" not in report.check_text(cluster, findings, skipped, plan, report.Style(io.StringIO()))
+    judged = pipeline.judge(cluster)
+    assert any("Permission denied" in s.reason for s in judged.skipped)
+    assert [s for s in judged.skipped if s.as_root] == []
+    assert "sudo" not in console.check_text(judged.brief, console.Style(io.StringIO()))
 
 
 def test_the_report_has_one_line_a_rule_whatever_the_number_of_nodes() -> None:
     cluster = c.healthy(5)
     for node in cluster.nodes:
         cluster = c.changed(cluster, node.name, uid=1000)
-    findings, skipped, plan = check.judge(cluster)
-    text = report.check_text(cluster, findings, skipped, plan, report.Style(io.StringIO()))
-    block = text.partition("root would also see")[2].split("\n\n")[0]
-    assert "not checked" not in text
-    assert block.count("orphan-of-earlier-run on node0, node1, node2 and 2 more: ") == 1
-    assert len(block.splitlines()) <= 2 * len({s.rule for s in skipped}) + 1
+    judged = pipeline.judge(cluster)
+    text = console.check_text(judged.brief, console.Style(io.StringIO()))
+    block = text.partition("more checks as root")[2].split("\n\n")[0]
+    assert "\nnot checked" not in text
+    assert block.count("orphan-of-earlier-run on node[0-4] (5 nodes): ") == 1
+    assert len(block.splitlines()) <= 2 * len({s.rule for s in judged.skipped}) + 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ringup.prove.tested import plain
+from ringup.collective_tests.correctness import plain
 from tests.test_prove import PAYLOAD
 
 CUDA = """
@@ -58,7 +58,8 @@ def torch_there(tmp_path: Path) -> Path:
 def rank(there: Path, program: str) -> Any:
     """What a program said last that has `world`, a rank of NCCL's that alone is all ranks."""
     before = (
-        "import os, sys, json, prove_world as w, prove_sweep as s, torch.distributed as dist\n"
+        "import os, sys, json, torch.distributed as dist\n"
+        "from ringup.agent.collective import bandwidth as s, world as w\n"
         "world = w.World('nccl', 1.0, 0.05)\n"
         "world.agree = lambda stage, value: [value]\n"
         "tell = lambda value: print(json.dumps(value))\n"

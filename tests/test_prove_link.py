@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from ringup.facts import Cluster, Gpu, GpuLink, Job, Node, NvLink, RdmaPort
-from ringup.plan import NodePlan, Plan, Transport
-from ringup.prove import LinkRate, Row, show, why
-from ringup.prove import benched as judging
-from ringup.prove.link import carries, data_gbit_s, link_rate
+from ringup.collective_tests import CorrectnessReport, LinkRate, Row
+from ringup.collective_tests import bandwidth as judging
+from ringup.collective_tests.link_rate import carries, link_rate
+from ringup.model import Cluster, Gpu, GpuLink, Job, Node, NvLink, RdmaPort
+from ringup.output import collective_report as show
+from ringup.planning import ExpectedTransport, NodePlan, Plan
 from tests.clusters import cluster, interface, node
 
 NETWORK = {"IB": ("mlx5_0:1/IB", "mlx5_1:1/IB", "mlx5_2:1/IB", "mlx5_3:1/IB"), "Socket": ("eth0",), "OFI": ()}
@@ -37,7 +38,7 @@ def made(
     """These nodes with a job of so many ranks each, and its plan."""
     names = [n.name for n in nodes]
     planned = tuple(NodePlan(n, i, nproc, i * nproc, "eth0", "", (), {}) for i, n in enumerate(names))
-    expected = tuple(Transport(n, network, NETWORK[network], "high") for n in names)
+    expected = tuple(ExpectedTransport(n, network, NETWORK[network], "high") for n in names)
     plan = Plan("r", Job(), planned, (), "", 29500, nproc * len(names), transports=expected)
     return replace(cluster(*nodes), job=Job(link_gbit_s=link_gbit_s)), plan
 
@@ -143,23 +144,9 @@ def test_a_stated_rate_is_that_of_one_of_a_nodes_cards(rate_gbit_s: float | None
     assert carries(rate, plan, "send_recv") is None
 
 
-@pytest.mark.parametrize(
-    ("rate_gbit_s", "width", "layer", "wanted"),
-    [
-        (40.0, 4, "InfiniBand", 32.0),
-        (40.0, 4, "Ethernet", 40.0),
-        (56.0, 4, "InfiniBand", 54.5),
-        (100.0, 4, "InfiniBand", 100.0),
-        (100.0, 2, "InfiniBand", 100.0),
-        (400.0, 4, "InfiniBand", 400.0),
-        (None, 4, "InfiniBand", 0.0),
-    ],
-)
-def test_infiniband_tells_signalling_up_to_fdr_and_data_since(
-    rate_gbit_s: float | None, width: int, layer: str, wanted: float
-) -> None:
-    port = RdmaPort("mlx5_0", 1, link_layer=layer, rate_gbit_s=rate_gbit_s, width=width)
-    assert data_gbit_s(port) == pytest.approx(wanted)
+def test_the_rate_of_old_infiniband_is_not_judged() -> None:
+    assert link_rate(*made(pair_of_nodes(40.0), 8), "nccl").gbit_s is None
+    assert link_rate(*made(pair_of_nodes(100.0), 8), "nccl").gbit_s == 400.0
 
 
 RDMA = LinkRate(1600.0, "n1 mlx5_0:1", over="rdma", devices=4)
@@ -195,14 +182,14 @@ def test_what_nccl_says_of_the_datas_way_says_why_it_is_slow(
     counts: dict[str, int], words: list[str]
 ) -> None:
     _, plan = made(pair_of_nodes(), 8)
-    assert why.reasons({"n1": counts, "n2": counts}, plan, 4) == words
+    assert judging.slow_reasons({"n1": counts, "n2": counts}, plan, 4) == words
 
 
 @pytest.mark.parametrize("network", ["Socket", ""])
 def test_sockets_are_no_reason_where_nothing_else_was_expected(network: str) -> None:
     _, plan = made(pair_of_nodes(), 8)
     plan = replace(plan, transports=tuple(replace(t, network=network) for t in plan.transports))
-    assert why.reasons({"n1": {"NET/Socket/0": 4}}, plan, 4) == []
+    assert judging.slow_reasons({"n1": {"NET/Socket/0": 4}}, plan, 4) == []
 
 
 def test_the_host_whose_way_is_worse_is_named_in_the_verdict() -> None:
@@ -216,11 +203,11 @@ def test_the_host_whose_way_is_worse_is_named_in_the_verdict() -> None:
         "rank": 0,
     }
     channels = {"n1": {"NET/IB/0/GDRDMA": 2, "NET/IB/1/GDRDMA": 2}, "n2": {"NET/IB/0": 2, "NET/IB/1": 2}}
-    found = judging.benched(plan, {0: [row] * 3}, RDMA, "nccl", ["all_reduce"], channels)
+    found = judging.report(plan, {0: [row] * 3}, RDMA, "nccl", ["all_reduce"], channels)
     assert found.verdict == "slow"
     assert found.because.endswith("; NCCL uses no GPUDirect RDMA, the data passes through host memory, on n2")
     assert found.transports == {"NET/IB/0/GDRDMA": 2, "NET/IB/1/GDRDMA": 2, "NET/IB/0": 2, "NET/IB/1": 2}
-    fast = judging.benched(
+    fast = judging.report(
         plan, {0: [{**row, "busbw_gbyte_s": 150.0}] * 3}, RDMA, "nccl", ["all_reduce"], channels
     )
     assert fast.verdict == "ok" and "GPUDirect" not in fast.because
@@ -230,32 +217,49 @@ def test_a_rate_above_all_cards_may_be_another_algorithm_than_a_ring() -> None:
     rows = [Row("all_reduce", 1, 1.0, 1.0, 240.0, True, 20, (), 1.0)] * 3
     verdict, because = judging.judge(rows, 200.0, RDMA, ())
     assert verdict == "not_judged"
-    assert because.endswith(": NCCL took no ring, or the data went over something else, too")
+    assert because.endswith(": NCCL did not use a ring, or part of the data used another path")
 
 
 def test_a_rank_that_kept_a_processor_busy_is_no_proof_against_the_link() -> None:
     link = LinkRate(100.0, "n1 eth0, 100 Gbit/s")
     rows = [Row("all_reduce", 1, 1.0, 1.0, 1.5, True, 20, (), 1.0, busy=1.2)] * 3
     verdict, because = judging.judge(rows, 12.5, link, ())
-    assert verdict == "not_judged" and "a rank kept a processor busy" in because
+    assert verdict == "not_judged" and "a rank kept a CPU busy" in because
     assert judging.judge([replace(row, busy=0.3) for row in rows], 12.5, link, ())[0] == "slow"
 
 
 def test_sizes_that_did_not_fit_into_memory_are_told_with_the_rank() -> None:
     _, plan = made(pair_of_nodes(), 8)
     line = {"kind": "left_out", "rank": 0, "size_bytes": 1 << 29, "of": 5, "free_bytes": 1 << 30}
-    found = judging.benched(plan, {0: [line]}, RDMA, "nccl", ["all_reduce"], {})
+    found = judging.report(plan, {0: [line]}, RDMA, "nccl", ["all_reduce"], {})
     assert found.notes == ("512 MiB and more left out: rank 5 has 1 GiB of memory free",)
 
 
 def test_who_straggles_is_told_for_every_operation_in_json_too() -> None:
-    from ringup.prove import Tested  # at the top pytest would take it for a class of tests
 
     _, plan = made(pair_of_nodes(), 2)
     row = {"kind": "row", "size_bytes": 1, "busbw_gbyte_s": 9.0, "correct": True, "rank": 0}
     lines = [{**row, "op": "broadcast", "median_us": [10, 10, 20, 10]} for _ in range(5)]
     lines += [{**row, "op": "all_reduce", "median_us": [10, 10, 10, 10]} for _ in range(5)]
-    found = judging.benched(plan, {0: lines}, RDMA, "gloo", ["all_reduce", "broadcast"], {})
+    found = judging.report(plan, {0: lines}, RDMA, "gloo", ["all_reduce", "broadcast"], {})
     told = "broadcast: rank 2 took over 1.25 times the ranks' median in 5 of the 5 largest sizes"
-    assert show.bench_json(found, Tested((), ()))["notes"] == [told]
+    assert show.bench_json(found, CorrectnessReport((), ()))["notes"] == [told]
     assert f"note: {told}" in show.bench_lines(found)
+
+
+def test_every_operation_has_a_chart_with_its_name_and_unit() -> None:
+    _, plan = made(pair_of_nodes(), 2)
+    row = {"kind": "row", "correct": True, "rank": 0}
+    rates = {"all_reduce": (1.0, 2.0), "broadcast": (4.0, 8.0)}
+    lines = [
+        {**row, "op": op, "size_bytes": 1024 << n, "busbw_gbyte_s": rate}
+        for op, both in rates.items()
+        for n, rate in enumerate(both)
+    ]
+    found = judging.report(plan, {0: lines}, RDMA, "gloo", [*rates], {})
+    shown = show.bench_lines(found)
+    at = shown.index("all_reduce: bus bandwidth (GB/s) by size")
+    assert [line.split()[0] for line in shown[at + 1 : at + 3]] == ["1", "2"]
+    assert shown[at + 3 : at + 5] == ["", "broadcast: bus bandwidth (GB/s) by size"]
+    # Each has a scale of its own.
+    assert shown[at + 2].count("#") == shown[at + 6].count("#") == show.CURVE_WIDTH

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ringup.facts import Job
-from ringup.launch import Failure, Outcome, RankEnd, RunResult
-from ringup.plan import NodePlan, Plan
-from ringup.prove import show
-from ringup.prove.tested import tested as judged
+from ringup.collective_tests.correctness import report as judged
+from ringup.model import Job
+from ringup.output import collective_report as show
+from ringup.planning import NodePlan, Plan
+from ringup.runtime import Failure, Outcome, RankEnd, RunResult
 
 NCCL = (
     "DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:93, unhandled cuda error, "
@@ -78,7 +78,7 @@ def test_a_rank_that_is_missing_and_told_why_is_named_with_its_own_words() -> No
 def test_a_rank_that_torch_ended_because_it_waited_is_not_at_fault() -> None:
     said = run(failure=failed(1, -6, is_consequence=True))
     assert causes(said) == []
-    assert said[1][0] == "ended, because of another: rank 1 on n0: exit code -6"
+    assert said[1][0] == "ended because of another rank: rank 1 on n0: exit code -6"
     assert causes(run(failure=failed(1, -6))) == [1]
 
 
@@ -87,7 +87,7 @@ def test_of_a_run_ended_as_hung_the_rank_is_named_that_the_others_waited_for(whe
     missing = [{"rank": 2, "node": "n1", "where": where}]
     hangs = [{"verdict": "stalled", "collective": "all_reduce", "missing": missing}]
     said = run(outcome="hung", hangs=hangs)
-    assert said[2] == ("fell silent: the others waited for it" + words, True)
+    assert said[2] == ("stopped responding: the others waited for it" + words, True)
     assert causes(said) == [2] and said[0][0] == "not tested: waited for rank 2"
     busy = [{"verdict": "busy", "collective": "", "missing": missing}]
     assert causes(run(outcome="hung", hangs=busy)) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ringup.launch.program import main_source
+from ringup.agent_bundle import source
 from tests.guards import wait_for
 
 SAYS = """\
@@ -32,7 +32,7 @@ def said(words: list[str], folder: Path) -> tuple[int, str, str]:
 def runner(tmp_path: Path) -> str:
     path = tmp_path / "run" / "rank_main.py"
     path.parent.mkdir()
-    path.write_text(main_source())
+    path.write_text(source("rank.rank_main"))
     return str(path)
 
 

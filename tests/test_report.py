@@ -13,23 +13,25 @@ import struct
 import termios
 from collections.abc import Iterator
 from dataclasses import replace
-from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TextIO
 
 import pytest
+from markupsafe import escape
 
-from ringup import page, report
-from ringup.commands import explain, logs, logs_page
-from ringup.commands import run as run_command
-from ringup.facts import Address, Cluster, Interface, Interpreter, Job, Link, Node
-from ringup.launch import RunResult, record
-from ringup.logs import read, show
+from ringup.cli import explain
+from ringup.logs import read
+from ringup.logs.evidence import LogEvidence
 from ringup.logs.rule import Cause
-from ringup.logs.story import Story
-from ringup.plan import EnvVar, Plan
-from ringup.plan.kept import Kept
+from ringup.model import Address, Cluster, Interface, Interpreter, Job, Link, Node
+from ringup.output import console, html_page
+from ringup.output import logs_report as show
+from ringup.output.terminal import Style, fitted
+from ringup.planning import EnvVar, Plan
+from ringup.planning.preset_variables import Kept
 from ringup.rules import PROBLEMS, Finding, Fix, Skipped
+from ringup.runtime import RunResult, record
 
 NASTY = "<script>alert(1)</script>\x1b[31m\u202e"
 
@@ -47,7 +49,7 @@ FINDING = Finding(
     found=NASTY,
     wanted="quiet",
     severity="error",
-    rule="some-rule",
+    rule="port-in-use",
     why="because",
     fix=Fix("do this", env={"A": NASTY}, commands=("ls",)),
 )
@@ -55,7 +57,7 @@ PLAN = Plan("id", Job(), (), (EnvVar("A", "b", "needed"),), "10.0.0.1", 29500, 2
 
 
 def text(**changes: object) -> str:
-    return report.check_text(CLUSTER, [FINDING], [], PLAN, report.Style(io.StringIO()))
+    return console.check_text(console.Report(CLUSTER, [FINDING], [], PLAN), console.Style(io.StringIO()))
 
 
 def test_text_for_a_terminal_holds_no_control_characters() -> None:
@@ -69,17 +71,17 @@ def test_the_number_of_good_paths_is_told() -> None:
 
 
 def test_an_error_forbids_to_start() -> None:
-    assert "do not start" in text().splitlines()[-1]
+    assert "Not ready" in text().splitlines()[-1]
 
 
 def test_a_quiet_cluster_is_ready_to_run() -> None:
-    shown = report.check_text(CLUSTER, [], [], PLAN, report.Style(io.StringIO()))
-    assert "ready to run" in shown.splitlines()[-1]
+    shown = console.check_text(console.Report(CLUSTER, [], [], PLAN), console.Style(io.StringIO()))
+    assert "Ready to run" in shown.splitlines()[-1]
 
 
 def test_what_was_not_checked_is_listed_with_its_reason_once() -> None:
     skipped = [Skipped(f"rule-{i}", "node1", "no answer") for i in range(5)]
-    lines = report.skipped_lines(skipped)
+    lines = console.skipped_lines(skipped)
     assert lines == ["  node1: rule-0, rule-1, rule-2 and 2 more: no answer"]
 
 
@@ -91,8 +93,8 @@ def test_one_reason_for_many_facts_and_nodes_is_one_line() -> None:
         for rule, facts in (("a", ("limits",)), ("b", ("limits", "gpu_count")), ("c", ("environment",)))
     ]
     skipped += [Skipped("clock-skew", "n0", "clock: timed out"), Skipped("d", "n0", "x: late; y: denied")]
-    assert report.skipped_lines(skipped) == [
-        f"  n0, n1, n2 and 1 more: a, b, c: {failed}",
+    assert console.skipped_lines(skipped) == [
+        f"  n0, n1, n2, n3: a, b, c: {failed}",
         "  n0: clock-skew: clock: timed out",
         "  n0: d: x: late; y: denied",
     ]
@@ -101,38 +103,73 @@ def test_one_reason_for_many_facts_and_nodes_is_one_line() -> None:
 def test_json_has_the_promised_keys_and_no_infinity() -> None:
     limits = replace(NODE.limits, memlock_bytes=float("inf"))
     cluster = replace(CLUSTER, nodes=(replace(NODE, limits=limits),))
-    answer = json.loads(json.dumps(report.check_json(cluster, [FINDING], [], PLAN), allow_nan=False))
+    answer = json.loads(
+        json.dumps(console.check_json(console.Report(cluster, [FINDING], [], PLAN)), allow_nan=False)
+    )
     assert set(answer) >= {"ringup", "schema", "nodes", "findings", "not_checked", "pairs", "env"}
     assert set(answer["findings"][0]) == {
-        *("rule", "severity", "node", "where", "found", "wanted", "why", "worked_around_by", "fix")
+        *("rule", "severity", "node", "where", "found", "wanted", "why", "worked_around_by", "fix", "help")
     }
     assert answer["pairs"] == [] or set(answer["pairs"][0]) >= {"src", "dst", "ok", "error", "rtt_ms"}
     assert answer["env"] == [{"name": "A", "value": "b", "node": None, "because": "needed"}]
 
 
 def test_the_page_shows_hostile_words_as_words() -> None:
-    html = page.check_page(CLUSTER, [FINDING], [Skipped("r", NASTY, NASTY)], PLAN)
+    html = html_page.check_page(console.Report(CLUSTER, [FINDING], [Skipped("r", NASTY, NASTY)], PLAN))
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert "\x1b" not in html and "\u202e" not in html
 
 
+def test_the_page_shows_no_secret_of_a_finding() -> None:
+    finding = replace(FINDING, found="WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567")
+    html = html_page.check_page(console.Report(CLUSTER, [finding], [], PLAN))
+    assert "WANDB_API_KEY=" in html and "0123456789abcdef" not in html
+
+
 def test_the_page_needs_nothing_from_elsewhere() -> None:
-    html = page.check_page(CLUSTER, [FINDING], [], PLAN)
+    html = html_page.check_page(console.Report(CLUSTER, [FINDING], [], PLAN))
     assert "http" not in html and "src=" not in html
 
 
 def test_the_page_says_what_is_set_already_and_what_is_open() -> None:
     kept = [Kept("NCCL_DEBUG", NASTY, "debugging", f"only words {NASTY}", "node0")]
-    html = page.check_page(CLUSTER, [], [], replace(PLAN, open=("which card is open",)), (), kept)
+    html = html_page.check_page(
+        console.Report(CLUSTER, [], [], replace(PLAN, open=("which card is open",)), (), kept)
+    )
     assert "NCCL_DEBUG=&lt;script" in html and "which card is open" in html
     assert "<script" not in html and "\x1b" not in html
 
 
 def test_one_finding_on_many_nodes_is_shown_once_with_its_places() -> None:
     same = [replace(FINDING, where=f"node{i}", node=f"node{i}", found="no torch") for i in range(6)]
-    merged = report.folded([*same, FINDING])
-    assert [f.where for f in merged] == ["node0, node1, node2, node3 and 2 more", FINDING.where]
+    merged = console.folded([*same, FINDING])
+    assert [f.where for f in merged] == ["node[0-5] (6 nodes)", FINDING.where]
+
+
+def on_node(name: str, command: str, text: str = "load it") -> Finding:
+    return replace(FINDING, where=name, node=name, fix=Fix(text, commands=(command,)))
+
+
+def test_a_finding_on_three_nodes_shows_the_commands_of_all_three() -> None:
+    same = [on_node(f"node{i}", f"ssh node{i} 'modprobe nvidia_peermem'") for i in range(3)]
+    (merged,) = console.folded(same)
+    assert merged.fix is not None
+    assert merged.fix.commands == tuple(f"ssh node{i} 'modprobe nvidia_peermem'" for i in range(3))
+
+
+def test_what_many_nodes_are_to_do_is_one_command_with_all_their_names() -> None:
+    same = [on_node(f"node{i}", f"ssh node{i} 'modprobe nvidia_peermem'") for i in range(40)]
+    (merged,) = console.folded(same)
+    assert merged.fix is not None
+    (command,) = merged.fix.commands
+    names = " ".join(f"node{i}" for i in range(40))
+    assert command == f"for node in {names}; do ssh \"$node\" 'modprobe nvidia_peermem'; done"
+
+
+def test_findings_with_other_fixes_are_not_folded() -> None:
+    same = [on_node("node0", "true"), on_node("node1", "true", "unload it")]
+    assert [f.where for f in console.folded(same)] == ["node0", "node1"]
 
 
 @contextlib.contextmanager
@@ -152,27 +189,41 @@ def test_findings_are_as_wide_as_the_terminal(
     monkeypatch.setenv("NO_COLOR", "1")
     wordy = replace(FINDING, where="node0", found="found it " * 60, fix=Fix("do it " * 90))
     with terminal(columns) as stream:
-        lines = report.finding_lines(wordy, report.Style(stream))
+        lines = console.finding_lines(wordy, console.Style(stream))
     assert width - 9 < max(map(len, lines)) <= width
 
 
+def test_a_rules_first_error_or_warning_ends_with_the_address_of_its_page_on_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    rules = ["hostname-resolves-to-wrong-address", "shm-too-small", "shm-too-small", "swap-in-use"]
+    found = [replace(FINDING, rule=rule, severity="error", worked_around_by=None) for rule in rules]
+    found[-1] = replace(found[-1], severity="note")
+    with terminal(40) as stream:
+        text = fitted("\n".join(console.findings_lines(found, Style(stream))), stream)
+    pages = [line for line in text.splitlines() if "://" in line]
+    assert pages == [f"  more       {PROBLEMS[rule].page}" for rule in rules[:2]]
+
+
 def test_findings_in_a_pipe_or_file_are_100_wide() -> None:
-    lines = report.finding_lines(replace(FINDING, found="found it " * 60), report.Style(io.StringIO()))
+    lines = console.finding_lines(replace(FINDING, found="found it " * 60), console.Style(io.StringIO()))
     assert 91 < max(map(len, lines)) <= 100
 
 
-def test_what_logs_says_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_style_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    with terminal(70) as stream, monkeypatch.context() as patched:
-        patched.setattr("sys.stdout", stream)
-        style = logs._style()
+    with terminal(70) as stream:
+        style = Style(stream)
     assert (style.width, style.on) == (70, False)
 
 
 def test_a_run_that_the_check_stopped_is_recorded_with_the_keys_of_any_other(tmp_path: Path) -> None:
-    run_command.stopped(tmp_path, 1, "r1", [FINDING])
+    stopped = record.run_json("r1", outcome="check-stopped", exit_code=1, started=0, findings=[FINDING])
+    record.write(tmp_path, stopped)
     written = json.loads((tmp_path / record.FILE).read_text())
-    usual = record.run_json(PLAN, outcome="ok", exit_code=0, started=0, seconds=1, findings=[FINDING])
+    plan = record.plan_json(PLAN)
+    usual = record.run_json("r", outcome="ok", exit_code=0, started=0, plan=plan, findings=[FINDING])
     assert list(written) == list(usual)
     assert (written["run"], written["outcome"], written["exit_code"]) == ("r1", "check-stopped", 1)
     assert written["findings"] == json.loads(json.dumps(usual["findings"]))
@@ -194,13 +245,14 @@ def test_the_list_of_problems_keeps_its_columns_on_a_terminal_and_is_a_line_each
 def test_a_value_from_a_node_or_a_log_does_nothing_when_its_export_is_pasted() -> None:
     evil = "=e$(id)`id`;id #'"
     fix = Fix("do this", env={"NCCL_SOCKET_IFNAME": evil})
-    said = report.finding_lines(replace(FINDING, fix=fix), report.Style(io.StringIO()))
+    said = console.finding_lines(replace(FINDING, fix=fix), console.Style(io.StringIO()))
     cause = Cause("text", "low", severity="error", fix=fix, rule="some-rule")
-    diagnosis = read.Diagnosis([cause], Story([], []), None)  # type: ignore[arg-type]
-    said += show.cause_lines(cause, diagnosis.story, show.Style())
+    diagnosis = read.Diagnosis([cause], LogEvidence([], []), SimpleNamespace(transports={}, collectives={}))  # type: ignore
+    said += show.cause_lines(cause, diagnosis.story, Style(io.StringIO()))
     (pasted, same) = [line.strip() for line in said if "export" in line]
     assert pasted == same and shlex.split(pasted) == ["export", f"NCCL_SOCKET_IFNAME={evil}"]
-    for html in (page.finding_html(replace(FINDING, fix=fix)), logs_page.cause_html(cause, diagnosis)):
+    check = html_page.check_page(console.Report(CLUSTER, [replace(FINDING, fix=fix)], [], None))
+    for html in (check, html_page.logs_page(diagnosis)):
         assert f"<pre>{escape(pasted)}</pre>" in html
 
 
@@ -209,11 +261,11 @@ def test_a_run_that_was_ended_as_hung_says_last_who_was_missing() -> None:
     hangs = [{"verdict": "busy", "missing": [], "collective": ""}]
     hangs += [{"verdict": "stalled", "missing": missing, "collective": "all_reduce"}]
     result = RunResult("r", "hung", 124, None, (), (), (), "logs", 13.0, {"hangs": hangs})
-    lines = report.run_lines(result, report.Style(io.StringIO()))
+    lines = console.run_lines(result, console.Style(io.StringIO()))
     assert lines[-1] == "hung after 13 s: ranks 1, 2 on node0, node1 missing from all_reduce"
     assert lines[0].startswith("  rank 1: train.py:4: wait(") and "\x1b" not in "".join(lines)
     unknown = replace(result, record={"hangs": hangs[:1]})
-    assert report.run_lines(unknown, report.Style(io.StringIO())) == ["hung after 13 s"]
+    assert console.run_lines(unknown, console.Style(io.StringIO())) == ["hung after 13 s"]
 
 
 @pytest.mark.parametrize(
@@ -234,13 +286,13 @@ def test_a_rank_that_came_or_has_no_number_is_not_said_to_have_been_missing_from
     missing = [{"rank": rank, "node": "node0", "where": "train.py:4"}]
     hang = {"verdict": "stalled", "missing": missing, "collective": collective, "headline": headline}
     result = RunResult("r", "hung", 124, None, (), (), (), "logs", 13.0, {"hangs": [hang]})
-    assert report.run_lines(result, report.Style(io.StringIO()))[-1] == f"hung after 13 s: {headline}"
+    assert console.run_lines(result, console.Style(io.StringIO()))[-1] == f"hung after 13 s: {headline}"
 
 
-@pytest.mark.parametrize("left", ["could not be looked at after the run: no answer", ""])
+@pytest.mark.parametrize("left", ["could not be checked after the run: no answer", ""])
 def test_an_interrupted_run_calls_every_node_ended_only_where_all_were_looked_at(left: str) -> None:
     findings = (Finding("node1", left, "nothing left", severity="warning"),) if left else ()
     result = RunResult("r", "interrupted", 130, None, (), findings, (), "logs", 13.0)
-    told = report.run_lines(result, report.Style(io.StringIO()))
-    assert any("every node was ended" in line for line in told) != bool(left)
+    told = console.run_lines(result, console.Style(io.StringIO()))
+    assert any("on any node" in line for line in told) != bool(left)
     assert any(left in line for line in told)

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import UndefinedError
 
-from ringup import bundle, cli
+from ringup import bundle
+from ringup.cli import command_line
 from ringup.errors import LaunchError, UsageError
-from ringup.plan.command import LAUNCHERS
-from ringup.script import KINDS, kinds
-from ringup.script.words import quoted
+from ringup.jobfiles import KINDS, templating
+from ringup.jobfiles.quoting import quoted
+from ringup.planning.launchers import LAUNCHERS
 from tests import clusters as c
 
 GOLDEN = Path(__file__).parent / "golden" / "script"
@@ -32,7 +34,7 @@ def written(
     capsys: pytest.CaptureFixture[str], kind: str, *options: str, words: tuple[str, ...] = MINGPT
 ) -> str:
     """What `ringup script KIND` prints."""
-    assert cli.dispatch(["script", kind, *options, "--", *words]) == 0
+    assert command_line.dispatch(["script", kind, *options, "--", *words]) == 0
     return capsys.readouterr().out
 
 
@@ -67,8 +69,29 @@ def test_golden_every_kind_is_written_as_before(
     assert text == golden.read_text()
 
 
-def test_every_kind_has_a_writer() -> None:
-    assert tuple(kinds()) == KINDS
+def test_a_value_without_a_quoting_filter_is_an_error() -> None:
+    environment = templating._environment()
+    for text in (
+        "{{ value }}",
+        "{{ value ~ value }}",
+        "{{ value | upper }}",
+        "{{ none }}",
+        "{{ true }}",
+        "{{ 'a' }}",
+    ):
+        with pytest.raises(TypeError, match="without a quoting filter"):
+            environment.from_string(text).render(value="a b")
+    with pytest.raises(UndefinedError):
+        environment.from_string("{{ missing | sh }}").render()
+    assert environment.from_string("{{ value | sh }} {{ 8 }}").render(value="a <b>") == "'a <b>' 8"
+
+
+@pytest.mark.parametrize("filter_name", ["word", "line"])
+def test_a_word_or_line_that_is_none_is_refused(filter_name: str) -> None:
+    template = templating._environment().from_string(f"{{{{ value | {filter_name} }}}}")
+    assert template.render(value="a-b") == "a-b"
+    with pytest.raises(UsageError, match="is not one"):
+        template.render(value="a\nrm -r x")
 
 
 def needs(tool: str) -> str:
@@ -275,7 +298,7 @@ def test_the_scheduler_is_asked_for_what_was_wanted(
     )
     options = ["--nodes", "2", "--nproc", "8", "--cpus", "96", "--queue", "gpu", "--account", "team"]
     file = tmp_path / "job.sh"
-    assert cli.dispatch(["script", kind, "--output", str(file), *options, "--", *MINGPT]) == 0
+    assert command_line.dispatch(["script", kind, "--output", str(file), *options, "--", *MINGPT]) == 0
     assert os.access(file, os.X_OK)
     done = subprocess.run([submit], stdin=file.open(), capture_output=True, text=True)
     assert done.returncode == 0
@@ -298,7 +321,7 @@ def test_what_will_stop_the_job_is_said_beside_the_file(
     saved = tmp_path / "facts.json"
     bundle.save(c.changed(c.healthy(), "node1", interpreter=replace(c.TORCH, torch="")), saved)
     asked = ["script", kind, "--from", str(saved), "--nproc", "2", "--image", "i", "--", "train.py"]
-    assert cli.dispatch(asked) == 0
+    assert command_line.dispatch(asked) == 0
     said = capsys.readouterr()
     assert ("error node1: " in said.err and "torch" in said.err) == is_told
     assert "train.py" in said.out and "error node1" not in said.out
@@ -306,27 +329,30 @@ def test_what_will_stop_the_job_is_said_beside_the_file(
 
 def test_another_number_of_nodes_than_are_named_is_refused(facts: str) -> None:
     with pytest.raises(UsageError, match="--nodes 3, but 2 are named"):
-        cli.dispatch(["script", "ssh", "--from", facts, "--nodes", "3", "--nproc", "8", "--", "train.py"])
+        command_line.dispatch(
+            ["script", "ssh", "--from", facts, "--nodes", "3", "--nproc", "8", "--", "train.py"]
+        )
 
 
 @pytest.mark.parametrize("kind", ["ssh", "docker"])
 def test_nodes_that_are_not_known_are_asked_for(kind: str) -> None:
     with pytest.raises(LaunchError, match="names the nodes"):
-        cli.dispatch(["script", kind, "--nodes", "2", "--nproc", "8", "--", "train.py"])
+        command_line.dispatch(["script", kind, "--nodes", "2", "--nproc", "8", "--", "train.py"])
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--nproc", "8"], "how many nodes"),
-        (["--nodes", "2"], "how many ranks"),
-        (["--nodes", "2", "--nproc", "1", "--queue", "a\n#SBATCH --wrap=x"], "not one line"),
+        (["--nproc", "8"], "the number of nodes is not known"),
+        (["--nodes", "2"], "the number of ranks per node is not known"),
+        (["--nodes", "2", "--nproc", "1", "--queue", "a\n#SBATCH --wrap=x"], "not one word"),
+        (["--nodes", "2", "--nproc", "1", "--account", "a b"], "not one word"),
         (["--nodes", "2", "--nproc", "1", "--option", "a\nrm -r x"], "not one line"),
     ],
 )
 def test_what_is_missing_or_would_be_more_than_a_directive_is_refused(options: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        cli.dispatch(["script", "slurm", *options, "--", "train.py"])
+        command_line.dispatch(["script", "slurm", *options, "--", "train.py"])
 
 
 @pytest.mark.parametrize("word", [*HOSTILE, "\x1b[31m", "\udcff", "a\\'\n"])
@@ -362,7 +388,7 @@ def test_the_users_own_network_and_port_are_kept(capsys: pytest.CaptureFixture[s
 def test_an_address_for_a_job_whose_nodes_nobody_knows_is_refused() -> None:
     with pytest.raises(UsageError, match="the job finds that address"):
         options = ["--nodes", "2", "--nproc", "8", "--env", "MASTER_ADDR=10.0.0.1"]
-        cli.dispatch(["script", "slurm", *options, "--", "train.py"])
+        command_line.dispatch(["script", "slurm", *options, "--", "train.py"])
 
 
 def test_the_text_is_there_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -385,17 +411,17 @@ def test_the_file_starts_a_script_as_the_script_asks(
     spawns = "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=4)\n"
     (tmp_path / "main.py").write_text(spawns, encoding="utf-8")
     options = ["script", "slurm", "--nodes", "2", "--nproc", "4", "--chdir", str(tmp_path)]
-    assert cli.dispatch([*options, "--", "main.py"]) == 0
+    assert command_line.dispatch([*options, "--", "main.py"]) == 0
     done = capsys.readouterr()
     assert "torch.distributed.run" not in done.out and "--with spawn" in done.err
     assert "main.py:2: always 4 processes" in done.err
-    assert cli.dispatch([*options, "--with", "torchrun", "--", "main.py"]) == 0
+    assert command_line.dispatch([*options, "--with", "torchrun", "--", "main.py"]) == 0
     assert "torch.distributed.run" in capsys.readouterr().out
 
 
 def test_what_to_type_for_a_file_is_no_run() -> None:
     with pytest.raises(UsageError) as told:
-        cli.dispatch(["script", "slurm", "--nodes", "2"])
+        command_line.dispatch(["script", "slurm", "--nodes", "2"])
     assert told.value.hint.startswith("ringup script KIND")
 
 
@@ -420,7 +446,7 @@ def test_a_script_that_is_not_here_is_a_warning(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.py").write_text("print(1)\n")
     words = ["script", kind, "--nodes", "2", "--nproc", "1", "--quiet", *options, "--", script]
-    assert cli.dispatch(words) == 0
+    assert command_line.dispatch(words) == 0
     said = capsys.readouterr()
     assert script in said.out
     assert (f"warning: no {script} in" in said.err) is warned
@@ -434,3 +460,10 @@ def test_a_relative_directory_is_that_of_where_the_file_is_submitted(
     assert "\ncd sub\n" in written(capsys, "slurm", "--nodes", "2", "--nproc", "1", "--chdir", "sub")
     text = written(capsys, "ssh", "--from", facts, "--nproc", "1", "--chdir", "sub")
     assert f"\n  cd {tmp_path}/sub\n" in text
+
+
+@pytest.mark.parametrize("kind", ["slurm", "pbs", "lsf", "k8s-job", "jobset", "pytorchjob", "volcano"])
+@pytest.mark.parametrize("asked", ["DB_PASSWD=tr0ub4dor9", "proxy=http://ada:tr0ub4dor9@proxy:3128"])
+def test_a_secret_is_in_no_job_file(capsys: pytest.CaptureFixture[str], kind: str, asked: str) -> None:
+    text = written(capsys, kind, "--nodes", "2", "--nproc", "8", "--image", "x/y:1", "--env", asked)
+    assert "tr0ub4dor9" not in text and asked.split("=")[0] in text

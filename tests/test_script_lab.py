@@ -66,7 +66,9 @@ def of_the_job(lab: Lab, folder: Path) -> list[str]:
         f"{host.name}: {process.pid} {' '.join(process.command)[-120:]}"
         for host in lab.hosts
         for process in lab.processes(host)
-        if process.state not in "ZX" and "python" in process.command[0] and process.mentions(str(folder))
+        if process.state not in "ZX"
+        and "python" in "".join(process.command[:1])
+        and process.mentions(str(folder))
     ]
 
 
@@ -106,7 +108,12 @@ def test_a_file_for_ssh_trains(cluster: Lab, folder: Path) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_file_for_ssh_that_is_ended_leaves_nothing(cluster: Lab, folder: Path, how: signal.Signals) -> None:
     process, out = over_ssh(cluster, folder, "python", str(JOBS / "stays.py"), "plain", str(folder))
-    wait_for(lambda: out.read_text().count("up ") == 2, "both ranks up", ENDED_S)
+
+    def both_up() -> bool:
+        assert process.poll() is None, out.read_text()
+        return out.read_text().count("up ") == 2
+
+    wait_for(both_up, "both ranks up", ENDED_S)
     assert len(of_the_job(cluster, folder)) == 2
     process.send_signal(how)
     process.wait(ENDED_S)

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from ringup import cli
-from ringup.plan.command import LAUNCHERS
+from ringup.cli import command_line
+from ringup.planning.launchers import LAUNCHERS
 
 OPTIONS = [
     *("--nodes", "3", "--nproc", "8", "--cpus", "96", "--namespace", "team", "--queue", "gpu"),
@@ -83,7 +83,7 @@ KINDS = ("k8s-job", "jobset", "pytorchjob", "trainjob", "volcano")
 
 def documents(capsys: pytest.CaptureFixture[str], kind: str, *options: str) -> list[dict[str, Any]]:
     """What `ringup script KIND` writes, read as YAML."""
-    assert cli.dispatch(["script", kind, *OPTIONS, *options, "--", *ODD]) == 0
+    assert command_line.dispatch(["script", kind, *OPTIONS, *options, "--", *ODD]) == 0
     return list(model("yaml").safe_load_all(capsys.readouterr().out))
 
 
@@ -176,7 +176,7 @@ def test_the_pod_starts_the_launcher_with_the_words_that_were_given(
     script = script.replace("cd '/work dir'", "").replace("source env.sh", "")
     env = {"PATH": os.environ["PATH"], "SHOWN": str(tmp_path / "shown"), "ADDRESS": "10.1.2.3", "RUN_ID": "r"}
     done = subprocess.run(
-        [*made["command"], script], env={**env, **PLACES[kind]}, capture_output=True, text=True, timeout=30
+        [*made["command"], script], env={**env, **PLACES[kind]}, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     words = (tmp_path / "shown").read_text().split("\0")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 import ringup.checks  # noqa: F401
-from ringup.facts import Cluster, Interpreter, Job, Listener, Process, Resolution
-from ringup.plan import network, settle
+from ringup.cli import pipeline
+from ringup.model import Cluster, Interpreter, Job, Listener, Process, Resolution
+from ringup.planning import mitigations, network
 from ringup.rules import Finding, run_checks
 from tests import clusters as c
 from tests.rule_cases import doubled, filtered, name_on_docker, seen, two
@@ -18,7 +20,7 @@ def judged(cluster: Cluster) -> list[Finding]:
     """All findings above a note, settled against the plan that this cluster allows."""
     findings, _ = run_checks(cluster)
     plan = network.decide(cluster, "run")
-    return [f for f in settle.settle(findings, plan, cluster) if f.severity != "note"]
+    return [f for f in mitigations.weigh(findings, plan, cluster) if f.severity != "note"]
 
 
 def one(cluster: Cluster) -> Finding:
@@ -47,6 +49,25 @@ def test_article_002_stays_an_error_for_who_insists_on_that_interface() -> None:
 def test_without_a_plan_nothing_is_avoided() -> None:
     finding = one(two(broken=[("*", "*", "*", "timed out")]))
     assert (finding.rule, finding.severity, finding.worked_around_by) == ("no-common-network", "error", None)
+
+
+def test_a_missing_interpreter_makes_no_error_of_what_a_plan_would_avoid() -> None:
+    whole = c.article_002(job=Job(python="/usr/bin/nopython"))
+    without = whole
+    for name in ("node0", "node1"):
+        without = c.changed(without, name, interpreter=Interpreter(""))
+    before, after = ({f.rule: f.severity for f in pipeline.judge(each).findings} for each in (whole, without))
+    assert pipeline.judge(without).plan is None
+    assert before == {rule: severity for rule, severity in after.items() if rule in before}
+    assert [rule for rule in after if rule not in before] == ["python-or-launcher-missing"]
+
+
+def test_a_node_that_was_not_reached_makes_no_error_of_what_the_others_avoid() -> None:
+    nodes = [*c.article_002().nodes, c.unreached("node2", "ssh-timeout")]
+    found = {
+        f.rule: f.severity for f in pipeline.judge(replace(c.article_002(), nodes=tuple(nodes))).findings
+    }
+    assert [rule for rule, severity in found.items() if severity == "error"] == ["ssh-timeout"]
 
 
 def networks_19216(**own: str) -> Cluster:
@@ -102,7 +123,7 @@ def test_no_names_known_anywhere_is_one_finding_a_node() -> None:
     ]
 
 
-STRANGER = Listener("0.0.0.0", 29500, "bob", Process(77, 1, "bob", 3600.0, "nc -l 29500"))
+STRANGER = Listener("0.0.0.0", 29500, "bob", Process(77, "bob", 3600.0, "nc -l 29500"))
 
 
 def busy(**more: object) -> Cluster:
@@ -252,3 +273,51 @@ def test_what_stops_the_job_comes_before_what_another_plan_would_avoid() -> None
 def test_a_bad_link_of_one_node_in_many_is_put_down_to_that_node() -> None:
     finding = one(c.healthy(4, broken=[("*", "node2", "*", "timed out"), ("node2", "*", "*", "answer lost")]))
     assert finding.node == "node2"
+
+
+class TestOfAValueThatMatchesNothing:
+    """`--env NCCL_SOCKET_IFNAME=ib`: no interface is called so."""
+
+    @pytest.mark.parametrize("gpus", [8, None])
+    def test_it_is_no_way_round_an_interface_where_the_job_may_use_nccl(self, gpus: int | None) -> None:
+        cluster = with_gpus(c.article_002(job=Job(env={"NCCL_SOCKET_IFNAME": "ib"})), gpus)
+        found = judged(cluster)
+        missing = [f for f in found if f.rule == "interface-name-missing"]
+        assert [f.node for f in missing] == ["node0", "node1"]
+        assert all("NCCL_SOCKET_IFNAME=ib" in f.found for f in missing)
+        assert all("NCCL_SOCKET_IFNAME" not in (f.worked_around_by or "") for f in found)
+        assert {f.severity for f in found if f.subject == "interface:node0/em1"} == {"error"}
+
+    def test_it_is_no_part_of_gloos_way_round(self) -> None:
+        cluster = with_gpus(c.article_002(job=Job(env={"NCCL_SOCKET_IFNAME": "ib"})), 0)
+        em1 = next(f for f in judged(cluster) if f.subject == "interface:node0/em1")
+        assert em1.worked_around_by == "ranks use enp99s0 (90.91.33.64), by GLOO_SOCKET_IFNAME=enp99s0"
+
+    def test_gloos_is_no_way_round_either(self) -> None:
+        found = judged(with_gpus(c.article_002(job=Job(env={"GLOO_SOCKET_IFNAME": "ib"})), 0))
+        assert {f.severity for f in found if f.subject == "interface:node0/em1"} == {"error"}
+        assert all("GLOO_SOCKET_IFNAME" not in (f.worked_around_by or "") for f in found)
+
+    def test_a_users_value_that_leads_away_is_named_as_the_way_round(self) -> None:
+        env = {"NCCL_SOCKET_IFNAME": "=enp99s0"}
+        em1 = next(f for f in judged(with_gpus(c.article_002(job=Job(env=env)), 8)) if "em1" in f.where)
+        assert em1.severity == "warning"
+        assert "NCCL_SOCKET_IFNAME='=enp99s0' and GLOO_SOCKET_IFNAME=enp99s0" in (em1.worked_around_by or "")
+
+
+def with_gpus(cluster: Cluster, count: int | None) -> Cluster:
+    """The same with so many GPUs on each node; None: they could not be counted."""
+    more: dict[str, object] = {"unknown": {"gpu_count": "no answer"}}
+    if count is not None:
+        more = {"gpu_count": count}
+    return replace(cluster, nodes=tuple(replace(n, **more) for n in cluster.nodes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("made", [c.article_002, name_on_docker], ids=["article", "docker"])
+def test_a_setting_that_matches_no_interface_is_never_the_way_one_is_avoided(
+    made: Callable[[], Cluster],
+) -> None:
+    findings = judged(replace(made(), job=Job(env={"NCCL_SOCKET_IFNAME": "eth"})))
+    assert "interface-name-missing" in {f.rule for f in findings}
+    ways = [f.worked_around_by or "" for f in findings if f.rule != "interface-name-missing"]
+    assert ways and not any("NCCL_SOCKET_IFNAME" in way for way in ways)

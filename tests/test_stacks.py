@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from ringup import cli
-from ringup.commands import stacks as command
-from ringup.errors import LogsError
-from ringup.stacks import jobs
+from ringup.agent_bundle import program
+from ringup.cli import stacks as command
+from ringup.flight_recorder import dump
+from ringup.hang.snapshots import decode, jobs
+from tests.guards import wait_for
 from tests.test_judge import SLEEPS, nodes, own, parents, rank, waits
 from tests.test_look import Rank
 
@@ -78,62 +79,74 @@ def test_a_running_rank_is_shown_and_as_json(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_rank_is_exit_1_and_said() -> None:
     done = ringup("--local", "1", "--run", "no-such-run")
-    assert done.returncode == 1 and "no rank of a job of yours" in done.stderr
+    assert done.returncode == 1 and "you have no running ranks" in done.stderr
 
 
-def dump(folder: Path, number: int, calls: int) -> str:
+def flight(calls: int, members: str = "") -> dump.Flight:
     entries = [
         {"process_group": ["0", "default_pg"], "collective_seq_id": n, "profiling_name": "nccl:all_reduce"}
         for n in range(1, calls + 1)
     ]
-    path = folder / f"nccl_trace_rank_{number}"
-    path.write_bytes(pickle.dumps({"version": "2.4", "entries": entries}))
-    return str(path)
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": members}} if members else {}
+    return dump.read(pickle.dumps({"version": "2.4", "entries": entries, "pg_config": config}))
 
 
-def test_dumps_are_compared_by_the_rank_in_their_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_rank_whose_collectives_differ_is_named() -> None:
+    flights = {0: flight(5), 7: flight(4), 3: flight(5)}
+    assert "rank 7 of default_pg: 4 collectives begun, the others 5" in "".join(command.differences(flights))
+    del flights[7]
+    assert "2 ranks have begun the same collectives" in "".join(command.differences(flights))
+
+
+def test_ranks_without_a_dump_are_said() -> None:
+    flights = {0: flight(5, "[0, 1, 2, 3]"), 1: flight(5, "[0, 1, 2, 3]")}
+    assert "nothing of ranks 2-3, of the same groups" in "".join(command.differences(flights))
+
+
+def test_a_stack_that_py_spy_could_tell_comes_with_the_way_to_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [dump(tmp_path, 0, 5), dump(tmp_path, 7, 4), dump(tmp_path, 3, 5)]
-    assert command.from_files(paths) == 1
-    assert "rank 7 of default_pg: 4 collectives begun, the others 5" in capsys.readouterr().out
-    assert command.from_files(paths[::2]) == 0
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    why = "it was not started by ringup; no py-spy on this node"
+    found = nodes([rank(n, (), why_not=why, python="/home/u/my env/bin/python") for n in range(2)], 0.0)
+    first, way = command.remedies(tuple(found), is_local=False)
+    assert (
+        first
+        == "hint: no py-spy on node0: --with-py-spy needs one on this machine, too; or install it there:"
+    )
+    # The shell here hands on one word, and the shell there reads it.
+    ssh, node, command_there = shlex.split(way.removeprefix("  $ "))
+    assert (ssh, node) == ("ssh", "node0")
+    assert shlex.split(command_there) == ["/home/u/my env/bin/python", *["-m", "pip", "install", "py-spy"]]
+    (tmp_path / "py-spy").touch(0o755)
+    first, way = command.remedies(tuple(found), is_local=True)
+    assert "--with-py-spy sends this machine's" in first
+    assert way == "  $ '/home/u/my env/bin/python' -m pip install py-spy"
+    assert list(command.remedies(tuple(nodes([rank(0, waits())], 0.0)), is_local=False)) == []
 
 
-def test_compared_dumps_are_json_where_that_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = [dump(tmp_path, 0, 5), dump(tmp_path, 7, 4)]
-    assert cli.dispatch(["stacks", "--json", "--flight", *paths]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == 1 and told["ranks"] == [0, 7] and "rank" in told["flight"][0]
-
-
-def test_ranks_without_a_dump_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [dump(tmp_path, 0, 5), dump(tmp_path, 1, 5)]
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
-    for path in paths:
-        known = pickle.loads(Path(path).read_bytes())
-        Path(path).write_bytes(pickle.dumps({**known, "pg_config": config}))
-    assert command.from_files(paths) == 0
-    assert "nothing of ranks 2, 3, of the same groups" in capsys.readouterr().out
-
-
-def test_a_dump_that_is_not_there_is_said_once(tmp_path: Path) -> None:
-    path = str(tmp_path / "nosuch")
-    with pytest.raises(LogsError, match=f"^{re.escape(path)}: No such file or directory$"):
-        command.from_files([path])
-
-
-def test_two_dumps_of_one_rank_are_not_compared_as_one_run(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    paths = [dump(tmp_path, 0, 5), dump(tmp_path / "other", 0, 5)]
-    with pytest.raises(LogsError, match="a second dump of rank 0"):
-        command.from_files(paths)
-
-
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
 @pytest.mark.slow
-def test_a_file_that_is_no_dump_is_an_error_of_two_lines(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(os.urandom(100))
-    done = ringup("--flight", str(tmp_path / "x"))
-    assert done.returncode == 4 and done.stderr.startswith("ringup: ") and "hint: " in done.stderr
+def test_processes_of_other_users_are_named_and_not_read() -> None:
+    words = [
+        "setpriv",
+        "--reuid",
+        "nobody",
+        "--clear-groups",
+        "/usr/bin/python3",
+        "-c",
+        "input()",
+        "train.py",
+    ]
+    process = subprocess.Popen(words, env={"RANK": "0", "WORLD_SIZE": "1"}, cwd="/", stdin=subprocess.PIPE)
+    try:
+        wait_for(lambda: Path(f"/proc/{process.pid}").stat().st_uid != 0, "another user's process")
+        wait_for(lambda: b"setpriv" not in Path(f"/proc/{process.pid}/cmdline").read_bytes(), "its program")
+        asked = [sys.executable, "-c", program("snapshot.main"), "stacks", "no-such-run", ""]
+        look = decode("n1", json.loads(subprocess.run(asked, capture_output=True, check=True).stdout))
+        assert look.ranks == () and look.state.others.get("nobody", 0) >= 1
+        (line,) = command.unreadable((look,))
+        assert "nobody (" in line and "run `ringup stacks` as that user" in line
+    finally:
+        process.communicate(b"\n")

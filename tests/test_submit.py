@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ringup import cli
+from ringup.cli import command_line
 from ringup.errors import LaunchError, UsageError
-from ringup.launch import slurm
-from ringup.reach import here
+from ringup.runtime import slurm
+from ringup.transport import srun
 
 PLAYED = {
     "sbatch": """\
@@ -97,11 +97,11 @@ def test_a_dry_run_shows_the_file_and_submits_nothing(
     played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--dry-run", "--queue", "gpu", "--option=--qos=high", "--env", "API_KEY=k", "--env", "A=b c"]
-    assert cli.dispatch(words(tmp_path, *options)) == 0
+    assert command_line.dispatch(words(tmp_path, *options)) == 0
     text = capsys.readouterr().out
     assert {"#SBATCH --partition=gpu", "#SBATCH --qos=high", "#SBATCH --nodes=1"} <= set(text.splitlines())
     assert "if \"$ringup\" -c 'import ringup' 2>/dev/null; then" in text
-    assert "-m ringup run --backend=gloo --nproc=1 --with=python '--env=A=b c' --log-dir=" in text
+    assert "-m ringup run --backend=gloo --nproc=1 --with=python --env=API_KEY --env=A --log-dir=" in text
     assert "API_KEY=k" not in text
     assert not (played / "asked").exists()
     assert not (tmp_path / "logs").exists()
@@ -115,7 +115,7 @@ def test_output_is_shown_and_the_end_is_the_jobs(
     recorded = {"outcome": "rank-failed", "exit_code": 5}
     text = f"print('in the job')\nopen('logs/run.json', 'w').write({json.dumps(recorded)!r})\nexit(1)\n"
     instead = f"exec {sys.executable} {job(tmp_path, text)}"
-    assert cli.dispatch(words(tmp_path, "--setup", instead)) == 5
+    assert command_line.dispatch(words(tmp_path, "--setup", instead)) == 5
     said = capsys.readouterr()
     assert said.out == "in the job\n"
     assert "job 7" in said.err
@@ -124,6 +124,7 @@ def test_output_is_shown_and_the_end_is_the_jobs(
     )
 
 
+@pytest.mark.alike
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "outcome"), [(0, "ok"), (3, "launcher-error")])
 def test_without_a_record_of_the_run_slurms_word_counts(
@@ -132,9 +133,11 @@ def test_without_a_record_of_the_run_slurms_word_counts(
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "run.json").write_text('{"outcome": "rank-failed", "exit_code": 99}')
     (tmp_path / "logs" / "job.out").write_text("of an earlier run\n")
-    assert cli.dispatch(words(tmp_path, "--json", "--setup", f"exit {code}")) == code
-    record = json.loads((tmp_path / "logs" / "run.json").read_text())
+    assert command_line.dispatch(words(tmp_path, "--json", "--setup", f"exit {code}")) == code
+    (own,) = [p for p in (tmp_path / "logs").iterdir() if p.is_dir()]
+    record = json.loads((own / "run.json").read_text())
     assert (record["outcome"], record["exit_code"]) == (outcome, code)
+    assert json.loads((tmp_path / "logs" / "run.json").read_text())["exit_code"] == 99
     said = capsys.readouterr()
     assert json.loads(said.out) == record
     assert "earlier run" not in said.err
@@ -143,7 +146,7 @@ def test_without_a_record_of_the_run_slurms_word_counts(
 def test_what_sbatch_refuses_is_said(played: Path, tmp_path: Path) -> None:
     (played / "refuses").write_text("Invalid account")
     with pytest.raises(LaunchError, match="submission failed: Invalid account") as caught:
-        cli.dispatch(words(tmp_path))
+        command_line.dispatch(words(tmp_path))
     assert caught.value.exit_code == 4
 
 
@@ -153,8 +156,10 @@ def test_an_sbatch_that_does_not_answer_may_have_taken_the_job(
     (tmp_path / "sbatch").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "sbatch").chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    run = here.run
-    monkeypatch.setattr(here, "run", lambda words, env: run([str(tmp_path / words[0])], env=env, limit_s=0.1))
+    run = srun.run_here
+    monkeypatch.setattr(
+        srun, "run_here", lambda words, env: run([str(tmp_path / words[0])], env=env, limit_s=0.1)
+    )
     with pytest.raises(LaunchError, match="did not answer within") as told:
         slurm.submit(tmp_path / "job.sh", tmp_path / "job.out", env)
     assert "squeue" in told.value.hint
@@ -163,19 +168,19 @@ def test_an_sbatch_that_does_not_answer_may_have_taken_the_job(
 def test_where_there_is_no_sbatch_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match="sbatch cannot be started here"):
-        cli.dispatch(words(tmp_path))
+        command_line.dispatch(words(tmp_path))
 
 
-@pytest.mark.parametrize("option", [["-H", "node1"], ["--hostfile", "f"], ["--local", "2"]])
+@pytest.mark.parametrize("option", [["-H", "node1"], ["--hostfile", os.devnull], ["--local", "2"]])
 def test_nodes_are_slurms_to_choose(tmp_path: Path, option: list[str]) -> None:
     with pytest.raises(UsageError, match="Slurm chooses the nodes"):
-        cli.dispatch(words(tmp_path, *option))
+        command_line.dispatch(words(tmp_path, *option))
 
 
 def test_a_detached_job_is_left_to_slurm(
     played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.dispatch(words(tmp_path, "--detach", "--setup", "exit 0")) == 0
+    assert command_line.dispatch(words(tmp_path, "--detach", "--setup", "exit 0")) == 0
     assert "scancel 7" in capsys.readouterr().err
 
 
@@ -183,7 +188,7 @@ def test_a_detached_job_is_left_to_slurm(
 def test_json_is_all_that_stdout_gets_where_nobody_follows_the_job(
     option: str, played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.dispatch(words(tmp_path, option, "--json", "--setup", "exit 0")) == 0
+    assert command_line.dispatch(words(tmp_path, option, "--json", "--setup", "exit 0")) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["schema"] == 1 and told["run"]
     if option == "--dry-run":
@@ -203,13 +208,13 @@ def test_ctrl_c_asks_first_and_the_second_cancels(played: Path, tmp_path: Path) 
     wait_until(lambda: (played / "cancels").exists())
     assert (played / "cancels").read_text() == "--batch --signal=INT 7\n"
     started.send_signal(signal.SIGINT)
-    assert started.wait(30) == 130
+    assert started.wait(60) == 130
     assert (played / "cancels").read_text() == "--batch --signal=INT 7\n7\n"
     assert json.loads((tmp_path / "logs" / "run.json").read_text())["outcome"] == "interrupted"
 
 
 def wait_until(what: object) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not what():  # type: ignore[operator]
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ringup.facts import Job
-from ringup.launch import Event
-from ringup.launch.output import Output
-from ringup.launch.transports import Transports
-from ringup.plan import NodePlan, Plan, Transport
-from ringup.plan.listening import is_listening, listening
+from ringup.model import Job
+from ringup.planning import ExpectedTransport, NodePlan, Plan
+from ringup.planning.minimal_env import sets_nccl_debug, with_nccl_debug
+from ringup.runtime import Event
+from ringup.runtime.output import Output
+from ringup.runtime.transports import Transports
 from tests.clusters import cluster, interface, node
 
 FELL_BACK = [
@@ -33,7 +33,7 @@ def node_plan(name: str, rank: int = 0) -> NodePlan:
 
 def plan(network: str = "IB", *, devices: tuple[str, ...] = ("mlx5_0:1/IB", "mlx5_1:1/IB")) -> Plan:
     nodes = (node_plan("n0"), node_plan("n1", 1))
-    expected = tuple(Transport(n.node, network, devices, "high") for n in nodes)
+    expected = tuple(ExpectedTransport(n.node, network, devices, "high") for n in nodes)
     return Plan("r", Job(backend="nccl"), nodes, (), "", 29500, 2, transports=expected)
 
 
@@ -41,7 +41,7 @@ def heard(planned: Plan, lines: dict[str, list[bytes]]) -> tuple[Transports, lis
     said: list[Event] = []
     made = Transports(planned, said.append)
     for name, own in lines.items():
-        made.hear(next(n for n in planned.nodes if n.node == name), own)
+        made.read(next(n for n in planned.nodes if n.node == name), own)
     return made, said
 
 
@@ -56,9 +56,8 @@ def test_what_was_expected_is_not_said() -> None:
     made, said = heard(plan(), {"n0": AS_EXPECTED})
     assert said == []
     told = made.as_json()
-    wanted = {"node": "n0", "network": "IB", "devices": ["mlx5_0:1/IB", "mlx5_1:1/IB"], "said": []}
+    wanted = {"node": "n0", "network": "IB", "devices": ("mlx5_0:1/IB", "mlx5_1:1/IB"), "said": []}
     assert told["seen"] == [wanted]
-    assert told["channels"] == {"NET/IB/GDRDMA": 1}
 
 
 def test_the_newest_wording_is_understood() -> None:
@@ -125,12 +124,14 @@ def test_a_plugins_own_name_is_no_difference() -> None:
     ]
     made, said = heard(plan("OFI", devices=()), {"n0": lines})
     assert said == []
-    assert made.as_json()["channels"] == {"NET/AWS Libfabric/GDRDMA/Shared": 1}
+    assert made.as_json()["seen"][0]["network"] == "OFI"
 
 
 def test_many_nodes_that_fall_back_do_not_fill_the_terminal() -> None:
     nodes = tuple(node_plan(f"n{i}", i) for i in range(9))
-    many = replace(plan(), nodes=nodes, transports=tuple(Transport(n.node, "IB", (), "high") for n in nodes))
+    many = replace(
+        plan(), nodes=nodes, transports=tuple(ExpectedTransport(n.node, "IB", (), "high") for n in nodes)
+    )
     made, said = heard(many, {n.node: FELL_BACK for n in nodes})
     assert (len(said), len(made.as_json()["differ"])) == (3, 9)
     assert said[-1].text.endswith("what other nodes use is in run.json")
@@ -150,23 +151,23 @@ def two(backend: str = "nccl", **more: object):  # type: ignore[no-untyped-def]
 
 
 def test_nccl_is_asked_to_say_it_where_it_could_fall_back() -> None:
-    made = listening(plan(), two())
-    assert is_listening(made)
+    made = with_nccl_debug(plan(), two())
+    assert sets_nccl_debug(made)
     assert {n.env["NCCL_DEBUG"] for n in made.nodes} == {"INFO"}
     assert {n.env["NCCL_DEBUG_SUBSYS"] for n in made.nodes} == {"INIT,ENV,NET"}
 
 
 def test_where_only_tcp_is_expected_nothing_is_set() -> None:
-    assert listening(plan("Socket"), two()) == plan("Socket")
+    assert with_nccl_debug(plan("Socket"), two()) == plan("Socket")
 
 
 def test_a_users_own_nccl_debug_stays() -> None:
     users = two(environment={"NCCL_DEBUG": "WARN"})
-    assert listening(plan(), users) == plan()
+    assert with_nccl_debug(plan(), users) == plan()
 
 
 def test_gloo_is_never_asked_for_nccl_lines() -> None:
-    assert listening(plan(), two("gloo"), always=True) == plan()
+    assert with_nccl_debug(plan(), two("gloo"), always=True) == plan()
 
 
 # The lines have a file of their own

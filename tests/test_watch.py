@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ringup.launch import Event
-from ringup.plan import NodePlan
-from ringup.watch import Watch
+from ringup.hang import HangWatch
+from ringup.planning import NodePlan
+from ringup.runtime import Event
 
 C10D = "/v/site-packages/torch/distributed/distributed_c10d.py"
 WAITS = [[C10D, 1, "all_reduce"], ["/home/u/train.py", 88, "main"]]
@@ -59,7 +59,7 @@ class Played:
     """A watch with a window of 60 s on one node, its clock moved by hand."""
 
     def __init__(self, *ranks: dict[str, Any], end_after_s: float = 0.0) -> None:
-        self.watch = Watch(60.0, end_after_s)
+        self.watch = HangWatch(60.0, end_after_s)
         self.now_s = self.began_s = self.watch._began_s
         self.node = Node(list(ranks), output_s=self.now_s)
         self.events: list[Event] = []

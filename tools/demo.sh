@@ -20,4 +20,5 @@ if ! "$demo/bin/python" -c 'import ringup, msgspec, ClusterShell' 2>/dev/null; t
     echo "installing ringup into $demo ..."
     "$demo/bin/python" -m pip install --quiet --disable-pip-version-check --editable .
 fi
+unset TORCH # what to install; a rank has no use for it
 exec "$demo/bin/python" -m ringup demo

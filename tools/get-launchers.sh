@@ -4,8 +4,8 @@ set -eu
 cd "$(dirname "$0")/.."
 VENV=.venv-launchers
 
-# The versions whose sources src/ringup/plan/launchers was written from.
-WITH_DEPENDENCIES="accelerate==1.15.0 deepspeed==0.19.8 jax==0.10.2"
+# The versions whose sources src/ringup/planning/launchers.py was written from.
+WITH_DEPENDENCIES="accelerate==1.15.0 deepspeed==0.19.8 jax==0.10.2 lightning==2.6.6 transformers==5.23.0"
 # These two ask for an older torch, Ray, Gradio and the like; to be started they need none of it.
 ALONE="colossalai==0.5.0 llamafactory==0.9.5"
 

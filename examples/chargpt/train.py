@@ -168,7 +168,10 @@ class Trainer:
             "epoch": epoch,
         }
         unfinished = Path(self.config.snapshot + ".new")
-        torch.save(state, unfinished)
+        with unfinished.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
         unfinished.replace(self.config.snapshot)
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ringup.version import SITE, SOURCE, __version__
+
 if TYPE_CHECKING:
-    from ringup.facts import Cluster, Job
-    from ringup.plan import Plan
+    from ringup.model import Cluster, Job
+    from ringup.planning import Plan
     from ringup.rules import Finding, Skipped
 
-__version__ = "0.1.0"
-__all__ = ["__version__", "collect", "decide", "judge", "read_logs"]
+__all__ = ["SITE", "SOURCE", "__version__", "collect", "decide", "judge", "read_logs"]
 
 
 def collect(nodes: str, job: Job | None = None, *, ssh_config: str | None = None) -> Cluster:
@@ -24,27 +25,25 @@ def collect(nodes: str, job: Job | None = None, *, ssh_config: str | None = None
 
     A node that fails is a result.  Raises NodesError when the list cannot be read.
     """
-    from ringup import hosts, probes, reach
-    from ringup.facts import Job
+    from ringup import collectors, hosts
+    from ringup.model import Job
+    from ringup.transport import Transport
 
-    with reach.open(hosts.expand(nodes), ssh_config=ssh_config) as door:
-        return probes.collect(door, job or Job())
+    with Transport(hosts.expand(nodes), ssh_config=ssh_config) as door:
+        return collectors.collect(door, job or Job())
 
 
 def judge(cluster: Cluster) -> tuple[list[Finding], list[Skipped]]:
-    """What is wrong, settled against the plan, worst first; and what could not be checked."""
-    import ringup.checks
-    from ringup.plan import settle
-    from ringup.rules import run_checks
+    """What is wrong, weighed against the plan, worst first; and what could not be checked."""
+    from ringup.cli import pipeline
 
-    assert ringup.checks  # its import fills the registry
-    findings, skipped = run_checks(cluster)
-    return settle.settle(findings, decide(cluster), cluster), skipped
+    judged = pipeline.judge(cluster)
+    return judged.findings, judged.skipped
 
 
 def decide(cluster: Cluster) -> Plan | None:
     """The plan for the cluster's job; None when no plan can start (the findings say why)."""
-    from ringup.plan import network
+    from ringup.planning import network
 
     return network.decide(cluster)
 

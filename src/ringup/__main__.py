@@ -6,12 +6,12 @@ import sys
 def main() -> None:
     """The command line; Ctrl-C while it is loaded is answered as any later one is."""
     try:
-        from ringup import cli
+        from ringup.cli import command_line
     except KeyboardInterrupt:
         exec("")  # see cli.forget_ctrl_c
         print("ringup: interrupted", file=sys.stderr)
         sys.exit(130)
-    cli.main()
+    command_line.main()
 
 
 if __name__ == "__main__":

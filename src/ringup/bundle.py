@@ -13,39 +13,39 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar, get_type_hints
 
 import msgspec
 
-from ringup import __version__
 from ringup.errors import BundleError
-from ringup.facts import Cluster
+from ringup.model import Cluster, Container, Job, Limits, Node
+from ringup.secrets import redact_data, redact_env
+from ringup.version import __version__
 
 SCHEMA = 1
 LARGEST_BYTES = 1 << 30
 MOST_GPUS, MOST_RANKS = 4096, 1 << 20
-SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
-HIDDEN = "(hidden)"
-LATER = (
-    "rdma_ports", "verbs", "bonds", "socket_limits", "counters", "rises", "container", "memory", "numa",
-    "ptrace_scope", "remove_ipc", "product", "ofed", "stuck", "shm_files", "looks", "disks", "revision",
-    "nccl_libraries", "nccl_plugins", "gpus", "gpu_links", "gpu_processes", "gpu_driver", "kernel_events",
-    "pci", "processor", "virtual_machine", "boot_options", "uptime_s",
-)  # fmt: skip
-"""Facts that files of schema 1 did not have from the beginning."""
 HINT = "give a file written by `ringup check --save F`"
 
 
-def without_secrets(cluster: Cluster) -> Cluster:
-    """
-    The same cluster, the values of secret-looking `--env` hidden; what nodes told was hidden there.
+Kind = TypeVar("Kind")
 
-    >>> from ringup.facts import Job
-    >>> without_secrets(Cluster((), job=Job(env={"HF_TOKEN": "hf_1", "A": "1"}))).job.env
-    {'HF_TOKEN': '(hidden)', 'A': '1'}
-    """
-    hidden = {k: HIDDEN if any(s in k.upper() for s in SECRETS) else v for k, v in cluster.job.env.items()}
-    return dataclasses.replace(cluster, job=dataclasses.replace(cluster.job, env=hidden))
+
+def _saved(kind: type, **other: Any) -> Any:
+    """What is read of a class: those of its fields that were saved, some as plain data."""
+    return TypedDict(kind.__name__, {**get_type_hints(kind), **other}, total=False)  # type: ignore[operator]
+
+
+class _File(TypedDict, total=False):
+    ringup: Any
+    schema: Any
+    cluster: msgspec.Raw
+
+
+_LIMITED: dict[str, type] = {"limits": Limits, "container": Container}
+_FACTS = [fact.name for fact in dataclasses.fields(Node) if fact.name != "unknown"]
+_NODE = _saved(Node, **dict.fromkeys(_LIMITED, dict[str, Any]))
+_CLUSTER = _saved(Cluster, nodes=list[_NODE], job=dict[str, Any])  # type: ignore[valid-type]
 
 
 def _encodable(value: Any) -> Any:
@@ -62,8 +62,9 @@ def _encodable(value: Any) -> Any:
 
 
 def to_json(cluster: Cluster) -> bytes:
-    """The file's content."""
-    plain = _encodable(msgspec.to_builtins(without_secrets(cluster)))
+    """The file's content, the values of secrets hidden."""
+    job = dataclasses.replace(cluster.job, env=redact_env(cluster.job.env))
+    plain = _encodable(redact_data(msgspec.to_builtins(dataclasses.replace(cluster, job=job))))
     return msgspec.json.encode({"ringup": __version__, "schema": SCHEMA, "cluster": plain})
 
 
@@ -74,8 +75,8 @@ def from_json(data: bytes) -> Cluster:
     Raises BundleError for anything that is not one, or of a schema that is too new.
     """
     try:
-        whole = msgspec.json.decode(data)
-        if not isinstance(whole, dict) or "cluster" not in whole:
+        whole = msgspec.json.decode(data, type=_File)
+        if "cluster" not in whole:
             raise BundleError("not a saved collection: it has no cluster", hint=HINT)
         if whole.get("schema") != SCHEMA:
             made_by = str(whole.get("ringup", "an unknown version"))[:40]
@@ -83,9 +84,10 @@ def from_json(data: bytes) -> Cluster:
                 f"a saved collection of schema {str(whole.get('schema'))[:20]}, made by ringup {made_by}",
                 hint=f"read it with that version; {__version__} reads schema {SCHEMA}",
             )
-        _restore_limits(whole["cluster"])
-        _name_uncollected(whole["cluster"])
-        return _within_reason(msgspec.convert(whole["cluster"], Cluster))
+        saved = msgspec.json.decode(whole["cluster"], type=_CLUSTER)
+        nodes = tuple(_node(saved_node) for saved_node in saved["nodes"])
+        job = _unlimited(saved.get("job", {}), Job)
+        return _within_reason(Cluster(**{**saved, "nodes": nodes, "job": job}))
     except (
         msgspec.MsgspecError,
         ValueError,
@@ -110,20 +112,20 @@ def _within_reason(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _restore_limits(cluster: Any) -> None:
-    parts = [node.get(name, {}) for node in cluster["nodes"] for name in ("limits", "container")]
-    for limits in [*parts, cluster.get("job", {})]:
-        for name, value in limits.items():
-            if value == "unlimited":
-                limits[name] = math.inf
+def _unlimited(saved: dict[str, Any], kind: type[Kind]) -> Kind:
+    """What has limits, the missing ones as infinity."""
+    return msgspec.convert({k: math.inf if v == "unlimited" else v for k, v in saved.items()}, kind)
 
 
-def _name_uncollected(cluster: Any) -> None:
-    """What an earlier version did not ask for is unknown, not empty."""
-    for node in cluster["nodes"]:
-        for name in LATER:
-            if name not in node:
-                node.setdefault("unknown", {}).setdefault(name, "an earlier version did not collect it")
+def _node(saved: dict[str, Any]) -> Node:
+    """A node; what an earlier version did not ask for is unknown, not empty."""
+    limited: dict[str, Any] = {
+        name: _unlimited(saved[name], kind) for name, kind in _LIMITED.items() if name in saved
+    }
+    unknown = dict(saved.get("unknown", {}))
+    for name in (name for name in _FACTS if name not in saved):
+        unknown.setdefault(name, "an earlier version did not collect it")
+    return Node(**{**saved, **limited, "unknown": unknown})
 
 
 @contextlib.contextmanager

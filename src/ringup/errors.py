@@ -1,15 +1,6 @@
 """
 Every error a user can act on.
 
-    RingupError            exit 4, two lines: what, hint
-    ├── UsageError         exit 2: the words on the command line are wrong
-    ├── NodesError         the node list cannot be read or is empty
-    ├── BundleError        a saved collection cannot be read
-    ├── NodeUnreachable    ssh's or the shell's own words, one node
-    ├── PastedError        no output pasted for `predict` was understood
-    ├── LaunchError        the job cannot be started as asked
-    └── LogsError          no log could be read
-
 Only `cli` shows them and exits.  Any other exception is a bug of ours: exit 70.
 """
 

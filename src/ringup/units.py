@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import shlex
-from typing import TextIO
+from collections.abc import Iterable
+from typing import Any, TextIO, TypeVar
 
-_SIZE = re.compile(r"^\s*([0-9.]+)\s*([KMGTPE]?)(i?)B?\s*$", re.IGNORECASE)
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+_SIZE = re.compile(r"^\s*([0-9.]+)\s{0,8}([KMGTPE]?)(i?)B?\s*$", re.IGNORECASE)
 _RATE = re.compile(r"^\s*([0-9.]+)\s*([KMGT]?)b(?:it)?(?:/s(?:ec)?|ps)?\b", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
@@ -80,12 +85,104 @@ def show_seconds(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """
+    Key -> its values, in their order.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def summarize_names(names: Iterable[object], most: int = 4, between: str = ", ") -> str:
+    """
+    Names in a line, each once, the rest counted.
+
+    >>> summarize_names(["a", "b", "c"], most=2), summarize_names(["a", "b", "a"], most=2, between="; ")
+    ('a, b and 1 more', 'a; b')
+    """
+    every = list(dict.fromkeys(map(str, names)))
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return between.join(every[:most]) + more
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """
+    Whole numbers in order, neighbours as ranges.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in _neighbours(numbers))
+
+
+def _neighbours(numbers: Iterable[int]) -> list[list[int]]:
+    """First and last of each run of neighbours."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+def show_ranks(ranks: Iterable[int], most: int = 8) -> str:
+    """
+    Ranks for people; of more than `most` ranges the rest is counted.
+
+    >>> show_ranks([3]), show_ranks([7, 0, 1, 2]), show_ranks([0, 2, 4], most=2)
+    ('rank 3', 'ranks 0-2, 7', 'ranks 0, 2 and 1 more')
+    """
+    every = set(ranks)
+    shown = {n for first, last in _neighbours(every)[:most] for n in range(first, last + 1)}
+    more = f" and {len(every) - len(shown)} more" if len(every) > len(shown) else ""
+    return f"{'rank' if len(every) == 1 else 'ranks'} {ranges(shown)}{more}"
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """
+    A count with its noun; `nouns` where the plural is irregular.
+
+    >>> plural(1, "rank"), plural(1200, "rank"), plural(0, "index", "indices")
+    ('1 rank', '1,200 ranks', '0 indices')
+    """
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+LONGEST_LINE = 2048
+"""Characters of one line of foreign text that are looked at."""
+
+
+def lines_of(text: str) -> list[str]:
+    """
+    The lines of a tool's output or of a script, each of bounded length; a cut line ends by saying so.
+
+    >>> lines_of("a\\n" + "b" * 2050)[1].removeprefix("b" * LONGEST_LINE)
+    ' [2 characters left out]'
+    """
+    lines = text.splitlines()
+    if len(text) <= LONGEST_LINE:
+        return lines
+    return [
+        line
+        if len(line) <= LONGEST_LINE
+        else f"{line[:LONGEST_LINE]} [{len(line) - LONGEST_LINE} characters left out]"
+        for line in lines
+    ]
+
+
 def columns(stream: TextIO) -> int:
-    """Characters a line may have: a terminal's width where the stream is one, never below 40; else 100."""
-    try:
-        found = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # a pipe or a file; a closed stream, or one without a file
-        found = 0
+    """Characters a line may have, at least 40: COLUMNS, else a terminal's width, else 100."""
+    given = os.environ.get("COLUMNS", "")
+    found = int(given) if given.isdecimal() and len(given) < 6 else 0
+    if not found:
+        with contextlib.suppress(OSError, ValueError):  # a pipe or a file; a closed stream or no file's
+            found = os.get_terminal_size(stream.fileno()).columns
     return max(found, 40) if found else 100
 
 
@@ -103,6 +200,26 @@ def printable(text: str, limit: int = 400) -> str:
     )
 
 
+def safe_data(value: Any, longest: int = 400) -> Any:
+    """
+    Plain data with every string in it (keys, too) safe for a terminal and at most that long.
+
+    Raises ValueError for a number that no counter of a kernel reaches.
+
+    >>> safe_data({"a": ["x\\x1b[1my", 1]})
+    {'a': ['x\\\\x1b[1my', 1]}
+    """
+    if isinstance(value, str):
+        return value if value.isprintable() and len(value) <= longest else printable(value, longest)
+    if isinstance(value, dict):
+        return {safe_data(key, longest): safe_data(one, longest) for key, one in value.items()}
+    if isinstance(value, list):
+        return [safe_data(one, longest) for one in value]
+    if isinstance(value, int) and abs(value) > 1 << 62:
+        raise ValueError("a number that large")
+    return value
+
+
 def word(text: str) -> str:
     """
     One word of a shell, in quotes unless it is plain: `==a` looks wrong, and zsh would look for a program.
@@ -114,22 +231,27 @@ def word(text: str) -> str:
     return quoted if quoted != text or not set(text) & {"=", ","} else f"'{text}'"
 
 
-def export_line(name: str, value: str) -> str:
+def assignment(name: str, value: str) -> str:
     """
     A variable as somebody may paste it, whatever a node or a log put into its value.
 
-    >>> export_line("NCCL_SOCKET_IFNAME", "=e$(id)")
-    "export NCCL_SOCKET_IFNAME='=e$(id)'"
+    >>> assignment("NCCL_SOCKET_IFNAME", "=e$(id)"), assignment("NCCL_IB_HCA", "mlx5_0")
+    ("NCCL_SOCKET_IFNAME='=e$(id)'", 'NCCL_IB_HCA=mlx5_0')
     """
-    return f"export {name}={word(printable(value))}"
+    return f"{name}={word(printable(value))}"
 
 
-def twice_quoted(text: str) -> str:
-    """
-    A word of a command behind `ssh NODE`: this shell and the one on the node each take a layer off.
+def export_line(name: str, value: str) -> str:
+    """The line that sets it in a shell."""
+    return f"export {assignment(name, value)}"
 
-    >>> twice_quoted("eth0"), shlex.split(shlex.split(twice_quoted("$(id)"))[0])
-    ('eth0', ['$(id)'])
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """
-    once = shlex.quote(text)
-    return text if once == text else shlex.quote(once)
+    A key that sorts `mlx5_2` before `mlx5_10`, as the kernel numbers devices.
+
+    >>> sorted(["mlx5_10", "mlx5_2"], key=natural)
+    ['mlx5_2', 'mlx5_10']
+    """
+    pieces = filter(None, re.split(r"(\d+)", name))
+    return tuple((0, int(p), "") if p.isdecimal() and p.isascii() else (1, 0, p) for p in pieces)

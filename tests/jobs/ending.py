@@ -19,3 +19,8 @@ def end_if_asked(rank, arguments):
 def trained(rank, world):
     """What a test waits for."""
     print(f"trained to the end: rank {rank} of {world} on {os.uname().nodename}", flush=True)
+
+
+def formed(world, total):
+    """How large the framework says its world is, and the sum of all ranks' numbers (from 1) over it."""
+    print(f"a world of {world}, sum {total:g}", flush=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.guards import ROOM, wait_for
+from tests.guards import wait_for
 from tests.lab import Lab
 from tests.lab.machine import Process
 
@@ -146,7 +146,7 @@ class Launched:
             if p.state not in "ZX"
             and p.pid not in self.before[host]
             and not self._is_ours(p.pid)
-            and not _is_sshd(p)
+            and not is_sshd(p)
         ]
 
     def _is_ours(self, pid: int) -> bool:
@@ -169,7 +169,7 @@ class Launched:
 
     def wait_nothing_left(self, within_s: float, hosts: Iterable[str] = (), job_only: bool = False) -> None:
         """
-        No process of the run on any node, its port free, and nothing else touched; asserted with ROOM.
+        No process of the run on any node, its port free, and nothing else touched.
 
         `job_only` leaves out what is not the job's: ringup's own connections.
         """
@@ -189,17 +189,17 @@ class Launched:
             return not found
 
         try:
-            wait_for(gone, "nothing left", within_s * ROOM)
+            wait_for(gone, "nothing left", within_s)
         except AssertionError:
-            raise AssertionError(f"left after {within_s * ROOM:.0f} s: {found}\n{self.said()}") from None
+            raise AssertionError(f"left after {within_s} s: {found}\n{self.said()}") from None
         assert not self.missing()
 
 
 def _processes(lab: Lab, host: str) -> dict[int, str]:
     """What runs on a host, connections to it apart."""
-    return {p.pid: " ".join(p.command) for p in lab.processes(host) if not _is_sshd(p)}
+    return {p.pid: " ".join(p.command) for p in lab.processes(host) if not is_sshd(p)}
 
 
-def _is_sshd(process: Process) -> bool:
+def is_sshd(process: Process) -> bool:
     """An end of a connection: the system's, which learns in minutes that a cable was cut."""
     return process.command[:1] == ("sshd",) or " ".join(process.command).startswith("sshd: ")

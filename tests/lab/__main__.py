@@ -72,17 +72,23 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def shell(args: argparse.Namespace) -> int:
-    """Build, break, run, take down; the command's exit code."""
+def broken_lab(args: argparse.Namespace) -> Lab:
+    """A lab as the options describe it, with its faults."""
     wanted: dict[str, Any] = {}
     for name, _ in args.fault:
         wanted |= FAULTS[name].wants
     wanted |= {"net": args.net} if args.net else {}
     wanted |= {"mgmt": args.mgmt} if args.mgmt else {}
     wanted |= {"docker0": True} if args.docker0 else {}
-    with Lab(args.hosts, venv_on_path=args.venv_on_path, ttl_s=args.ttl, **wanted) as lab:
-        for name, options in args.fault:
-            lab.fault(name, **options)
+    lab = Lab(args.hosts, venv_on_path=args.venv_on_path, ttl_s=args.ttl, **wanted)
+    for name, options in args.fault:
+        lab.fault(name, **options)
+    return lab
+
+
+def shell(args: argparse.Namespace) -> int:
+    """Build, break, run, take down; the command's exit code."""
+    with broken_lab(args) as lab:
         for host in lab.hosts:
             cards = "  ".join(f"{card} {address}" for card, address in host.addresses.items())
             print(f"{host.name}: {cards}", file=sys.stderr)

@@ -101,7 +101,7 @@ class Lab:
             assert self._init.stdin is not None and self._init.stdout is not None
             self._init.stdin.close()  # the order to end
             try:
-                self._init.wait(30)
+                self._init.wait(60)
             except subprocess.TimeoutExpired:
                 self._init.kill()
                 self._init.wait()
@@ -132,7 +132,7 @@ class Lab:
             assert self._init.stdout is not None
             fabric_pid, host_pids = self._init.stdout.readline(), self._init.stdout.readline()
             if not host_pids:
-                self._init.wait(30)
+                self._init.wait(60)
                 log.seek(0)
                 raise RuntimeError(f"the lab did not come up: {log.read()}")
         self.pid = int(fabric_pid)

@@ -1,51 +1,7 @@
 """What can be wrong: pure functions from a `Cluster` to findings.  Importing this fills the registry."""
 
-from ringup.checks import (
-    environment,
-    gpu,
-    gpu_driver,
-    gpu_health,
-    interfaces,
-    job,
-    loss,
-    machine,
-    names,
-    nccl,
-    net,
-    pcie,
-    ports,
-    ranks,
-    rdma_access,
-    rdma_ports,
-    rising,
-    roce,
-    sockets,
-    software,
-    ssh,
-    system,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "environment",
-    "gpu",
-    "gpu_driver",
-    "gpu_health",
-    "interfaces",
-    "job",
-    "loss",
-    "machine",
-    "names",
-    "nccl",
-    "net",
-    "pcie",
-    "ports",
-    "ranks",
-    "rdma_access",
-    "rdma_ports",
-    "rising",
-    "roce",
-    "sockets",
-    "software",
-    "ssh",
-    "system",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

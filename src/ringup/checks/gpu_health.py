@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 
-from ringup import problems
-from ringup.checks.gpu import for_gpus, has_memory_fault, known, named, of_gpu, on, seen
-from ringup.facts import Cluster, Gpu, KernelEvent, Node
-from ringup.reachability import few
-from ringup.rules import Finding, Fix, Severity, Skipped, check
-from ringup.units import printable, show_seconds
+from ringup.checks.gpu import by_model, has_memory_fault, named, of_gpu, visible
+from ringup.checks.software import most_common_number, unusual
+from ringup.model import Cluster, Gpu, KernelEvent, Node
+from ringup.rules import Finding, Severity, Skipped, at, check
+from ringup.units import printable, show_seconds, summarize_names
 
 RETIRED_FULL = 60
 """Pages; Azure/azurehpc-health-checks takes a node out near this many."""
@@ -28,198 +26,149 @@ NVLINK_ERRORS = 5
 """imbue-ai/cluster-health: from five on a link is looked at."""
 
 
-def not_told(cluster: Cluster, *fields: str) -> Iterator[Skipped]:
+def refused_fields(cluster: Cluster, *fields: str) -> Iterator[Skipped]:
     """Nodes whose driver is too old to be asked."""
     for node in cluster.nodes:
         missing = [f for f in fields if f in node.gpu_driver.refused]
         if node.gpus and missing:
             release = printable(node.gpu_driver.version, 40)
-            yield Skipped("", node.name, f"driver {release} does not tell {few(missing)}")
+            yield Skipped("", node.name, f"driver {release} does not tell {summarize_names(missing)}")
 
 
-@check(problems.ECC_UNCORRECTABLE, reads=("gpus",), uses=("gpu_driver",))
-@for_gpus
-def ecc_uncorrectable(cluster: Cluster) -> Iterator[Finding]:
+@check("ecc-uncorrectable", reads=("gpus",), scope="gpus")
+def ecc_uncorrectable(node: Node) -> Iterator[Finding]:
     """Where the driver says that the GPU may be used on, it is no reason to stop."""
-    for node in cluster.nodes:
-        for gpu in seen(node):
-            if gpu.ecc_uncorrected:
-                pending = "; a remap of its rows waits for a reset" if gpu.remap_pending else ""
-                action = f"; the driver asks for: {gpu.recovery_action}" if needs_action(gpu) else ""
-                yield Finding(
-                    f"{node.name} {of_gpu(gpu)}",
-                    found=f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
-                    + pending
-                    + printable(action, 80),
-                    wanted="none",
-                    node=node.name,
-                    severity="warning" if gpu.recovery_action == "None" else "error",
-                    fix=Fix(
-                        "drain the node and reset the GPU; replace it when they come back",
-                        commands=(
-                            on(node, "nvidia-smi", "-q", "-d", "ECC,ROW_REMAPPER", "-i", str(gpu.index)),
-                            on(node, "sudo", "nvidia-smi", "--gpu-reset", "-i", str(gpu.index)),
-                        ),
-                    ),
-                )
+    for gpu in visible(node):
+        if gpu.ecc_uncorrected:
+            pending = "; a remap of its rows waits for a reset" if gpu.remap_pending else ""
+            action = f"; the driver asks for: {gpu.recovery_action}" if needs_action(gpu) else ""
+            yield at(node, of_gpu(gpu)).finding(
+                found=f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
+                + pending
+                + printable(action, 80),
+                wanted="none",
+                severity="warning" if gpu.recovery_action == "None" else "error",
+                run=(
+                    f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}",
+                    f"sudo nvidia-smi --gpu-reset -i {gpu.index}",
+                ),
+            )
 
 
 def needs_action(gpu: Gpu) -> bool:
     return gpu.recovery_action not in ("", "None")
 
 
-@check("row-remap-pending", reads=("gpus",), uses=("gpu_driver",))
-@for_gpus
+@check("row-remap-pending", reads=("gpus",), scope="gpus")
 def row_remap_pending(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     A GPU could not replace bad memory rows, or waits for a reset to do so.
 
-    Why: a failed remap means that the spare rows are used up.  With one pending, programs run on
-    unharmed, and the bad row is avoided only after the next reset.
-
+    Why: a failed remap means that the spare rows are used up.  With one pending, programs keep running, and
+    the bad row is avoided only after the next reset.
     Fix: reset the GPU (`nvidia-smi --gpu-reset`) while nothing runs; replace it after a failure.
     """
-    yield from not_told(cluster, "remapped_rows.pending", "remapped_rows.failure")
+    yield from refused_fields(cluster, "remapped_rows.pending", "remapped_rows.failure")
     for node in cluster.nodes:
-        for gpu in seen(node):
+        for gpu in visible(node):
             if gpu.remap_failed or (gpu.remap_pending and not gpu.ecc_uncorrected):
-                yield Finding(
-                    f"{node.name} {of_gpu(gpu)}",
+                yield at(node, of_gpu(gpu)).finding(
                     found="a row remap failed" if gpu.remap_failed else "a row remap waits for a reset",
                     wanted="no bad row in use",
-                    node=node.name,
                     severity="error" if gpu.remap_failed else "warning",
-                    fix=Fix(
-                        "replace the GPU" if gpu.remap_failed else "reset it when nothing runs there",
-                        commands=(on(node, "nvidia-smi", "-q", "-d", "ROW_REMAPPER", "-i", str(gpu.index)),),
-                    ),
+                    run=f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.index}",
                 )
 
 
-@check("retired-pages-full", reads=("gpus",))
-@for_gpus
-def retired_pages_full(cluster: Cluster) -> Iterator[Finding]:
+@check("retired-pages-full", reads=("gpus",), scope="gpus")
+def retired_pages_full(node: Node) -> Iterator[Finding]:
     """
     A GPU (V100 and older) has retired nearly all the memory pages it can, or waits for a reboot to.
 
     Why: a page that cannot be retired fails again and again, and each time a rank dies.
-
     Fix: reboot where it is pending; replace a board with 60 pages or more.
     """
-    for node in cluster.nodes:
-        for gpu in seen(node):
-            pages = gpu.retired_pages or 0
-            if pages >= RETIRED_FULL or (gpu.retirement_pending and not gpu.ecc_uncorrected):
-                full = pages >= RETIRED_FULL
-                yield Finding(
-                    f"{node.name} {of_gpu(gpu)}",
-                    found=f"{pages} pages retired"
-                    + (", more wait for a reboot" if gpu.retirement_pending else ""),
-                    wanted=f"fewer than {RETIRED_FULL}, none waiting",
-                    node=node.name,
-                    severity="error" if full else "warning",
-                    fix=Fix(
-                        "replace the board" if full else "reboot the node when nothing runs there",
-                        commands=(
-                            on(node, "nvidia-smi", "-q", "-d", "PAGE_RETIREMENT", "-i", str(gpu.index)),
-                        ),
-                    ),
-                )
+    for gpu in visible(node):
+        pages = gpu.retired_pages or 0
+        if pages >= RETIRED_FULL or (gpu.retirement_pending and not gpu.ecc_uncorrected):
+            full = pages >= RETIRED_FULL
+            yield at(node, of_gpu(gpu)).finding(
+                found=f"{pages} pages retired"
+                + (", more wait for a reboot" if gpu.retirement_pending else ""),
+                wanted=f"fewer than {RETIRED_FULL}, none waiting",
+                severity="error" if full else "warning",
+                run=f"nvidia-smi -q -d PAGE_RETIREMENT -i {gpu.index}",
+            )
 
 
-@check("recovery-action-needed", reads=("gpus",), uses=("gpu_driver",))
-@for_gpus
+@check("recovery-action-needed", reads=("gpus",), scope="gpus")
 def recovery_action_needed(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     The driver says that a GPU must be reset, drained or its node rebooted before it is used again.
 
-    Why: it is the driver's own verdict after a fault; programs on that GPU fail or hang.
-
-    Fix: what it asks for: `nvidia-smi --gpu-reset -i N`, or a reboot.
+    Why: this is the driver's verdict after a fault; programs on that GPU fail or hang.
+    Fix: do what it says: `nvidia-smi --gpu-reset -i N`, or a reboot.
     """
-    yield from not_told(cluster, "gpu_recovery_action")
+    yield from refused_fields(cluster, "gpu_recovery_action")
     for node in cluster.nodes:
-        for gpu in seen(node):
+        for gpu in visible(node):
             trouble = gpu.trouble if "lost" not in gpu.trouble else ""
             if has_memory_fault(gpu) or not (needs_action(gpu) or trouble):
                 continue
-            yield Finding(
-                f"{node.name} {of_gpu(gpu)}",
+            yield at(node, of_gpu(gpu)).finding(
                 found=printable(
                     f"recovery action {gpu.recovery_action}" if needs_action(gpu) else trouble, 80
                 ),
                 wanted="recovery action None",
-                node=node.name,
-                fix=Fix(
-                    "do as it says, while nothing runs there",
-                    commands=(on(node, "sudo", "nvidia-smi", "--gpu-reset", "-i", str(gpu.index)),),
-                ),
+                run=f"sudo nvidia-smi --gpu-reset -i {gpu.index}",
             )
 
 
 def explained(node: Node, bus: str) -> bool:
     """Whether another rule names this GPU's fault already."""
-    if known(node, "gpu_driver") and bus in node.gpu_driver.lost:
-        return True
-    gpus = node.gpus if known(node, "gpus") else ()
-    return any(g.bus_id == bus and (has_memory_fault(g) or needs_action(g) or bool(g.trouble)) for g in gpus)
-
-
-def hidden(node: Node, bus: str) -> bool:
-    """Whether the job does not see the GPU."""
-    return known(node, "gpus") and any(g.bus_id == bus and not g.is_visible for g in node.gpus)
-
-
-@check(problems.XID_IN_KERNEL_LOG, reads=("kernel_events",), uses=("gpus", "gpu_driver"))
-@for_gpus
-def xid_in_kernel_log(cluster: Cluster) -> Iterator[Finding]:
-    """Those a program may cause itself are left out; old ones, and GPUs the driver calls well, only warn."""
-    for node in cluster.nodes:
-        for bus in dict.fromkeys(e.bus_id for e in node.kernel_events if e.kind == "xid"):
-            events = [e for e in node.kernel_events if e.bus_id == bus and e.code in FAULTS]
-            if not events or explained(node, bus) or hidden(node, bus):
-                continue
-            worst = min(events, key=lambda e: (e.code in HARMLESS, e.age_s))
-            gpus = node.gpus if known(node, "gpus") else ()
-            well = any(g.bus_id == bus and g.recovery_action == "None" for g in gpus)
-            mild = well or worst.code in HARMLESS or worst.age_s > RECENT_S
-            yield logged(node, f"{node.name} GPU {printable(bus, 40)}", worst, "warning" if mild else "error")
-
-
-def logged(node: Node, where: str, event: KernelEvent, severity: Severity) -> Finding:
-    times = f", {event.count} times" if event.count > 1 else ""
-    kind = "Xid" if event.kind == "xid" else "SXid"
-    return Finding(
-        where,
-        found=f"{kind} {event.code} {show_seconds(event.age_s)} ago{times}: {printable(event.text, 160)}",
-        wanted=f"no {kind}",
-        node=node.name,
-        severity=severity,
-        fix=Fix(
-            "look the code up (docs.nvidia.com/deploy/xid-errors); drain and reset what it names",
-            commands=(on(node, "'sudo dmesg -T | grep -i xid | tail'"),),
-        ),
+    return bus in node.gpu_driver.lost or any(
+        has_memory_fault(g) or needs_action(g) or bool(g.trouble) for g in node.gpus if g.bus_id == bus
     )
 
 
-@check("sxid-in-kernel-log", reads=("kernel_events",))
-@for_gpus
-def sxid_in_kernel_log(cluster: Cluster) -> Iterator[Finding]:
+@check("xid-in-kernel-log", reads=("kernel_events",), scope="gpus")
+def xid_in_kernel_log(node: Node) -> Iterator[Finding]:
+    """Those a program may cause itself are left out; old ones, and GPUs the driver calls well, only warn."""
+    for bus in dict.fromkeys(e.bus_id for e in node.kernel_events if e.kind == "xid"):
+        events = [e for e in node.kernel_events if e.bus_id == bus and e.code in FAULTS]
+        if not events or explained(node, bus) or any(g.bus_id == bus and not g.is_visible for g in node.gpus):
+            continue
+        worst = min(events, key=lambda e: (e.code in HARMLESS, e.age_s))
+        well = any(g.bus_id == bus and g.recovery_action == "None" for g in node.gpus)
+        mild = well or worst.code in HARMLESS or worst.age_s > RECENT_S
+        yield logged(node, f"GPU {printable(bus, 40)}", worst, "warning" if mild else "error")
+
+
+def logged(node: Node, thing: str, event: KernelEvent, severity: Severity) -> Finding:
+    times = f", {event.count} times" if event.count > 1 else ""
+    kind = "Xid" if event.kind == "xid" else "SXid"
+    return at(node, thing).finding(
+        found=f"{kind} {event.code} {show_seconds(event.age_s)} ago{times}: {printable(event.text, 160)}",
+        wanted=f"no {kind}",
+        severity=severity,
+        run="sudo dmesg -T | grep -i xid | tail",
+    )
+
+
+@check("sxid-in-kernel-log", reads=("kernel_events",), scope="gpus")
+def sxid_in_kernel_log(node: Node) -> Iterator[Finding]:
     """
     An NVSwitch reported a fault.
 
     Why: a fatal one ends the programs on every GPU of the machine; others precede slow or failing NVLinks.
-
     Fix: restart the fabric manager and reset the GPUs, or reboot; replace the board when it returns.
-
     In logs: `SXid (PCI:0000:c1:00.0): 20034, Fatal`.
     """
-    for node in cluster.nodes:
-        events = [e for e in node.kernel_events if e.kind == "sxid"]
-        if events:
-            worst = min(events, key=lambda e: (is_mild(e), e.age_s))
-            where = f"{node.name} NVSwitch {printable(worst.bus_id, 40)}"
-            yield logged(node, where, worst, "warning" if is_mild(worst) else "error")
+    events = [e for e in node.kernel_events if e.kind == "sxid"]
+    if events:
+        worst = min(events, key=lambda e: (is_mild(e), e.age_s))
+        thing = f"NVSwitch {printable(worst.bus_id, 40)}"
+        yield logged(node, thing, worst, "warning" if is_mild(worst) else "error")
 
 
 def is_mild(event: KernelEvent) -> bool:
@@ -230,38 +179,29 @@ def active(gpu: Gpu) -> int:
     return sum(1 for link in gpu.nvlinks if link.gbyte_s > 0)
 
 
-def most_active(cluster: Cluster) -> dict[str, int]:
+def most_active(cluster: Cluster) -> dict[str, float]:
     """Model -> NVLinks that its GPUs usually have up; the larger number in a tie."""
-    numbers: dict[str, Counter[int]] = {}
-    for gpu in (g for n in cluster.nodes for g in seen(n) if g.nvlinks):
-        numbers.setdefault(gpu.name, Counter())[active(gpu)] += 1
-    return {name: max(counts, key=lambda c: (counts[c], c)) for name, counts in numbers.items()}
+    numbers = by_model(cluster, lambda g: active(g) if g.nvlinks else -1)
+    return {name: most_common_number(n for n in own if n >= 0) for name, own in numbers.items()}
 
 
-@check("nvlink-inactive", reads=("gpus",), severity="warning")
-@for_gpus
+@check("nvlink-inactive", reads=("gpus",), severity="warning", scope="gpus")
 def nvlink_inactive(cluster: Cluster) -> Iterator[Finding]:
     """
     A GPU has fewer active NVLinks than others of its kind.
 
     Why: NCCL's rings run as fast as the narrowest GPU; without any link they fall back to PCIe.
-
     Fix: reset the GPUs of that node (and restart its fabric manager); reseat the bridge or the board.
     """
     usually = most_active(cluster)
     for node in cluster.nodes:
-        fewer = [g for g in seen(node) if g.nvlinks and active(g) < usually[g.name]]
+        fewer = [g for g in visible(node) if g.nvlinks and active(g) < usually[g.name]]
         if fewer:
-            numbers = few([f"{active(g)} on GPU {g.index}" for g in fewer])
-            yield Finding(
-                f"{node.name} {named(fewer)}",
+            numbers = summarize_names([f"{active(g)} on GPU {g.index}" for g in fewer])
+            yield at(node, named(fewer)).finding(
                 found=f"NVLinks active: {numbers}",
                 wanted=f"{usually[fewer[0].name]}, as other GPUs of its kind",
-                node=node.name,
-                fix=Fix(
-                    "reset the GPUs when nothing runs there, then look at the hardware",
-                    commands=(on(node, "nvidia-smi", "nvlink", "--status"),),
-                ),
+                run="nvidia-smi nvlink --status",
             )
 
 
@@ -269,72 +209,120 @@ def link_errors(gpu: Gpu) -> int:
     return sum(link.errors or 0 for link in gpu.nvlinks)
 
 
-@check("nvlink-errors", reads=("gpus",), severity="warning")
-@for_gpus
+@check("nvlink-errors", reads=("gpus",), severity="warning", scope="gpus")
 def nvlink_errors(cluster: Cluster) -> Iterator[Finding]:
     """
     The NVLinks of a GPU have had errors since its driver was loaded, far more than others of its kind.
 
     Why: replays cost bandwidth, and the link usually fails soon after (Xid 74).
-
     Fix: watch whether they grow (`nvidia-smi nvlink -e`); drain the node, reseat or replace.
     """
     usually = most_active(cluster)
-    counts: dict[str, list[int]] = {}
-    for gpu in (g for n in cluster.nodes for g in seen(n)):
-        counts.setdefault(gpu.name, []).append(link_errors(gpu))
-    limits = {name: max(NVLINK_ERRORS, 10 * median(numbers)) for name, numbers in counts.items()}
+    errors = by_model(cluster, link_errors)
+    limits = {name: max(NVLINK_ERRORS, 10 * median(numbers)) for name, numbers in errors.items()}
     for node in cluster.nodes:
-        up = [g for g in seen(node) if g.nvlinks and active(g) >= usually[g.name]]
+        up = [g for g in visible(node) if g.nvlinks and active(g) >= usually[g.name]]
         bad = [g for g in up if link_errors(g) >= limits[g.name]]
         if bad:
-            numbers = few([f"{link_errors(g)} on GPU {g.index}" for g in bad])
-            yield Finding(
-                f"{node.name} {named(bad)}",
+            numbers = summarize_names([f"{link_errors(g)} on GPU {g.index}" for g in bad])
+            yield at(node, named(bad)).finding(
                 found=f"replay, recovery and CRC errors: {numbers}",
                 wanted="none, as on other GPUs",
-                node=node.name,
-                fix=Fix(
-                    "see whether they grow while a job runs",
-                    commands=(on(node, "nvidia-smi", "nvlink", "-e"),),
-                ),
+                run="nvidia-smi nvlink -e",
             )
 
 
-@check(problems.FABRIC_MANAGER_NOT_RUNNING, reads=("gpus",), uses=("gpu_driver", "pci"))
-@for_gpus
-def fabric_manager_not_running(cluster: Cluster) -> Iterator[Finding | Skipped]:
+@check("fabric-manager-not-running", reads=("gpus",), scope="gpus")
+def fabric_manager_not_running(node: Node) -> Iterator[Finding | Skipped]:
     """The GPUs' own state of the fabric where the driver tells it; else the process, where NVSwitches are."""
-    for node in cluster.nodes:
-        manager = node.gpu_driver.fabric_manager if known(node, "gpu_driver") else "hidden"
-        unready = [g for g in seen(node) if g.fabric_state and not is_ready(g)]
-        told = any(g.fabric_state for g in seen(node))
-        switches = [d for d in node.pci if d.is_nvswitch] if known(node, "pci") else []
-        if unready:
-            state = f"{unready[0].fabric_state} {unready[0].fabric_status}".strip()
-            nobody = ", and no nv-fabricmanager runs" if manager == "absent" else ""
-            found, where = f"fabric state {printable(state, 80)}{nobody}", f"{node.name} {named(unready)}"
-        elif switches and not told and manager == "absent":
-            found, where = f"{len(switches)} NVSwitches, and no nv-fabricmanager runs", node.name
-        else:
-            if switches and not told and manager == "hidden":
-                yield Skipped("", node.name, "the machine's own processes are not shown here (a container)")
-            continue
-        yield Finding(
-            where,
-            found=found,
-            wanted="a fabric manager of the driver's release, state Completed",
-            node=node.name,
-            fix=Fix(
-                "start it in exactly the driver's release",
-                commands=(
-                    on(node, "sudo", "systemctl", "enable", "--now", "nvidia-fabricmanager"),
-                    on(node, "systemctl", "status", "nvidia-fabricmanager"),
-                ),
-            ),
-        )
+    manager = node.gpu_driver.fabric_manager
+    unready = [g for g in visible(node) if g.fabric_state and not is_ready(g)]
+    has_state = any(g.fabric_state for g in visible(node))
+    switches = [d for d in node.pci if d.is_nvswitch]
+    if unready:
+        state = f"{unready[0].fabric_state} {unready[0].fabric_status}".strip()
+        nobody = ", and no nv-fabricmanager runs" if manager == "absent" else ""
+        found, thing = f"fabric state {printable(state, 80)}{nobody}", named(unready)
+    elif switches and not has_state and manager == "absent":
+        found, thing = f"{len(switches)} NVSwitches, and no nv-fabricmanager runs", ""
+    else:
+        if switches and not has_state and manager == "hidden":
+            yield Skipped("", node.name, "the host's processes are hidden in this container")
+        return
+    yield at(node, thing).finding(
+        found=found,
+        wanted="a fabric manager of the driver's release, state Completed",
+        run=("sudo systemctl enable --now nvidia-fabricmanager", "systemctl status nvidia-fabricmanager"),
+    )
 
 
 def is_ready(gpu: Gpu) -> bool:
     state, status = gpu.fabric_state.lower(), gpu.fabric_status.lower()
     return state == "not supported" or (state == "completed" and status in ("", "success"))
+
+
+LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
+"""
+CUDA's major release -> the oldest driver branch it runs on.
+
+docs.nvidia.com/deploy/cuda-compatibility, "Minor Version Compatibility", table 1.
+"""
+
+
+def branch(release: str) -> int:
+    """
+    The driver's branch, 0 where it is unknown.
+
+    >>> branch("590.48.01"), branch("")
+    (590, 0)
+    """
+    head = release.partition(".")[0]
+    return int(head) if head.isdecimal() and len(head) < 6 else 0
+
+
+@check("driver-too-old-for-cuda", reads=("gpu_driver", "interpreter"), scope="gpus")
+def driver_too_old_for_cuda(node: Node) -> Iterator[Finding]:
+    """A compatibility library on LD_LIBRARY_PATH can make it work all the same: then it only warns."""
+    cuda = branch(node.interpreter.cuda)
+    least = LEAST_DRIVER.get(cuda, 0)
+    own = branch(node.gpu_driver.version)
+    if own and own < least:
+        paths = node.environment.get("LD_LIBRARY_PATH", "")
+        supported = max((c for c, oldest in LEAST_DRIVER.items() if own >= oldest), default=10)
+        yield at(node).finding(
+            found=f"driver {printable(node.gpu_driver.version, 40)} under torch for CUDA "
+            f"{printable(node.interpreter.cuda, 20)}",
+            wanted=f"driver {least} or later, or a torch for CUDA {supported}",
+            severity="warning" if "compat" in paths else "error",
+            run="cat /proc/driver/nvidia/version",
+        )
+
+
+@check("driver-versions-differ", reads=("gpu_driver",), scope="gpus", severity="warning")
+def driver_versions_differ(cluster: Cluster) -> Iterator[Finding]:
+    """
+    The nodes have different releases of the GPU driver.
+
+    Why: one node lacks what the others use (NVLink SHARP, DMA-BUF, a fix), or is slower; failures on that
+    node alone look like hardware faults.
+    Fix: one release everywhere.
+    """
+    for node, version, wanted in unusual(cluster, lambda n: n.gpu_driver.version):
+        yield at(node).finding(
+            found=f"driver {printable(version, 40)}",
+            wanted=f"{printable(wanted, 40)}, as on most nodes",
+            run="nvidia-smi -q",
+        )
+
+
+@check("driver-library-mismatch", reads=("gpu_driver",), scope="gpus")
+def driver_library_mismatch(node: Node) -> Iterator[Finding]:
+    """In nvidia-smi's own words (NVML error 18)."""
+    driver = node.gpu_driver
+    if "Driver/library version mismatch" in driver.error:
+        yield at(node).finding(
+            found=f"kernel module {printable(driver.version or 'of another release', 40)}, "
+            f"library {printable(driver.library or 'of another release', 40)}",
+            wanted="both of one release",
+            run=("cat /sys/module/nvidia/version", "sudo systemctl reboot"),
+        )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from ringup import problems
-from ringup.checks import net, paths, verbs
-from ringup.checks.picks import expects_nccl, is_candidate, is_virtual, picks
-from ringup.facts import Cluster, Interface, Node
-from ringup.reachability import few
-from ringup.rules import Finding, Fix, Severity, check
-from ringup.units import twice_quoted
+from ringup.checks import network_setup, paths, verbs
+from ringup.checks.paths import is_candidate, is_card, is_linked, is_virtual
+from ringup.checks.software import most_common_number
+from ringup.checks.verbs import View
+from ringup.model import Cluster, Interface, Node, once
+from ringup.model.network import subnet
+from ringup.network.predictions import Pick, picks, uses_nccl
+from ringup.rules import Finding, Place, at, at_each, check, ssh
+from ringup.units import grouped, summarize_names
 
 READS = paths.READS
-USES = paths.USES
 MARKED_SLOWER = 0.5
 """An interface with less than this share of the best one's rate is not worth carrying data."""
 
@@ -24,110 +25,80 @@ def subject(node: Node, name: str) -> str:
     return f"interface:{node.name}/{name}"
 
 
-@check(problems.INTERFACE_DOWN, reads=READS, uses=USES)
+def at_interface(node: Node, name: str) -> Place:
+    return at(node, name, subject(node, name))
+
+
+@check("interface-down", reads=READS)
 def interface_down(cluster: Cluster) -> Iterator[Finding]:
     """Down or without carrier, while others are up on that network or under that name."""
-    if cluster.is_local:
-        return
-    subnets = paths.shared_subnets(cluster)
-    for node in cluster.nodes:
+    for node in () if cluster.is_local else cluster.nodes:
         picked = {p.interface for p in picks(cluster, node)}
         for interface in node.interfaces:
-            down = not (interface.is_up and interface.has_carrier)
-            if (
-                down
-                and is_card(interface)
-                and (interface.name in picked or missed(cluster, node, interface, subnets))
-            ):
+            is_wanted = interface.name in picked or (node.name, interface.name) in missed(cluster)
+            if not is_linked(interface) and is_card(interface) and is_wanted:
                 state = "down" if not interface.is_up else "up, but without carrier"
                 addresses = ", ".join(a.address for a in interface.usable_addresses) or "no address"
-                yield Finding(
-                    f"{node.name} {interface.name}",
+                yield at_interface(node, interface.name).finding(
                     found=f"{state} ({addresses})",
                     wanted="up, as on the other nodes",
-                    node=node.name,
-                    subject=subject(node, interface.name),
-                    fix=Fix(
-                        "bring the interface up; without carrier look at cable, transceiver and switch port",
-                        env=net.pins(cluster),
-                        commands=(
-                            f"ssh {shlex.quote(node.name)} sudo ip link set dev "
-                            f"{twice_quoted(interface.name)} up",
-                        ),
-                    ),
+                    run=f"sudo ip link set dev {shlex.quote(interface.name)} up",
+                    env=network_setup.pins(cluster),
                 )
 
 
-def is_card(interface: Interface) -> bool:
-    """Not a bridge, tunnel, loopback or part of a bond: something that should have a link."""
-    return interface.kind != "loopback" and not interface.master and not is_virtual(interface)
+@once
+def missed(cluster: Cluster) -> set[tuple[str, str]]:
+    """Node and interface that should have a link: others have it on their network, or under their name."""
+    found: set[tuple[str, str]] = set()
+    for members in paths.shared_subnets(cluster).values():
+        if any(map(is_linked, cards_of(cluster, members).values())):
+            found |= set(members.items())
+    every = [(n.name, i) for n in cluster.nodes for i in n.interfaces]
+    usable = Counter(i.name for _, i in every if is_linked(i) and i.usable_addresses)
+    others = len(cluster.nodes) - 1
+    return found | {(n, i.name) for n, i in every if 0 < others == usable[i.name] and not i.usable_addresses}
 
 
-def missed(cluster: Cluster, node: Node, interface: Interface, subnets: dict[str, dict[str, str]]) -> bool:
-    """Whether another node is up on a network of this interface, or has it up under the same name."""
-    peers = [n for n in cluster.nodes if n.name != node.name]
-    for members in subnets.values():
-        if members.get(node.name) == interface.name:
-            others = [p.interface(members[p.name]) for p in peers if p.name in members]
-            if any(o and o.is_up and o.has_carrier for o in others):
-                return True
-    same = [p.interface(interface.name) for p in peers]
-    return (
-        bool(same)
-        and not interface.usable_addresses
-        and all(o is not None and o.is_up and o.has_carrier and o.usable_addresses for o in same)
-    )
+def cards_of(cluster: Cluster, members: Mapping[str, str]) -> dict[str, Interface]:
+    """Node -> its interface, of the nodes and interfaces of a network."""
+    return {name: i for name, own in members.items() if (i := cluster.node(name).interface(own)) is not None}
 
 
-@check(problems.SAME_ADDRESS_ON_TWO_NODES, reads=READS, uses=(*USES, "boot_id"))
+@check("same-address-on-two-nodes", reads=READS, scope="machines")
 def same_address_on_two_nodes(cluster: Cluster) -> Iterator[Finding]:
     """Cards only: that docker0 is the same everywhere harms nobody who does not use it."""
-    if cluster.is_local or same_machine(cluster):
+    if same_machine(cluster):
         return
-    told: set[str] = set()
+    doubled = False
     for address, who in paths.owners(cluster).items():
         cards = [(n, name) for n, name in who if (i := n.interface(name)) is not None and is_candidate(i)]
         names = list(dict.fromkeys(n.name for n, _ in who))
         if len(names) > 1 and cards:
-            told.add(address)
-            yield Finding(
-                few(f"{n.name} {name}" for n, name in who),
-                found=f"{few(names)} {'both' if len(names) == 2 else 'all'} have {address}",
-                wanted="an address of its own for every node",
-                subject=subject(*cards[-1]),
-                fix=Fix(
-                    "take the address away from the node it does not belong to",
-                    env=net.pins(cluster),
-                    commands=tuple(
-                        f"ssh {shlex.quote(n.name)} ip -brief address show dev {twice_quoted(name)}"
-                        for n, name in who[:2]
-                    ),
-                ),
+            doubled = True
+            yield at_each(who, subject(*cards[-1])).finding(
+                found=f"{summarize_names(names)} {'both' if len(names) == 2 else 'all'} have {address}",
+                wanted="a different address on every node",
+                fix="take the address away from the node it does not belong to",
+                commands=[ssh(n, f"ip -brief address show dev {shlex.quote(i)}") for n, i in who[:2]],
+                env=network_setup.pins(cluster),
             )
-    for fault in net.of_kind(cluster, "duplicate"):
+    for fault in () if doubled else network_setup.of_kind(cluster, "duplicate"):
         strange = [e for e in fault.edges if e.error in ("another node answered", "stranger answered")]
-        if strange and not told:
-            where, node, what = net.place(fault)
-            yield Finding(
-                where,
-                found=net.listed(strange),
+        if strange:
+            yield network_setup.place(fault).finding(
+                found=network_setup.listed(strange),
                 wanted="the node itself answers at its address",
-                node=node,
-                subject=what,
-                fix=Fix(
-                    "find the other machine with this address (arping) and give one of them another",
-                    env=net.pins(cluster),
-                    commands=(
-                        f"ssh {shlex.quote(strange[0].src)} arping -c 3 {twice_quoted(strange[0].address)}",
-                    ),
-                ),
+                fix="find the other machine with this address (arping) and give one of them another",
+                commands=[ssh(strange[0].src, f"arping -c 3 {shlex.quote(strange[0].address)}")],
+                env=network_setup.pins(cluster),
             )
 
 
 def same_machine(cluster: Cluster) -> bool:
     """Whether two names of the list are one machine: then it is that, not a doubled address."""
-    ids = [n.boot_id for n in cluster.nodes if "boot_id" not in n.unknown and n.boot_id]
-    hosts = [n.hostname for n in cluster.nodes if "hostname" not in n.unknown and n.hostname]
+    ids = [n.boot_id for n in cluster.nodes if n.boot_id]
+    hosts = [n.hostname for n in cluster.nodes if n.hostname]
     return len(set(ids)) < len(ids) and len(set(hosts)) < len(hosts)
 
 
@@ -137,65 +108,46 @@ def are_apart(nodes: Iterable[Node]) -> bool:
     return all(own) and sum(map(len, own)) == len({address for addresses in own for address in addresses})
 
 
-@check(problems.VIRTUAL_INTERFACE_CHOSEN, reads=(*READS, "cluster.links"), uses=USES)
+@check("virtual-interface-chosen", reads=(*READS, "cluster.links"), scope="machines")
 def virtual_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
     """One that every peer reaches under an address of its own is fine, whatever it is called."""
-    if cluster.is_local or len(cluster.nodes) < 2:
-        return
     owned = paths.owners(cluster)
-    tried = paths.routed(cluster)
+
+    def is_fine(node: Node, pick: Pick) -> bool:
+        interface = node.interface(pick.interface)
+        if interface is None or not is_virtual(interface):
+            return True
+        attempts = paths.attempts(cluster).get((node.name, pick.address), [])
+        works = bool(attempts) and all(li.ok and li.large_packet_ok is not False for li in attempts)
+        return works and len(owned.get(pick.address, [])) == 1
+
     for node in cluster.nodes:
-        by_name: dict[str, list[str]] = {}
-        severity: dict[str, Severity] = {}
-        for pick in picks(cluster, node):
-            interface = node.interface(pick.interface)
-            if interface is None or not is_virtual(interface):
-                continue
-            attempts = [li for (_, dst, a), li in tried.items() if (dst, a) == (node.name, pick.address)]
-            alone = len(owned.get(pick.address, [])) == 1
-            if alone and attempts and all(li.ok and li.large_packet_ok is not False for li in attempts):
-                continue
-            who = "Gloo announces it: " if pick.by_gloo else ""
-            by_name.setdefault(pick.interface, []).append(who + pick.because)
-            if pick.by_gloo or expects_nccl(cluster):
-                severity[pick.interface] = "error"
-        for name, reasons in by_name.items():
+        by_name = grouped((p.interface, p) for p in picks(cluster, node) if not is_fine(node, p))
+        for name, chosen in by_name.items():
             interface = node.interface(name)
             addresses = ", ".join(a.address for a in interface.addresses[:2]) if interface else ""
-            yield Finding(
-                f"{node.name} {name}",
+            reasons = [("Gloo announces it: " if p.by_gloo else "") + p.because for p in chosen]
+            surely = uses_nccl(cluster) == "yes" or any(p.by_gloo for p in chosen)
+            yield at_interface(node, name).finding(
                 found=f"{name} {addresses} would be used: {'; '.join(dict.fromkeys(reasons))}",
-                wanted="a network card that the peers reach",
-                node=node.name,
-                subject=subject(node, name),
-                severity=severity.get(name, "note"),
-                fix=Fix(
-                    "name the interface the nodes share, and repair the hosts file if the node's own name "
-                    "points to a bridge",
-                    env=net.pins(cluster),
-                ),
+                wanted="a NIC that peers can reach",
+                severity="error" if surely else "note",
+                fix="name the interface the nodes share, and repair the hosts file if the node's own name "
+                "points to a bridge",
+                env=network_setup.pins(cluster),
             )
 
 
-@check(
-    "slow-interface-chosen",
-    reads=(*READS, "cluster.links"),
-    uses=(*USES, *verbs.USES, "rdma_ports"),
-    severity="warning",
-)
+@check("slow-interface-chosen", reads=(*READS, "cluster.links"), scope="machines", severity="warning")
 def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
     """
     NCCL or Gloo would use a slow interface although a faster one joins all nodes, or one in half duplex.
 
-    Why: they take the first in the kernel's order (or the host name's address); a management
+    Why: they take the first in kernel order (or the host name's address); a management
     network of 1 Gbit/s then carries the gradients.
-
     Fix: name the fast one in `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`.
-
     In logs: `NET/Socket : Using [0]eno1` on machines with a faster card.
     """
-    if cluster.is_local or len(cluster.nodes) < 2:
-        return
     best = paths.best(cluster)
     # Over RDMA the interface carries a few words when the ranks meet, and no data.
     fastest = (best.speed_gbit_s or 0.0) if best and not all_over_rdma(cluster) else 0.0
@@ -206,179 +158,127 @@ def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
         for name, pick in chosen.items():
             interface = node.interface(name)
             if interface is not None and interface.duplex == "half":
-                yield half_duplex(cluster, node, name)
+                yield at_interface(node, name).finding(
+                    found=f"{name} runs half duplex",
+                    wanted="full duplex",
+                    fix="let both ends of the cable negotiate",
+                    run=f"sudo ethtool -s {shlex.quote(name)} autoneg on",
+                    env=pins_elsewhere(cluster, node, name),
+                )
                 continue
             speed = interface.speed_gbit_s if interface else None
             slow = speed is not None and speed < MARKED_SLOWER * fastest
             if best and slow and name != best.interfaces[node.name] and (node.name, name) not in in_trouble:
                 fast = best.interfaces[node.name]
-                yield Finding(
-                    f"{node.name} {name}",
+                yield at_interface(node, name).finding(
                     found=f"{name} at {speed:g} Gbit/s would be used ({pick.because})",
                     wanted=f"{fast} at {fastest:g} Gbit/s, which joins all nodes",
-                    node=node.name,
-                    subject=subject(node, name),
-                    fix=Fix("stay on the fast network", env=net.pins(cluster)),
+                    env=network_setup.pins(cluster),
                 )
 
 
 def all_over_rdma(cluster: Cluster) -> bool:
     """Whether NCCL takes RDMA devices on every node."""
-    view = verbs.known_part(cluster)
+    view = verbs.view_of(cluster)
     return len(view.nodes) == len(cluster.nodes) and all(view.main.values())
-
-
-def half_duplex(cluster: Cluster, node: Node, name: str) -> Finding:
-    """A port that sends or receives, never both: one side of the cable was set by hand."""
-    return Finding(
-        f"{node.name} {name}",
-        found=f"{name} runs half duplex",
-        wanted="full duplex",
-        node=node.name,
-        subject=subject(node, name),
-        fix=Fix(
-            "let both ends of the cable negotiate",
-            env=pins_elsewhere(cluster, node, name),
-            commands=(f"ssh {shlex.quote(node.name)} sudo ethtool -s {twice_quoted(name)} autoneg on",),
-        ),
-    )
 
 
 def pins_elsewhere(cluster: Cluster, node: Node, name: str) -> dict[str, str]:
     """The variables that keep a job on another interface than this, where there is one."""
     best = paths.best(cluster)
-    return net.pins(cluster) if best and best.interfaces.get(node.name) != name else {}
+    return network_setup.pins(cluster) if best and best.interfaces.get(node.name) != name else {}
 
 
-@check("link-speed-below-peers", reads=READS, uses=USES, severity="warning")
+@check("link-speed-below-peers", reads=READS, scope="machines", severity="warning")
 def link_speed_below_peers(cluster: Cluster) -> Iterator[Finding]:
     """
     An interface runs slower than the peers' interfaces on the same network.
 
     Why: a cable, transceiver or port that negotiated down; the slowest link sets the pace of all.
-
     Fix: reseat or change cable and transceiver, look at the switch port: `ethtool IFNAME`.
     """
-    if cluster.is_local:
-        return
     for members in paths.shared_subnets(cluster).values():
-        speeds = {}
-        for name, interface in members.items():
-            facts = cluster.node(name).interface(interface)
-            if facts and facts.speed_gbit_s and facts.is_up and facts.has_carrier:
-                speeds[name] = facts.speed_gbit_s
-        usual = max(Counter(speeds.values()).items(), key=lambda kv: (kv[1], kv[0]))[0] if speeds else 0.0
+        cards = cards_of(cluster, members)
+        speeds = {n: i.speed_gbit_s for n, i in cards.items() if i.speed_gbit_s and is_linked(i)}
+        usual = most_common_number(speeds.values())
         for name, speed in speeds.items():
             if speed < usual:
-                yield Finding(
-                    f"{name} {members[name]}",
+                yield at_interface(cluster.node(name), members[name]).finding(
                     found=f"{speed:g} Gbit/s",
                     wanted=f"{usual:g} Gbit/s, as the peers on this network",
-                    node=name,
-                    subject=f"interface:{name}/{members[name]}",
-                    fix=Fix(
-                        "reseat or change cable and transceiver; look at the switch port",
-                        commands=(f"ssh {shlex.quote(name)} ethtool {twice_quoted(members[name])}",),
-                    ),
+                    run=f"ethtool {shlex.quote(members[name])}",
                 )
 
 
-@check("mtu-differs", reads=READS, uses=(*USES, *verbs.USES, "rdma_ports"), severity="note")
-def mtu_differs(cluster: Cluster) -> Iterator[Finding]:
+@check("mtu-differs", reads=READS, scope="machines", severity="note")
+def mtu_differs(cluster: Cluster, view: View) -> Iterator[Finding]:
     """
     Interfaces on one network have different MTUs.
 
     Why: TCP settles on the smaller one; RDMA and UDP do not, and a router between them drops
     what is too large.
-
     Fix: the same MTU on every node and switch port of the network.
     """
     holes = {f.network for f in paths.faults(cluster) if f.kind == "black-hole"}
-    view = verbs.known_part(cluster)
     over_roce = {n.name: {p.netdev for p in view.roce(n)} for n in view.nodes}
     for network, members in paths.shared_subnets(cluster).items():
-        mtus = {}
-        for name, interface in members.items():
-            facts = cluster.node(name).interface(interface)
-            if facts and facts.is_up:
-                mtus[name] = facts.mtu_bytes
-        usual = max(Counter(mtus.values()).items(), key=lambda kv: (kv[1], kv[0]))[0] if mtus else 0
-        odd = [name for name, mtu in mtus.items() if mtu != usual]
+        mtus = {name: i.mtu_bytes for name, i in cards_of(cluster, members).items() if i.is_up}
+        usual = most_common_number(mtus.values())
         # Of RoCE ports another rule says it: there it is no small matter.
-        odd = [name for name in odd if members[name] not in over_roce.get(name, ())]
-        if odd and network not in holes and not cluster.is_local:
-            yield Finding(
-                few(f"{n} {members[n]}" for n in odd),
-                found=net.listed(f"{n} {members[n]} {mtus[n]} bytes" for n in odd),
+        odd = [n for n, mtu in mtus.items() if mtu != usual and members[n] not in over_roce.get(n, ())]
+        if odd and network not in holes:
+            yield at_each(((n, members[n]) for n in odd), f"interface:{odd[0]}/{members[odd[0]]}").finding(
+                found=network_setup.listed(f"{n} {members[n]} {mtus[n]} bytes" for n in odd),
                 wanted=f"{usual} bytes, as the others on {network}",
-                node=odd[0] if len(odd) == 1 else None,
-                subject=f"interface:{odd[0]}/{members[odd[0]]}",
             )
 
 
-@check("several-interfaces-one-subnet", reads=READS, uses=(*USES, *verbs.USES, "rdma_ports"))
-def several_interfaces_one_subnet(cluster: Cluster) -> Iterator[Finding]:
+@check("several-interfaces-one-subnet", reads=READS, scope="machines")
+def several_interfaces_one_subnet(cluster: Cluster, view: View) -> Iterator[Finding]:
     """
     Interfaces of a node lie in one subnet, and paths to it fail or RoCE ports answer for each other.
 
-    Why: answers leave by one interface whatever the one they were asked on.  Strict filtering by
+    Why: replies leave through one interface, whichever interface the request came in on.  Strict filtering by
     reverse path then drops what comes in on the other; and peers learn one port's hardware address
     for all RoCE ports, which so share a single lane.
-
     Fix: a subnet for each interface, or `net.ipv4.conf.all.rp_filter=2`, `arp_ignore=1` and
     `arp_announce=2` with a routing rule for each address.
     """
-    if cluster.is_local or len(cluster.nodes) < 2:
-        return
-    failing = [e for f in paths.faults(cluster) if f.kind == "ambiguous" for e in f.edges]
-    view = verbs.known_part(cluster)
+    ambiguous = [e for f in network_setup.of_kind(cluster, "ambiguous") for e in f.edges]
+    failing = grouped(((end, e.network), e) for e in ambiguous for end in dict.fromkeys((e.src, e.dst)))
+    networks = {network for _, network in failing}
     for node in cluster.nodes:
         ports = {p.netdev for p in view.roce(node)} if node.name in view.main else set()
-        yield from answering_for_each_other(node, ports, {e.network for e in failing})
+        yield from answering_for_each_other(node, ports, networks)
         for network, same in paths.strict_twins(node).items():
-            edges = [e for e in failing if e.network == network and node.name in (e.src, e.dst)]
+            edges = failing.get((node.name, network), [])
             if not edges:
                 continue
             names = ", ".join(i.name for i in same)
             hit = next((e.interface for e in edges if e.dst == node.name), same[-1].name)
-            yield Finding(
-                f"{node.name} {names}",
-                found=f"{names} are all in {network}, with rp_filter 1: {net.listed(edges)}",
+            yield at(node, names, subject=subject(node, hit)).finding(
+                found=f"{names} are all in {network}, with rp_filter 1: {network_setup.listed(edges)}",
                 wanted="one interface for a subnet, or loose filtering (rp_filter 2)",
-                node=node.name,
-                subject=subject(node, hit),
-                fix=Fix(
-                    "let answers leave by another interface",
-                    env=net.pins(cluster),
-                    commands=(f"ssh {shlex.quote(node.name)} sudo sysctl -w net.ipv4.conf.all.rp_filter=2",),
-                ),
+                run="sudo sysctl -w net.ipv4.conf.all.rp_filter=2",
+                env=network_setup.pins(cluster),
             )
 
 
-def answering_for_each_other(node: Node, ports: set[str], told: set[str]) -> Iterator[Finding]:
+def answering_for_each_other(node: Node, ports: set[str], failing: set[str]) -> Iterator[Finding]:
     """
     RoCE ports in one subnet that answer any ARP request for any of them (arp_ignore 0).
 
     A cluster that lost its rails so, one port of each node carrying all: github.com/NVIDIA/nccl/issues/1109.
     """
-    rails: dict[str, list[Interface]] = {}
-    for interface in node.interfaces:
-        for a in interface.usable_addresses if interface.name in ports else ():
-            if a.family == "inet":
-                rails.setdefault(paths.subnet(a.address, a.prefix_length), []).append(interface)
+    addresses = [(i, a) for i in node.interfaces if i.name in ports for a in i.usable_addresses]
+    rails = grouped((subnet(a.address, a.prefix_length), i) for i, a in addresses if a.family == "inet")
     for network, same in rails.items():
         names = list(dict.fromkeys(i.name for i in same))
-        if network in told or len(names) < 2 or any(i.arp_ignore != 0 for i in same):
+        if network in failing or len(names) < 2 or any(i.arp_ignore != 0 for i in same):
             continue
-        settings = "net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
-        yield Finding(
-            f"{node.name} {few(names)}",
-            found=f"the RoCE ports {few(names)} are all in {network}, with arp_ignore 0",
+        yield at(node, summarize_names(names)).finding(
+            found=f"the RoCE ports {summarize_names(names)} are all in {network}, with arp_ignore 0",
             wanted="a subnet for each rail, or arp_ignore 1 and arp_announce 2",
-            node=node.name,
             severity="warning",
-            fix=Fix(
-                "let every port answer for itself alone",
-                commands=(f"ssh {shlex.quote(node.name)} sudo sysctl -w {settings}",),
-            ),
+            run="sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
         )

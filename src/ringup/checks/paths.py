@@ -1,30 +1,49 @@
-"""
-What the pair tests say, each failure explained once.
-
-Every failing path between two nodes is put down to one kind of fault, and faults of one
-kind on one network are one `Fault`: the rules in `net` only give them words.
-"""
+"""Failing paths of the pair tests: each gets one kind of fault, and those of one kind and network are one."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Literal
 
-from ringup.checks import picks
-from ringup.facts import Cluster, Interface, Link, Node
-from ringup.reachability import Network, networks, port_filters
+from ringup.model import Cluster, Interface, Link, Node, once
+from ringup.model.network import has_virtual_name, subnet, within
+from ringup.network.predictions import picks
+from ringup.network.reachability import Network, networks, port_filters
 from ringup.rules import Skipped
+from ringup.units import grouped
 
 READS = ("interfaces",)
-USES = (*picks.USES, "ports")
 
 STRICT = 1
 """rp_filter: a packet is dropped unless the way back leads out of the interface it came in by (RFC 3704)."""
 
 Kind = Literal["down", "duplicate", "ambiguous", "filtered", "black-hole", "one-way", "unreachable"]
+
+
+def is_virtual(interface: Interface) -> bool:
+    """Whether this is a bridge, a tunnel or a veth; a veth with an address counts as a container's card."""
+    if interface.kind in ("bridge", "tunnel", "virtual"):
+        return True
+    if interface.kind == "veth" and not interface.usable_addresses:
+        return True
+    return interface.kind not in ("physical", "bond", "infiniband") and has_virtual_name(interface.name)
+
+
+def is_card(interface: Interface) -> bool:
+    """Not a bridge, tunnel, loopback or part of a bond: something that should have a link."""
+    return interface.kind != "loopback" and not interface.master and not is_virtual(interface)
+
+
+def is_candidate(interface: Interface) -> bool:
+    """Whether ranks could meet here: a card of its own with an address that peers can be told."""
+    return bool(interface.usable_addresses) and is_card(interface)
+
+
+def is_linked(interface: Interface | None) -> bool:
+    """Whether an interface is there, up and has its cable."""
+    return interface is not None and interface.is_up and interface.has_carrier
 
 
 @dataclass(frozen=True)
@@ -62,15 +81,7 @@ class Fault:
         return names.pop() if len(names) == 1 else ""
 
 
-@lru_cache(maxsize=4096)
-def subnet(address: str, prefix_length: int) -> str:
-    """The network an address belongs to, as text; "" for what is no address."""
-    try:
-        return str(ipaddress.ip_network(f"{address}/{prefix_length}", strict=False))
-    except ValueError:
-        return ""
-
-
+@once
 def tested(cluster: Cluster) -> Cluster:
     """The part of the cluster about which the pair tests say something."""
     return cluster.only(n for n in cluster.nodes if n.name not in cluster.pairs_unknown)
@@ -87,50 +98,40 @@ def untested(cluster: Cluster) -> Iterator[Skipped]:
         yield Skipped("", None, "pairs: no node was tried from another")
 
 
+@once
 def shared_subnets(cluster: Cluster) -> dict[str, dict[str, str]]:
     """Subnet -> node -> interface, for subnets in which several nodes have a card that could be used."""
     found: dict[str, dict[str, str]] = {}
-    for node in cluster.nodes:
-        for interface in node.interfaces:
-            if picks.is_candidate(interface):
-                for a in interface.usable_addresses:
-                    found.setdefault(subnet(a.address, a.prefix_length), {}).setdefault(
-                        node.name, interface.name
-                    )
+    for node, card in ((n, i) for n in cluster.nodes for i in n.interfaces if is_candidate(i)):
+        for a in card.usable_addresses:
+            found.setdefault(subnet(a.address, a.prefix_length), {}).setdefault(node.name, card.name)
     return {net: members for net, members in found.items() if net and len(members) > 1}
 
 
+@once
 def owners(cluster: Cluster) -> dict[str, list[tuple[Node, str]]]:
     """Address -> every node and interface that has it; loopback and link-local ones left out."""
-    found: dict[str, list[tuple[Node, str]]] = {}
-    for node in cluster.nodes:
-        for interface in node.interfaces:
-            if interface.kind != "loopback":
-                for address in interface.usable_addresses:
-                    found.setdefault(address.address, []).append((node, interface.name))
-    return found
+    cards = [(n, i) for n in cluster.nodes for i in n.interfaces if i.kind != "loopback"]
+    return grouped((a.address, (n, i.name)) for n, i in cards for a in i.usable_addresses)
 
 
+@once
 def faults(cluster: Cluster) -> tuple[Fault, ...]:
     """Everything the pair tests found wrong on interfaces a job would use."""
     cluster = tested(cluster)
     if cluster.is_local or len(cluster.nodes) < 2:
         return ()
-    groups: dict[tuple[Kind, str], list[Edge]] = {}
-    for edge in edges(cluster):
-        # A firewall belongs to a node whatever the network; the rest belongs to a network.
-        where = edge.dst if edge.kind == "filtered" else edge.network
-        groups.setdefault((edge.kind, where), []).append(edge)
+    # A firewall belongs to a node whatever the network; the rest belongs to a network.
+    groups = grouped(((e.kind, e.dst if e.kind == "filtered" else e.network), e) for e in edges(cluster))
     found = [Fault(kind, where, tuple(es), blamed(es)) for (kind, where), es in groups.items()]
     return tuple(found) if networks(cluster) else tuple(merged(found))
 
 
 def merged(found: list[Fault]) -> Iterator[Fault]:
     """Faults of one kind and the same directions are one when no network is left: a wall, not a cable."""
-    groups: dict[tuple[Kind, frozenset[tuple[str, str]]], list[Fault]] = {}
-    for fault in found:
-        cuts = frozenset(e.cut for e in fault.edges) if fault.kind != "unreachable" else frozenset()
-        groups.setdefault((fault.kind, cuts), []).append(fault)
+    groups = grouped(
+        ((f.kind, frozenset(e.cut for e in f.edges if f.kind != "unreachable")), f) for f in found
+    )
     for (kind, _), same in groups.items():
         all_edges = tuple(e for fault in same for e in fault.edges)
         yield Fault(kind, same[0].network if len(same) == 1 else "", all_edges, blamed(all_edges))
@@ -147,7 +148,7 @@ def blamed(bad: list[Edge] | tuple[Edge, ...]) -> str:
 
 def edges(cluster: Cluster) -> Iterator[Edge]:
     """Failing paths to addresses the job would use or could meet on, each with its kind."""
-    view = View(cluster)
+    view = view_of(cluster)
     for (src, dst, address), link in view.tried.items():
         if link.ok and link.large_packet_ok is not False and (src, dst, address) not in view.filtered:
             continue
@@ -168,55 +169,71 @@ def edges(cluster: Cluster) -> Iterator[Edge]:
         )
 
 
+@once
 def routed(cluster: Cluster) -> dict[tuple[str, str, str], Link]:
     """The attempt as NCCL and Gloo make it, for each node and address of a peer; the best one counts."""
     found: dict[tuple[str, str, str], Link] = {}
     names = {n.name for n in cluster.nodes}
     for link in cluster.links:
-        if link.purpose == "interface" and link.bound == "routed" and {link.src, link.dst} <= names:
+        if link.purpose == "interface" and link.bound == "routed" and link.src in names and link.dst in names:
             key = (link.src, link.dst, link.address)
             if key not in found or (link.ok and not found[key].ok):
                 found[key] = link
     return found
 
 
-@lru_cache(maxsize=65536)
-def _within(address: str, network: str) -> bool:
-    try:
-        net, own = ipaddress.ip_network(network), ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    return own.version == net.version and own in net
+@once
+def attempts(cluster: Cluster) -> dict[tuple[str, str], list[Link]]:
+    """Those attempts by the node and the address that is tried."""
+    return grouped(((dst, address), link) for (_, dst, address), link in routed(cluster).items())
 
 
 class View:
-    """What the explanation of one failing path looks at, worked out once for a cluster."""
+    """What the explanation of one failing path looks at, each part worked out once for a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.nodes = {n.name: n for n in cluster.nodes}
-        self.subnets = shared_subnets(cluster)
+        self.cluster = cluster
         self.tried = routed(cluster)
-        self.between: dict[tuple[str, str], list[Link]] = {}
-        for link in self.tried.values():
-            self.between.setdefault((link.src, link.dst), []).append(link)
-        self.picked = {n.name: {p.interface for p in picks.picks(cluster, n)} for n in cluster.nodes}
-        self.filtered = {
-            (f.src, f.dst, f.address) for f in port_filters(cluster) if low_only(f.open_ports, cluster)
-        }
-        self.doubled = {a for a, who in owners(cluster).items() if len(who) > 1}
-        self.ambiguous = {n.name: strict_twins(n) for n in cluster.nodes}
+
+    @cached_property
+    def subnets(self) -> dict[str, dict[str, str]]:
+        return shared_subnets(self.cluster)
+
+    @cached_property
+    def subnets_of(self) -> dict[str, list[str]]:
+        return grouped((name, net) for net, members in self.subnets.items() for name in members)
+
+    @cached_property
+    def between(self) -> dict[tuple[str, str], list[Link]]:
+        return grouped(((link.src, link.dst), link) for link in self.tried.values())
+
+    @cached_property
+    def filtered(self) -> set[tuple[str, str, str]]:
+        """Paths of which only ports answer that the kernel never gives out by itself."""
+        known = (n.ports.ephemeral_first for n in self.cluster.nodes if "ports" not in n.unknown)
+        first = min(known, default=32768)
+        return {key for key, ports in port_filters(self.cluster).items() if max(ports) < first}
+
+    @cached_property
+    def doubled(self) -> set[str]:
+        return {a for a, who in owners(self.cluster).items() if len(who) > 1}
+
+    @cached_property
+    def ambiguous(self) -> dict[str, dict[str, list[Interface]]]:
+        return {n.name: strict_twins(n) for n in self.cluster.nodes}
 
     def network_of(self, node: str, address: str) -> str:
         """The shared subnet an address of a node lies in, "" when it is that node's alone."""
-        found = (net for net, members in self.subnets.items() if node in members and _within(address, net))
-        return next(found, "")
+        return next((net for net in self.subnets_of.get(node, ()) if within(address, net)), "")
 
     def concerns(self, link: Link, network: str) -> bool:
         """Whether a job would care: a network both are on, or an interface NCCL or Gloo takes there."""
-        interface = self.nodes[link.dst].interface(link.dst_interface)
-        if interface is None or picks.is_virtual(interface):
+        node = self.cluster.node(link.dst)
+        interface = node.interface(link.dst_interface)
+        if interface is None or is_virtual(interface):
             return False
-        return link.dst_interface in self.picked[link.dst] or link.src in self.subnets.get(network, {})
+        picked = (p.interface for p in picks(self.cluster, node))
+        return link.src in self.subnets.get(network, {}) or link.dst_interface in picked
 
     def kind(self, link: Link, network: str) -> Kind:
         """The one explanation of a failing path, the most exact first."""
@@ -235,48 +252,38 @@ class View:
 
     def is_doubled(self, link: Link, network: str) -> bool:
         """Whether the address that is tried, or one of those it is tried from, is another node's as well."""
-        own = self.nodes[link.src].interface(self.subnets.get(network, {}).get(link.src, ""))
+        own = self.cluster.node(link.src).interface(self.subnets.get(network, {}).get(link.src, ""))
         return not self.doubled.isdisjoint(
             {link.address, *(a.address for a in (own.usable_addresses if own else ()))}
         )
 
     def is_down(self, node: str, network: str) -> bool:
-        """Whether the node's own interface on this network is down."""
-        interface = self.nodes[node].interface(self.subnets.get(network, {}).get(node, ""))
-        return interface is not None and not (interface.is_up and interface.has_carrier)
+        interface = self.cluster.node(node).interface(self.subnets.get(network, {}).get(node, ""))
+        return interface is not None and not is_linked(interface)
 
     def is_one_way(self, link: Link, network: str) -> bool:
         """Whether packets pass the other way on the same network."""
-        back = [
-            other
-            for other in self.between.get((link.dst, link.src), ())
-            if network and _within(other.address, network)
-        ]
+        reverse = self.between.get((link.dst, link.src), ()) if network else ()
+        back = [other for other in reverse if within(other.address, network)]
         # Both fail, yet one side saw the request and its answer got lost: one direction is cut.
         errors = {link.error, *(other.error for other in back)}
         return any(other.ok for other in back) or (bool(back) and errors == {"timed out", "answer lost"})
 
 
+view_of = once(View)
+
+
 def strict_twins(node: Node) -> dict[str, list[Interface]]:
     """Subnet -> this node's cards in it, where there are several and one of them filters strictly."""
-    members: dict[str, list[Interface]] = {}
-    for interface in node.interfaces:
-        if picks.is_candidate(interface) and interface.is_up and interface.has_carrier:
-            for net in {subnet(a.address, a.prefix_length) for a in interface.usable_addresses}:
-                members.setdefault(net, []).append(interface)
-    return {
-        net: same
-        for net, same in members.items()
-        if net and len(same) > 1 and any(i.rp_filter == STRICT for i in same)
-    }
+    cards = [i for i in node.interfaces if is_candidate(i) and is_linked(i)]
+    members = grouped(
+        (net, i) for i in cards for net in {subnet(a.address, a.prefix_length) for a in i.usable_addresses}
+    )
+    twins = {net: same for net, same in members.items() if net and len(same) > 1}
+    return {net: same for net, same in twins.items() if any(i.rp_filter == STRICT for i in same)}
 
 
-def low_only(open_ports: tuple[int, ...], cluster: Cluster) -> bool:
-    """Whether the only ports that answer are low ones, which the kernel never gives out by itself."""
-    first = min((n.ports.ephemeral_first for n in cluster.nodes if "ports" not in n.unknown), default=32768)
-    return bool(open_ports) and all(port < first for port in open_ports)
-
-
+@once
 def proven(cluster: Cluster) -> tuple[Network, ...]:
     """The networks that join all nodes that could be tested, best first."""
     return networks(tested(cluster))

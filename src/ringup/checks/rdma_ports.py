@@ -1,27 +1,24 @@
-"""RDMA ports and devices: down, unmanaged, slow, unlike the peers', of two kinds, for management."""
+"""RDMA ports and devices: down, slow, unlike the peers', of two kinds; and present, yet not usable."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from ringup import problems
 from ringup.checks import interfaces, verbs
-from ringup.checks.net import listed
+from ringup.checks.environment import at_variable
+from ringup.checks.network_setup import listed
+from ringup.checks.software import most_common_number
 from ringup.checks.verbs import View
-from ringup.facts import Cluster, Node, RdmaPort
-from ringup.nccl import choice, rdma
-from ringup.reachability import few
-from ringup.rules import Finding, Fix, Severity, check
-from ringup.units import printable, twice_quoted
+from ringup.model import Cluster, Node, RdmaPort
+from ringup.nccl import interface_choice, rdma_devices
+from ringup.rules import Finding, Place, Severity, at, check, ssh
+from ringup.units import assignment, grouped, plural, printable, summarize_names
 
 READS = verbs.READS
-USES = (*verbs.USES, *interfaces.USES, "routes")
-
-
-def subject(node: Node, port: RdmaPort) -> str:
-    return f"rdma:{node.name}/{port.name}"
+PROVIDERS = {"mlx5_core": "mlx5", "mlx4_core": "mlx4", "efa": "efa"}
+"""Kernel driver -> the driver of libibverbs that belongs to it (rdma-core, providers/)."""
 
 
 def waits_for_manager(port: RdmaPort) -> bool:
@@ -30,241 +27,168 @@ def waits_for_manager(port: RdmaPort) -> bool:
     return port.link_layer == "InfiniBand" and port.state == "INIT" and linked
 
 
-def is_named(view: View, node: Node, port: RdmaPort) -> bool:
-    """Whether NCCL_IB_HCA names this very device."""
-    accepted = rdma.hca_filter(view.environment(node), choice.version_of(node.interpreter.nccl))
-    return not accepted.negate and any(item.name == port.device for item in accepted.items)
-
-
 def missed(view: View, node: Node, port: RdmaPort) -> bool:
-    """Whether a port that is not active should be: it is named, or most peers that have it use it."""
-    others = view.owners[port.name] - 1
-    return is_named(view, node, port) or (
-        view.is_peers_main(node, port.name) and 2 * view.active[port.name] >= others
-    )
+    """Whether a port should be active: NCCL_IB_HCA names it, or most peers that have it use it."""
+    accepted = rdma_devices.hca_filter(view.of(node).environment, view.of(node).version)
+    if not accepted.negate and any(name == port.device for name, _ in accepted.items):
+        return True
+    return view.is_peers_main(node, port.name) and 2 * view.active[port.name] >= view.owners[port.name] - 1
 
 
-@check(problems.RDMA_PORT_NOT_ACTIVE, reads=READS, uses=USES)
-def rdma_port_not_active(cluster: Cluster) -> Iterator[Finding]:
+@check("rdma-port-not-active", reads=READS, scope="rdma")
+def rdma_port_not_active(view: View, cluster: Cluster) -> Iterator[Finding]:
     """What is down everywhere is meant so; an interface that is down is said by its own rule."""
-    view = verbs.view_of(cluster)
-    idle = [
-        (node, port)
-        for node in view.nodes
-        for port in view.allowed(node)
-        if port.state not in ("ACTIVE", "") and not waits_for_manager(port) and missed(view, node, port)
-    ]
-    said = downs_told(cluster) if idle else set()
+    every = [(n, p) for n in view.nodes for p in view.allowed(n) if p.state not in ("ACTIVE", "")]
+    idle = [(n, p) for n, p in every if not waits_for_manager(p) and missed(view, n, p)]
+    down = {f.subject for f in interfaces.interface_down(cluster)} if idle else set()
+    cut = {"disabled": "enable it", "polling": "no link: cable, transceiver or switch port"}
     for node, port in idle:
-        if interfaces.subject(node, port.netdev) not in said:
-            yield not_active(view, node, port)
-
-
-def downs_told(cluster: Cluster) -> set[str]:
-    """Interfaces of which another rule says that they are down."""
-    return {f.subject for f in interfaces.interface_down(cluster) if isinstance(f, Finding)}
-
-
-def not_active(view: View, node: Node, port: RdmaPort) -> Finding:
-    cut = {"disabled": "enable it", "polling": "nothing answers: cable, transceiver or switch port"}
-    advice = cut.get(port.physical_state.lower(), "look at cable, transceiver and switch port")
-    left = view.taken[node.name]
-    return Finding(
-        f"{node.name} {port.name}",
-        found=f"state {port.state}, link {port.physical_state or 'not told'}"
-        + ("" if left else "; no other port is left, NCCL takes TCP there"),
-        wanted="state ACTIVE, as on the other nodes",
-        node=node.name,
-        severity=view.loss(node),
-        fix=Fix(
-            f"{advice}; until then leave it out on every node",
+        if interfaces.subject(node, port.netdev) in down:
+            continue
+        advice = cut.get(port.physical_state.lower(), "check cable, transceiver and switch port")
+        left = view.taken[node.name]
+        yield at(node, port.name).finding(
+            found=f"state {port.state}, link {port.physical_state or 'not told'}"
+            + ("" if left else "; no other port is usable, so NCCL uses TCP there"),
+            wanted="state ACTIVE, as on the other nodes",
+            severity=view.loss(node),
+            fix=f"{advice}; until then leave it out on every node",
+            run=f"ibstatus {shlex.quote(port.name)}",
             env={"NCCL_IB_HCA": f"^={port.name}"} if left else {},
-            commands=(f"ssh {shlex.quote(node.name)} ibstatus {twice_quoted(port.name)}",),
-        ),
-    )
+        )
 
 
-@check("no-subnet-manager", reads=READS, uses=USES)
-def no_subnet_manager(cluster: Cluster) -> Iterator[Finding]:
+@check("no-subnet-manager", reads=READS, scope="rdma")
+def no_subnet_manager(view: View) -> Iterator[Finding]:
     """
     An InfiniBand port has its link and waits for a subnet manager.
 
     Why: the port stays in state INIT and is never used; without a manager the whole fabric is dead,
     however good its cables.
-
     Fix: start the subnet manager (`opensm`, or the switch's own), and see that it reaches this port.
-
     In logs: `NET/IB : No device found.`
     """
-    view = verbs.view_of(cluster)
     waiting = [(node, port) for node in view.nodes for port in view.allowed(node) if waits_for_manager(port)]
     if not waiting:
         return
-    where, alone = verbs.places(waiting)
     needed = any(missed(view, n, p) or not view.taken[n.name] for n, p in waiting)
     worst: Severity = "error" if any(view.is_stranded(n) for n, _ in waiting) else "warning"
     managers = [f"{p.name} sm_lid {p.sm_lid}" for _, p in waiting if p.sm_lid]
-    yield Finding(
-        where,
-        found=f"state INIT with the link up on {len(waiting)} port{'s' if len(waiting) > 1 else ''}"
+    yield verbs.places(waiting).finding(
+        found=f"state INIT with the link up on {plural(len(waiting), 'port')}"
         + (f" ({listed(managers)})" if managers else ", subnet manager: none"),
         wanted="state ACTIVE: a subnet manager has configured the port",
-        node=alone,
-        severity=view.at_most(worst if needed else "note"),
-        fix=Fix(
-            "start the subnet manager, on one node or the switch",
-            commands=(
-                f"ssh {shlex.quote(waiting[0][0].name)} sudo systemctl start opensm",
-                f"ssh {shlex.quote(waiting[0][0].name)} sudo sminfo -C {twice_quoted(waiting[0][1].device)}",
-            ),
-        ),
+        severity=worst if needed else "note",
+        run=("sudo systemctl start opensm", f"sudo sminfo -C {shlex.quote(waiting[0][1].device)}"),
     )
 
 
-def speeds_told(cluster: Cluster) -> set[str]:
-    """Interfaces of which another rule says that they are slower than the peers'."""
-    return {f.subject for f in interfaces.link_speed_below_peers(cluster) if isinstance(f, Finding)}
-
-
-@check("rdma-rate-low", reads=READS, uses=USES, severity="warning")
-def rdma_rate_low(cluster: Cluster) -> Iterator[Finding]:
+@check("rdma-rate-low", reads=READS, scope="rdma", severity="warning")
+def rdma_rate_low(view: View, cluster: Cluster) -> Iterator[Finding]:
     """
     An RDMA port runs slower than the same port of the other nodes.
 
     Why: lanes or a generation were lost when the link came up; the slowest link sets the pace of all.
-
     Fix: reseat or change the cable, look at its error counters and at the switch port.
     """
-    view = verbs.view_of(cluster)
-    said = speeds_told(cluster) if view.users else set()
+    slow = {f.subject for f in interfaces.link_speed_below_peers(cluster)} if view.users else set()
     for name in view.users:
         here = {n.name: p for n in view.nodes for p in view.taken[n.name] if p.name == name and p.rate_gbit_s}
         rates = {node: p.rate_gbit_s or 0.0 for node, p in here.items()}
-        wanted = verbs.usual(rates)
+        wanted = most_common_number(rates.values())
         for node, rate in rates.items():
             port = here[node]
-            if isinstance(wanted, float) and rate < wanted:
-                if f"interface:{node}/{port.netdev}" in said:
-                    continue
+            if rate < wanted and f"interface:{node}/{port.netdev}" not in slow:
                 lanes = f", {port.width} lanes" if port.width else ""
-                yield Finding(
-                    f"{node} {name}",
+                yield at(node, name).finding(
                     found=f"{rate:g} Gbit/s{lanes}",
                     wanted=f"{wanted:g} Gbit/s, as {name} of the other nodes",
-                    node=node,
-                    severity=view.at_most("warning"),
-                    fix=Fix(
-                        "reseat or change cable and transceiver; look at the switch port",
-                        commands=(
-                            f"ssh {shlex.quote(node)} ibstatus {twice_quoted(port.device)}:{port.number}",
-                        ),
-                    ),
+                    run=f"ibstatus {shlex.quote(port.device)}:{port.number}",
                 )
 
 
-@check(problems.RDMA_DEVICE_SET_DIFFERS, reads=READS, uses=USES)
-def rdma_device_set_differs(cluster: Cluster) -> Iterator[Finding]:
+@check("rdma-device-set-differs", reads=READS, scope="rdma")
+def rdma_device_set_differs(view: View) -> Iterator[Finding]:
     """Devices that are there; one whose port is down, or that cannot be opened, is said by another rule."""
-    view = verbs.view_of(cluster)
     there = {n.name: {p.name for p in n.rdma_ports} for n in view.nodes}
     asked = {n.name: n for n in view.nodes if view.is_asked(n) and not lacks_module(n)}
     lacking: dict[str, list[str]] = {}
     extra: dict[str, list[str]] = {}
     for name in view.users:
-        without = [n for n in asked if name not in there[n]]
-        if 2 * len(without) <= len(asked):
-            for node in without:
-                lacking.setdefault(node, []).append(name)
-        else:
-            for node in set(asked) - set(without):
-                extra.setdefault(node, []).append(name)
-    if (lacking or extra) and only_names_differ(view, asked):
-        yield Finding(
-            "RDMA device names",
-            found=listed(f"{n}: {few(p.name for p in view.main[n])}" for n in asked),
+        without = {n: True for n in asked if name not in there[n]}
+        is_usual = 2 * len(without) <= len(asked)
+        for node in without if is_usual else [n for n in asked if n not in without]:
+            (lacking if is_usual else extra).setdefault(node, []).append(name)
+    kinds = {tuple((p.link_layer, p.rate_gbit_s) for p in view.main[n]) for n in asked}
+    if (lacking or extra) and len(kinds) == 1:  # the same ports in the same order, under other names
+        yield Place("RDMA device names", ()).finding(
+            found=listed(f"{n}: {summarize_names(p.name for p in view.main[n])}" for n in asked),
             wanted="the same names on every node, so that one NCCL_IB_HCA fits all",
             severity="note",
         )
     else:
-        for odd, said in ((lacking, "lacks"), (extra if not lacking else {}, "alone has")):
+        for odd, verb in ((lacking, "lacks"), (extra if not lacking else {}, "alone has")):
             for node, names in odd.items():
-                yield unlike(view, asked[node], f"{said} {few(names)}")
+                yield unlike(view, asked[node], f"{verb} {summarize_names(names)}")
     yield from kinds_differ(view)
 
 
 def lacks_module(node: Node) -> bool:
     """Whether an adapter is there without any RDMA device, because that side's driver is not loaded."""
-    known = "verbs" not in node.unknown
-    return known and not node.rdma_ports and bool(node.verbs.bound) and "mlx5_ib" not in node.verbs.modules
-
-
-def only_names_differ(view: View, nodes: Iterable[str]) -> bool:
-    """Whether every node has the same sequence of ports under other names."""
-    return len({tuple((p.link_layer, p.rate_gbit_s) for p in view.main[n]) for n in nodes}) == 1
+    return not node.rdma_ports and bool(node.verbs.bound) and "mlx5_ib" not in node.verbs.modules
 
 
 def unlike(view: View, node: Node, what: str) -> Finding:
     owned = [{p.device for p in n.rdma_ports} for n in view.nodes if n.rdma_ports]
     common = sorted(set.intersection(*owned))
-    return Finding(
-        f"{node.name} RDMA devices",
+    return at(node, "RDMA devices").finding(
         found=f"{node.name} {what}; ports in use: {listed(f'{n} {len(p)}' for n, p in view.main.items())}",
         wanted="the same devices on every node",
-        node=node.name,
         severity=view.loss(node),
-        fix=Fix(
-            "find the device that is missing (`lspci -d 15b3:`, dmesg), or name the common ones everywhere",
-            env={"NCCL_IB_HCA": "=" + ",".join(common)} if common and view.taken[node.name] else {},
-            commands=(f"ssh {shlex.quote(node.name)} rdma link",),
-        ),
+        fix="find the device that is missing (`lspci -d 15b3:`, dmesg), or name the common ones everywhere",
+        run="rdma link",
+        env={"NCCL_IB_HCA": "=" + ",".join(common)} if common and view.taken[node.name] else {},
     )
 
 
 def kinds_differ(view: View) -> Iterator[Finding]:
     """Firmware or board of the same port that is not everywhere the same: no fault, but worth knowing."""
     odd = []
-    for name, here in view.by_name().items():
+    mains = grouped((p.name, (n, p)) for n, ports in view.main.items() for p in ports)
+    for name, here in mains.items():
         for what in ("hca_type", "board_id", "firmware"):
-            groups: dict[str, list[str]] = {}
-            for node, port in here.items():
-                groups.setdefault(str(getattr(port, what)), []).append(node)
-            groups.pop("", None)
+            groups = grouped((str(v), node) for node, port in here if (v := getattr(port, what)))
             if len(groups) > 1:
-                told = listed(f"{printable(value, 40)} on {few(nodes)}" for value, nodes in groups.items())
-                odd.append(f"{what} of {name}: {told}")
+                words = (f"{printable(v, 40)} on {summarize_names(nodes)}" for v, nodes in groups.items())
+                odd.append(f"{what} of {name}: {listed(words)}")
                 break
     if odd:
-        yield Finding(
-            "RDMA devices",
+        yield Place("RDMA devices", ()).finding(
             found=listed(odd),
             wanted="one kind of adapter with one firmware",
             severity="note",
-            fix=Fix("bring all to one firmware"),
+            fix="bring all to one firmware",
         )
 
 
-@check(problems.MIXED_LINK_LAYERS_SELECTED, reads=READS, uses=USES)
-def mixed_link_layers_selected(cluster: Cluster) -> Iterator[Finding]:
+@check("mixed-link-layers-selected", reads=READS, scope="rdma")
+def mixed_link_layers_selected(view: View) -> Iterator[Finding]:
     """Harmless where the n-th ports agree on all nodes, but the slower kind carries data as well."""
-    view = verbs.view_of(cluster)
-    mixed = {n.name: view.taken[n.name] for n in view.nodes if is_mixed(view.taken[n.name])}
+    mixed = [n for n in view.nodes if is_mixed(view.taken[n.name])]
     if not mixed:
         yield from unlike_kinds(view)
         return
     orders = {tuple(p.link_layer for p in view.taken[n.name]) for n in view.nodes}
-    name, ports = next(iter(mixed.items()))
-    node = next(n for n in view.nodes if n.name == name)
-    main = rdma.wanted(ports)
+    node, ports = mixed[0], view.taken[mixed[0].name]
+    main = rdma_devices.wanted(ports)
     left = [p for p in ports if p.link_layer != main[0].link_layer]
-    value = rdma.hca_value([p for p in main if p not in left], node.rdma_ports)
-    yield Finding(
-        f"{few(mixed)} {left[0].name if left else ''}".strip(),
-        found=f"NCCL takes {few((rdma.shown(p) for p in ports), 9)}",
-        wanted=f"ports of one network: NCCL_IB_HCA={value}",
-        node=name if len(mixed) == 1 else None,
-        subject=subject(node, left[0]),
-        severity=view.at_most("error" if len(orders) > 1 else "warning"),
-        fix=Fix("name the ports of one kind", env={"NCCL_IB_HCA": value}),
+    value = rdma_devices.hca_value([p for p in main if p not in left], node.rdma_ports)
+    yield at(mixed, left[0].name if left else "", f"rdma:{node.name}/{left[0].name}").finding(
+        found=f"NCCL takes {summarize_names((rdma_devices.shown(p) for p in ports), 9)}",
+        wanted=f"ports of one network: {assignment('NCCL_IB_HCA', value)}",
+        severity="error" if len(orders) > 1 else "warning",
+        fix="name the ports of one kind",
+        env={"NCCL_IB_HCA": value},
     )
 
 
@@ -276,13 +200,10 @@ def unlike_kinds(view: View) -> Iterator[Finding]:
         return
     common, _ = known.most_common(1)[0]
     odd = [name for name, kind in kinds.items() if kind and kind != common]
-    yield Finding(
-        few(odd),
-        found=f"NCCL takes {few(rdma.shown(p) for p in view.taken[odd[0]])}",
+    yield at(odd).finding(
+        found=f"NCCL takes {summarize_names(rdma_devices.shown(p) for p in view.taken[odd[0]])}",
         wanted=f"{common}, as on {next(name for name, kind in kinds.items() if kind == common)}",
-        node=odd[0] if len(odd) == 1 else None,
-        severity=view.at_most("error"),
-        fix=Fix("use ports of one kind on all nodes; where there are none: NCCL_IB_DISABLE=1 on all"),
+        fix="use ports of one kind on all nodes; where there are none: NCCL_IB_DISABLE=1 on all",
     )
 
 
@@ -290,41 +211,145 @@ def is_mixed(ports: tuple[RdmaPort, ...]) -> bool:
     return {"InfiniBand", "Ethernet"} <= {p.link_layer for p in ports}
 
 
-@check("management-port-selected", reads=READS, uses=USES, severity="warning")
-def management_port_selected(cluster: Cluster) -> Iterator[Finding]:
+@check("management-port-selected", reads=READS, scope="rdma", severity="warning")
+def management_port_selected(view: View) -> Iterator[Finding]:
     """
     NCCL would also use an RDMA port that is far slower than the others: a management or storage port.
 
-    Why: every device it finds becomes a lane for data, whatever the lane is for, and the slow one drags.
-
+    Why: every device it finds becomes a lane for data, whatever the lane is for, and the slow one slows all
+    down.
     Fix: leave it out: `NCCL_IB_HCA=^=mlx5_bond_0`.
-
     In logs: a device too many in the `NET/IB : Using` line.
     """
-    view = verbs.view_of(cluster)
-    found: list[tuple[Node, RdmaPort]] = []
-    for node in view.nodes:
-        ports = view.taken[node.name]
-        main = rdma.wanted(ports)
-        # A port that peers use at its full rate lost it here: another rule says so.
-        slow = [p for p in ports if p not in main and not view.is_peers_main(node, p.name)]
-        found += [(node, p) for p in slow if not is_mixed(ports)]
+    taken = [(n, p) for n in view.nodes if not is_mixed(view.taken[n.name]) for p in view.taken[n.name]]
+    # A port that peers use at its full rate lost it here: another rule says so.
+    found = [(n, p) for n, p in taken if p not in view.main[n.name] and not view.is_peers_main(n, p.name)]
     if not found:
         return
     node, port = found[0]
-    where, alone = verbs.places(found)
     best = max(p.rate_gbit_s or 0 for p in view.main[node.name])
-    default = {
-        r.interface for r in node.routes if r.destination == "default" and "routes" not in node.unknown
-    }
+    default = {r.interface for r in node.routes if r.destination == "default"}
     role = f", {port.netdev} has the default route" if port.netdev in default else ""
-    value = f"^={port.device}"
-    yield Finding(
-        where,
+    yield verbs.places(found, f"rdma:{node.name}/{port.name}").finding(
         found=f"{port.name} at {port.rate_gbit_s:g} Gbit/s among ports of {best:g} Gbit/s{role}",
         wanted="the fast ports only",
-        node=alone,
-        subject=subject(node, port),
-        severity=view.at_most("warning" if role else "note"),
-        fix=Fix("leave it out", env={"NCCL_IB_HCA": value}),
+        severity="warning" if role else "note",
+        fix="leave it out",
+        env={"NCCL_IB_HCA": f"^={port.device}"},
     )
+
+
+@check("uverbs-not-accessible", reads=READS, scope="rdma")
+def uverbs_not_accessible(node: Node, view: View) -> Iterator[Finding]:
+    """One finding for a node, whatever the number of devices."""
+    shut = [p for p in view.ready(node) if not p.can_open]
+    if shut:
+        names = summarize_names(p.device for p in shut)
+        yield at(node, "/dev/infiniband").finding(
+            found=f"the device files of {names} are missing, or this user cannot open them",
+            wanted="/dev/infiniband/uverbs* readable and writable for the job's user",
+            severity=view.loss(node),
+            run=("ls -l /dev/infiniband", "sudo usermod -aG rdma $USER"),
+        )
+
+
+@check("ib-char-device-without-module", reads=(*READS, "verbs"), scope="rdma")
+def ib_char_device_without_module(node: Node, view: View) -> Iterator[Finding]:
+    """
+    A kernel module of RDMA is not loaded.
+
+    Why: without `mlx5_ib` an adapter is a plain network card, without `ib_uverbs` no program can use its
+    RDMA side; NCCL reports no device and uses TCP.
+    Fix: `modprobe mlx5_ib ib_uverbs`, and load them at boot (`/etc/modules-load.d/rdma.conf`).
+    In logs: `NET/IB : No device found.`
+    """
+    module, words = "", ""
+    if lacks_module(node) and any(view.main.values()):
+        module = "mlx5_ib"
+        words = f"{summarize_names(node.verbs.bound)} has its driver mlx5_core and no RDMA device"
+    elif view.ready(node) and not node.verbs.has_char_devices:
+        module, words = "ib_uverbs", "RDMA devices exist, but none has a device file"
+    if module:
+        yield at(node, module).finding(
+            found=f"{words}: {module} is not loaded",
+            wanted=f"the kernel module {module}, as on the other nodes",
+            severity=view.loss(node),
+            run=f"sudo modprobe {module}",
+        )
+
+
+@check("ib-userspace-missing", reads=(*READS, "verbs"), scope="rdma")
+def ib_userspace_missing(node: Node, view: View) -> Iterator[Finding]:
+    """
+    RDMA devices are present, but the library to use them is missing.
+
+    Why: NCCL loads `libibverbs.so.1` when it starts; without it, or without the library's driver for the
+    adapter, it finds no device and uses TCP.
+    Fix: install the packages `libibverbs1 librdmacm1 ibverbs-providers` (Debian, Ubuntu) or `rdma-core`
+    in the image.
+    In logs: `Failed to open libibverbs.so`.
+    """
+    ports = [p for p in view.ready(node) if p.can_open]
+    if not ports or not node.verbs.has_char_devices:
+        return
+    needed = {PROVIDERS[p.driver] for p in ports if p.driver in PROVIDERS}
+    absent = sorted(needed - set(node.verbs.providers)) if node.verbs.providers else []
+    if node.verbs.error:
+        words = f"libibverbs.so.1 cannot be loaded: {printable(node.verbs.error, 200)}"
+    elif absent:
+        providers = summarize_names(node.verbs.providers)
+        words = f"{node.verbs.library} has no driver {summarize_names(absent)}, only {providers}"
+    else:
+        return
+    yield at(node, "libibverbs").finding(
+        found=words,
+        wanted="libibverbs.so.1 and its driver for the adapter",
+        severity=view.loss(node),
+        commands=("apt-get install libibverbs1 librdmacm1 ibverbs-providers",),
+    )
+
+
+@check("rdma-device-name-missing", reads=READS, scope="rdma")
+def rdma_device_name_missing(node: Node, view: View, cluster: Cluster) -> Iterator[Finding]:
+    """The value leaves none of the node's active ports."""
+    value = view.of(node).environment.get("NCCL_IB_HCA", "")
+    usable = [p for p in node.rdma_ports if p.state == "ACTIVE" and p.link_layer != "Unspecified"]
+    if not (value and usable and view.is_asked(node)) or view.allowed(node):
+        return
+    netdevs = {p.netdev: p.device for p in node.rdma_ports if p.netdev}
+    named = [netdevs[w] for w in value.lstrip("^=").split(",") if w in netdevs]
+    yield at_variable(cluster, node, "NCCL_IB_HCA").finding(
+        found=f"NCCL_IB_HCA={printable(value, 100)} names none of "
+        + summarize_names(p.device for p in usable)
+        + (f"; that is the interface of {summarize_names(named)}" if named else ""),
+        wanted="names of RDMA devices of this node",
+        severity=view.loss(node),
+        fix="unset it, or name devices",
+        env={"NCCL_IB_HCA": "=" + ",".join(named)} if named else {},
+        commands=["unset NCCL_IB_HCA", ssh(node, "rdma link")],
+    )
+
+
+@check("ipoib-used-for-data", reads=READS, scope="rdma")
+def ipoib_used_for_data(node: Node, view: View, cluster: Cluster) -> Iterator[Finding]:
+    """Verbs would work and were turned off; what keeps them from working is said by its own rule."""
+    own = {**node.nccl_conf, **node.environment}
+    left_on = rdma_devices.is_disabled(own) and "NCCL_IB_DISABLE" not in cluster.job.env
+    ready = [
+        p for p in node.rdma_ports if p.state == "ACTIVE" and p.link_layer == "InfiniBand" and p.can_open
+    ]
+    if verbs.lacks_verbs(node) or view.is_asked(node) or left_on or not ready:
+        return
+    over = {p.netdev for p in ready} | {i.name for i in node.interfaces if i.kind == "infiniband"}
+    sockets = interface_choice.sockets(node, cluster.job.env)
+    carried = [c.interface for c in sockets if c.interface in over]
+    if carried:
+        environment = view.of(node).environment
+        off = {n: environment[n] for n in ("NCCL_IB_DISABLE", "NCCL_NET") if environment.get(n)}
+        settings = summarize_names(f"{n}={v}" for n, v in off.items())
+        yield at(node, carried[0]).finding(
+            found=f"data over TCP on {summarize_names(carried)}, as {settings}",
+            wanted=f"RDMA on {summarize_names(p.name for p in ready)}",
+            severity="warning",
+            commands=tuple(f"unset {name}" for name in off),
+        )

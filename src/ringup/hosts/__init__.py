@@ -1,36 +1,17 @@
-"""
-Who the nodes are: from the command line, a host file, the allocation we run in, or this machine.
-
-    expand            -H node[1-8],gpu3
-    read_hostfile     --hostfile F
-    from_allocation   Slurm, PBS, LSF, Kubernetes
-    local_nodes       --local N
-    this_machine      nothing given
-"""
+"""Who the nodes are: from the command line, a host file, the allocation we run in, or this machine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
-from ringup.facts import Host
 from ringup.hosts.allocation import from_allocation, notes, of_allocation
-from ringup.hosts.hostfile import LONGEST_HOSTFILE, read_hostfile
-from ringup.hosts.nodeset import LONGEST_NAME, MOST_NODES, NAME, expand, refuse
+from ringup.hosts.nodeset import LONGEST_HOSTFILE, LONGEST_NAME, NAME, expand, read_hostfile, refuse
+from ringup.model import Host
 
 __all__ = [
-    "LONGEST_HOSTFILE",
-    "LONGEST_NAME",
-    "MOST_NODES",
-    "expand",
-    "from_allocation",
-    "local_nodes",
-    "names",
-    "notes",
-    "of_allocation",
-    "read_hostfile",
-    "this_machine",
-]
+    "LONGEST_HOSTFILE", "expand", "from_allocation", "local_nodes", "notes", "of_allocation",
+    "read_hostfile", "this_machine",
+]  # fmt: skip
 
 
 def local_nodes(count: int) -> tuple[Host, ...]:
@@ -52,8 +33,3 @@ def this_machine() -> tuple[Host, ...]:
     """This machine alone, without ssh, by its own name."""
     name = os.uname().nodename
     return (Host(name if NAME.fullmatch(name) and len(name) <= LONGEST_NAME else "localhost", local=True),)
-
-
-def names(hosts: Iterable[Host]) -> list[str]:
-    """Their names, in order."""
-    return [host.name for host in hosts]

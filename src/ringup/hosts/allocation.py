@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from ringup.errors import NodesError
-from ringup.facts import Host
-from ringup.hosts.hostfile import read_hostfile
-from ringup.hosts.nodeset import LONGEST_TEXT, MOST_NODES, checked, expand, named_host, refuse
+from ringup.hosts.nodeset import (
+    LONGEST_HOSTFILE,
+    MOST_NODES,
+    checked,
+    expand,
+    named_host,
+    read_hostfile,
+    refuse,
+)
+from ringup.model import Host
 from ringup.units import printable
 
 
-def _read_file(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read(8 * LONGEST_TEXT)
-
-
-def from_allocation(
-    environ: Mapping[str, str], read: Callable[[str], str] = _read_file
-) -> tuple[Host, ...] | None:
+def from_allocation(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
     """
     The nodes of the Slurm, PBS, LSF or Kubernetes allocation these variables tell of; None for none.
 
     Raises NodesError when the variables or the file they name cannot be understood.
     """
-    for source in (_slurm, _pbs, _lsf, _kubernetes):
-        found = source(environ, read)
-        if found is not None:
-            return found
-    return None
+    found = (source(environ) for source in (_slurm, _pbs_lsf, _kubernetes))
+    return next((hosts for hosts in found if hosts is not None), None)
 
 
-def _slurm(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host, ...] | None:
+def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
     """SLURM_JOB_NODELIST is a node set in Slurm's own order, SLURM_TASKS_PER_NODE `4(x2),3` follows it."""
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
     if not nodes:
@@ -87,57 +84,30 @@ def _slurm_counts(text: str) -> Iterator[int]:
         yield from [int(match[1])] * min(int(match[2] or 1), MOST_NODES + 1)
 
 
-def _pbs(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host, ...] | None:
-    """PBS_NODEFILE has one line per slot."""
-    path = environ.get("PBS_NODEFILE")
-    return _from_file(path, "PBS_NODEFILE", read) if path else None
-
-
-def _lsf(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host, ...] | None:
-    """LSB_DJOB_HOSTFILE: a line per slot; LSB_MCPU_HOSTS: "host n host n"; LSB_HOSTS: a word per slot."""
-    if "LSB_JOBID" not in environ:
-        return None
-    path = environ.get("LSB_DJOB_HOSTFILE")
-    if path:
-        return _without_launch_node(_from_file(path, "LSB_DJOB_HOSTFILE", read))
+def _pbs_lsf(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
+    """PBS_NODEFILE, LSB_DJOB_HOSTFILE: a file with a line per slot; LSB_MCPU_HOSTS: "host n host n"."""
+    hosts: tuple[Host, ...] | None = None
+    for variable in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
+        if hosts is None and (path := environ.get(variable)):
+            try:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    hosts = read_hostfile(file.read(LONGEST_HOSTFILE))
+            except OSError as error:
+                problem = f"{variable} names {printable(path, 200)}: {error.strerror}"
+                raise NodesError(problem, hint="name the nodes with -H") from error
+            except NodesError as error:
+                raise NodesError(f"{variable}: {error}", hint="name the nodes with -H") from error
     words = environ.get("LSB_MCPU_HOSTS", "").split()
-    if words and len(words) % 2 == 0:
-        lines = [f"{name} slots={count}" for name, count in zip(words[::2], words[1::2], strict=True)]
-        return _in_batch(_without_launch_node(read_hostfile("\n".join(lines))))
-    if environ.get("LSB_HOSTS"):
-        return _in_batch(_without_launch_node(read_hostfile("\n".join(environ["LSB_HOSTS"].split()))))
-    return None
+    if hosts is None and words and len(words) % 2 == 0:
+        hosts = read_hostfile("\n".join(map(" slots=".join, zip(words[::2], words[1::2], strict=True))))
+    return tuple(dataclasses.replace(host, in_batch=True) for host in hosts) if hosts else None
 
 
-def _in_batch(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-    return tuple(dataclasses.replace(host, in_batch=True) for host in hosts)
-
-
-def _without_launch_node(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-    """On CSM clusters (Summit) LSF lists the launch node first, with one slot; it is no compute node."""
-    is_launch_node = (
-        len(hosts) > 1 and hosts[0].slots <= 1 and re.match(r"(batch|login)\d*(\.|$)", hosts[0].name)
-    )
-    return hosts[1:] if is_launch_node else hosts
-
-
-def _from_file(path: str, variable: str, read: Callable[[str], str]) -> tuple[Host, ...]:
-    try:
-        return _in_batch(read_hostfile(read(path)))
-    except OSError as error:
-        raise NodesError(
-            f"{variable} names {printable(path, 200)}: {error.strerror}", hint="name the nodes with -H"
-        ) from error
-    except NodesError as error:
-        raise NodesError(f"{variable}: {error}", hint="name the nodes with -H") from error
-
-
-def _kubernetes(environ: Mapping[str, str], read: Callable[[str], str]) -> tuple[Host, ...] | None:
+def _kubernetes(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
     """
     An Indexed Job: pods are `JOB-INDEX.SERVICE`, this one knows its own index and name.
 
-    The number of pods and the headless service are not in a pod's environment by
-    themselves; they are read from where our own manifests (and torch's examples) put them.
+    Our manifests (and torch's examples) set the variables for the number of pods and the headless service.
     """
     index = environ.get("JOB_COMPLETION_INDEX")
     count = environ.get("RINGUP_NODES") or environ.get("JOB_COMPLETIONS") or environ.get("NNODES")

@@ -1,20 +1,20 @@
 """
-A list of nodes as written on the command line.
+A list of nodes as written on the command line or in a host file, in that order: the first one is the head.
 
-Ranges are ClusterShell's node-set syntax, but in the order as written: the first node is the
-head.  A name goes to ssh and into tables, file names and environments, so what no host can be
-called is refused here, once, for everyone.  Nothing is asked of any machine.
+A name goes to ssh and into tables, file names and environments: what no host can be called is refused here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
+import math
 import re
-from collections.abc import Iterator
+from collections import Counter
 from typing import NoReturn
 
 from ringup.errors import NodesError
-from ringup.facts import Host
+from ringup.model import Host
 from ringup.units import printable
 
 MOST_NODES = 10_000
@@ -22,11 +22,12 @@ LONGEST_NAME = 253
 """RFC 1035 section 2.3.4, without the final dot."""
 LONGEST_TEXT = 1 << 20
 """Bytes of a node list that are read at all; 10,000 written-out names stay below."""
+LONGEST_HOSTFILE = 8 * LONGEST_TEXT
 
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\$?")
 _RANGE_WORD = re.compile(r"[A-Za-z0-9_.\-\[\],/]+")
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?:/(\d+))?)?")
+_RANGE = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15})(?:/([0-9]{1,15}))?)?")
 _HINT = "for example -H node[1-8],gpu3 or -H alice@10.0.0.5"
 
 
@@ -48,34 +49,22 @@ def expand(hosts: str, *, allow_groups: bool = False) -> tuple[Host, ...]:
     """
     if len(hosts) > LONGEST_TEXT:
         refuse(f"the node list is {len(hosts)} characters long")
-    _refuse_control_characters(hosts)
+    for character in hosts:
+        if not character.isprintable():
+            refuse(f"the node list holds the character {printable(character)}")
     found: list[Host] = []
     for word in _words(hosts):
         found += _expand_word(word, MOST_NODES - len(found), allow_groups)
     return checked(found)
 
 
-def _refuse_control_characters(text: str) -> None:
-    for character in text:
-        if not character.isprintable():
-            refuse(f"the node list holds the character {printable(character)}")
-
-
-def _words(hosts: str) -> Iterator[str]:
+def _words(hosts: str) -> list[str]:
     """The list cut at the commas that stand outside brackets."""
-    depth, word = 0, ""
-    for character in hosts:
-        depth += (character == "[") - (character == "]")
-        if depth not in (0, 1):
-            refuse(f"the brackets in {printable(hosts, 80)!r} do not match")
-        if character == "," and depth == 0:
-            yield word.strip(" ")
-            word = ""
-        else:
-            word += character
-    if depth:
+    if not re.fullmatch(r"(?:[^][]|\[[^][]*\])*", hosts):
         refuse(f"the brackets in {printable(hosts, 80)!r} do not match")
-    yield word.strip(" ")
+    parts = re.split(r"(\[[^][]*\])", hosts)
+    parts[::2] = [outside.replace(",", "\n") for outside in parts[::2]]  # the list itself holds no newline
+    return [word.strip(" ") for word in "".join(parts).split("\n")]
 
 
 def _expand_word(word: str, room: int, allow_groups: bool) -> list[Host]:
@@ -84,11 +73,9 @@ def _expand_word(word: str, room: int, allow_groups: bool) -> list[Host]:
         refuse("the node list is empty or has an empty entry")
     if word.startswith("@") or "*" in word:
         if not allow_groups:
-            refuse(
-                f"{printable(word, 80)!r} is a group or a pattern",
-                "add --groups to use ClusterShell's groups",
-            )
-        return [named_host(name, "") for name in _cluster_shell(word, room)]
+            what = f"{printable(word, 80)!r} is a group or a pattern"
+            refuse(what, "add --groups to use ClusterShell's groups")
+        return [named_host(name, "") for name in _group(word, room)]
     user, at, rest = word.rpartition("@")
     if at and not _USER.fullmatch(user):
         refuse(f"{printable(user, 80)!r} is not a user name")
@@ -99,107 +86,126 @@ def _expand_word(word: str, room: int, allow_groups: bool) -> list[Host]:
         return [named_host(rest, user)]
     if not _RANGE_WORD.fullmatch(rest):
         refuse(f"{printable(rest, 80)!r} is not a host name")
-    if _count(rest) > room:
-        refuse(f"{printable(rest, 80)!r} makes more than {MOST_NODES:,} nodes", "name fewer nodes")
-    return [named_host(name, user) for name in _cluster_shell(rest, room)]
+    return [named_host(name, user) for name in _names(rest, room)]
 
 
 def ipv6(text: str) -> str:
     """The IPv6 address `text` is, without brackets; "" if it is none."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    if ":" not in bare:
-        return ""
-    address, percent, zone = bare.partition("%")
-    if percent and not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", zone):
-        return ""
     try:
-        ipaddress.IPv6Address(address)
+        zone = ipaddress.IPv6Address(bare).scope_id
     except ValueError:
         return ""
-    return bare
+    return bare if zone is None or re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", zone) else ""
 
 
 def named_host(name: str, user: str) -> Host:
-    """
-    A host of that name.
-
-    Raises NodesError for what cannot be one.
-    """
+    """A host of that name; NodesError for what cannot be one."""
     if len(name) > LONGEST_NAME:
-        refuse(
-            f"{printable(name, 40)!r} is {len(name)} characters long; a host name has {LONGEST_NAME} at most"
-        )
+        size = f"{len(name)} characters long; a host name has {LONGEST_NAME} at most"
+        refuse(f"{printable(name, 40)!r} is {size}")
     if not NAME.fullmatch(name):
         refuse(f"{printable(name, 80)!r} is not a host name")
     return Host(name, user)
 
 
-def _count(word: str) -> int:
-    """How many nodes the ranges of a word make, by arithmetic alone."""
-    count = 1
-    for inside in re.findall(r"\[([^\]]*)\]", word):
-        count *= sum(_range_length(part, word) for part in inside.split(","))
-    return count
+def fit(count: int, word: str, room: int) -> None:
+    if count > room:
+        refuse(f"{printable(word, 80)!r} makes more than {MOST_NODES:,} nodes", "name fewer nodes")
 
 
-def _range_length(part: str, word: str) -> int:
-    match = _RANGE.fullmatch(part)
-    if not match or len(part) > 40:
-        refuse(f"{printable(part, 40)!r} in {printable(word, 80)!r} is not a range such as 1-8 or 0-6/2")
-    first = int(match[1])
-    last = int(match[2] or match[1])
-    step = int(match[3] or 1)
-    if last < first or step < 1:
-        refuse(f"{printable(part, 40)!r} in {printable(word, 80)!r} is an empty range")
-    return (last - first) // step + 1
-
-
-def _cluster_shell(word: str, room: int) -> list[str]:
-    """
-    ClusterShell's reading of one word, in its order.
-
-    A comma inside brackets is cut first (`node[3,1]` is node3, node1): a NodeSet sorts.
-    """
-    # Imported here: 23 ms that `ringup --help` need not pay.
-    from ClusterShell.NodeSet import NodeSet, NodeSetException
-
-    names: list[str] = []
-    try:
-        for piece in _without_inner_commas(word) if "*" not in word and "@" not in word else [word]:
-            nodes = NodeSet(piece)
-            if len(nodes) + len(names) > room:
-                refuse(f"{printable(word, 80)!r} makes more than {MOST_NODES:,} nodes", "name fewer nodes")
-            names += list(nodes)
-    except NodeSetException as error:
-        refuse(f"{printable(word, 80)!r}: {printable(str(error), 200)}")
-    if not names:
-        refuse(f"{printable(word, 80)!r} names no node", "`nodeset -LL` lists ClusterShell's groups")
+def _names(word: str, room: int) -> list[str]:
+    """The names that the ranges of a word make, the first bracket varying slowest."""
+    first, *rest = re.split(r"\[([^][]*)\]", word)
+    numbers = [[_range(part, word) for part in inside.split(",")] for inside in rest[::2]]
+    fit(math.prod(sum(len(span) for span, _ in parts) for parts in numbers), word, room)
+    names = [first]
+    for parts, text in zip(numbers, rest[1::2], strict=True):
+        ends = [f"{number:0{width}}{text}" for span, width in parts for number in span]
+        names = [name + end for name in names for end in ends]
     return names
 
 
-def _without_inner_commas(word: str) -> Iterator[str]:
-    """`r[2,1]n[1-2]` as `r[2]n[1-2]`, `r[1]n[1-2]`: the first bracket varies slowest, as written."""
-    match = re.search(r"\[([^\]]*,[^\]]*)\]", word)
-    if match is None:
-        yield word
-        return
-    for part in match[1].split(","):
-        yield from _without_inner_commas(f"{word[: match.start()]}[{part}]{word[match.end() :]}")
+def _range(part: str, word: str) -> tuple[range, int]:
+    """The numbers of `1-8`, `01-10` or `0-6/2`, and their least width."""
+    match = _RANGE.fullmatch(part)
+    if not match:
+        refuse(f"{printable(part, 40)!r} in {printable(word, 80)!r} is not a range such as 1-8 or 0-6/2")
+    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    if last < first or step < 1:
+        refuse(f"{printable(part, 40)!r} in {printable(word, 80)!r} is an empty range")
+    return range(first, last + 1, step), len(match[1])
+
+
+def _group(word: str, room: int) -> list[str]:
+    """The nodes of one of ClusterShell's groups or patterns, in its order."""
+    # Imported here: 23 ms that `ringup --help` need not pay.
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+    try:
+        nodes = NodeSet(word)
+    except NodeSetException as error:
+        refuse(f"{printable(word, 80)!r}: {printable(str(error), 200)}")
+    fit(len(nodes), word, room)
+    if not nodes:
+        refuse(f"{printable(word, 80)!r} names no node", "`nodeset -LL` lists ClusterShell's groups")
+    return list(nodes)
 
 
 def checked(found: list[Host]) -> tuple[Host, ...]:
-    """
-    The nodes when there are some, not too many and none twice.
-
-    Raises NodesError otherwise.
-    """
+    """The nodes; NodesError where there are none, too many, or one twice."""
     if not found:
         refuse("no node is named")
     if len(found) > MOST_NODES:
         refuse(f"{len(found):,} nodes are named; {MOST_NODES:,} is the most", "name fewer nodes")
-    seen: set[str] = set()
-    for host in found:
-        if host.name in seen:
-            refuse(f"{printable(host.name, 80)} is named twice", "name each node once; the first is the head")
-        seen.add(host.name)
+    name, times = Counter(host.name for host in found).most_common(1)[0]
+    if times > 1:
+        refuse(f"{printable(name, 80)} is named twice", "name each node once; the first is the head")
     return tuple(found)
+
+
+def read_hostfile(text: str) -> tuple[Host, ...]:
+    """
+    The nodes of a host file: one a line, `slots=N` (Open MPI, DeepSpeed) or `host:N` (MPICH), `#` comments.
+
+    Ranges work as in `expand`; a repeated line is one node with a slot more (as PBS writes it).
+
+    Raises NodesError with the line's number.
+
+    >>> [(host.name, host.slots) for host in read_hostfile("node1 slots=8  # head\\nnode2:4\\n")]
+    [('node1', 8), ('node2', 4)]
+    """
+    if len(text) > LONGEST_HOSTFILE:
+        refuse(f"the host file is longer than {LONGEST_HOSTFILE:,} characters")
+    found: dict[str, Host] = {}
+    for number, raw in enumerate(text.split("\n"), 1):
+        words = raw.split("#", 1)[0].split()
+        if not words:
+            continue
+        try:
+            hosts = _hostfile_line(words)
+        except NodesError as error:
+            raise NodesError(f"line {number}: {error}", hint=error.hint) from error
+        for host in hosts:
+            before = found.get(host.name)
+            slots = (before.slots or 1) + (host.slots or 1) if before else host.slots
+            found[host.name] = dataclasses.replace(host, slots=slots)
+        if len(found) > MOST_NODES:
+            break
+    return checked([*found.values()])
+
+
+def _hostfile_line(words: list[str]) -> tuple[Host, ...]:
+    name, *rest = words
+    slots = 0
+    split = re.fullmatch(r"([^:]+|\[[0-9A-Fa-f:.]+\]):(\d{1,6})", name)
+    if split and not ipv6(name):
+        name, slots = split[1], int(split[2])
+    for word in rest:
+        key, _, value = word.partition("=")
+        if key not in ("slots", "max_slots", "max-slots"):
+            refuse(f"{printable(word, 80)!r} is not understood", "one node a line: node1 slots=8")
+        if not re.fullmatch(r"[0-9]{1,6}", value):
+            refuse(f"{printable(word, 80)!r} is not slots=N", "for example: node1 slots=8")
+        slots = int(value) if key == "slots" else slots
+    return tuple(dataclasses.replace(host, slots=slots) for host in expand(name))

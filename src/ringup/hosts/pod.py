@@ -11,8 +11,10 @@ One of N equal pods without ssh: which one, how many, where the first is, and th
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,9 +25,17 @@ from ringup.units import printable
 PORT = 29100
 """Below the ephemeral ports (32768 and up on Linux) and beside none that torch uses."""
 WAIT_S = 300.0
-SHORTEST_TOKEN = 16
+LONGEST_TOKEN = 4096
 SECRETS = ("RINGUP_TOKEN", "RINGUP_TOKEN_FILE")
-MAKE_ONE = "openssl rand -hex 32, in a Secret that every pod gets as RINGUP_TOKEN"
+WANTED_BITS = 128
+WORD_BITS = 13
+"""A word out of a list of 8,000, as passphrases are made from."""
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UUID_BITS = 122
+_LETTERS = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
+_KNOWN = "qwertyuiop asdfghjkl zxcvbnm password "
+"""Runs that count as seen before."""
+MAKE_ONE = "make one with: openssl rand -hex 32 (in a Secret that every pod gets as RINGUP_TOKEN)"
 
 
 @dataclass(frozen=True)
@@ -43,11 +53,7 @@ class Pod:
     token: bytes = field(repr=False)
 
 
-def from_environment(
-    environ: Mapping[str, str],
-    hostname: str,
-    read: Callable[[str], str] = lambda path: Path(path).read_text(),
-) -> Pod | None:
+def from_environment(environ: Mapping[str, str], hostname: str) -> Pod | None:
     """
     The pod these variables tell of; None without a token.
 
@@ -58,9 +64,8 @@ def from_environment(
     index = _number(environ, 0, MOST_NODES - 1, "RINGUP_INDEX", "JOB_COMPLETION_INDEX")
     count = _number(environ, 1, MOST_NODES, "RINGUP_NODES", "JOB_COMPLETIONS", "NNODES")
     if index >= count:
-        raise NodesError(
-            f"index {index} of {count} pods", hint="indices begin at 0; RINGUP_NODES is the number of pods"
-        )
+        hint = "indices begin at 0; RINGUP_NODES is the number of pods"
+        raise NodesError(f"index {index} of {count} pods", hint=hint)
     own = hostname.split(".")[0]
     service = environ.get("RINGUP_SERVICE", "")
     name = f"{own}.{service}" if service else own
@@ -72,7 +77,7 @@ def from_environment(
         _head(environ, own, service, index),
         _number(environ, 1, 65535, "RINGUP_PORT", default=PORT),
         float(wait_s),
-        _token(environ, read),
+        _token(environ),
     )
 
 
@@ -102,10 +107,9 @@ def _head(environ: Mapping[str, str], own: str, service: str, index: int) -> str
         return _name(given, "RINGUP_HEAD")
     job, dash, number = own.rpartition("-")
     if not dash or number != str(index):
-        raise NodesError(
-            f"the first pod's name cannot be told from this one's, {printable(own, 100)}",
-            hint="give every pod RINGUP_HEAD, name or address of the one with index 0",
-        )
+        problem = f"the first pod's name does not follow from this one's, {printable(own, 100)}"
+        hint = "give every pod RINGUP_HEAD, name or address of the one with index 0"
+        raise NodesError(problem, hint=hint)
     return _name(f"{job}-0.{service}" if service else f"{job}-0", "the first pod")
 
 
@@ -115,18 +119,69 @@ def _name(text: str, what: str) -> str:
     return text.strip("[]")
 
 
-def _token(environ: Mapping[str, str], read: Callable[[str], str]) -> bytes:
+def _token(environ: Mapping[str, str]) -> bytes:
     token, path = (environ.get(name, "") for name in SECRETS)
     if token and path:
         raise NodesError("RINGUP_TOKEN and RINGUP_TOKEN_FILE are both set", hint="give one of them")
     if path:
         try:
-            token = read(path)
+            token = Path(path).read_text()
         except (OSError, ValueError) as error:
-            raise NodesError(
-                f"RINGUP_TOKEN_FILE {printable(path, 200)} cannot be read", hint=str(error)
-            ) from error
+            problem = f"RINGUP_TOKEN_FILE {printable(path, 200)} cannot be read"
+            raise NodesError(problem, hint=str(error)) from error
     token = token.strip()
-    if len(token) < SHORTEST_TOKEN:
-        raise NodesError(f"the token is shorter than {SHORTEST_TOKEN} characters", hint=MAKE_ONE)
-    return token.encode()
+    if len(token) > LONGEST_TOKEN:
+        raise NodesError(f"the token is longer than {LONGEST_TOKEN:,} characters", hint=MAKE_ONE)
+    if (bits := strength_bits(token)) < WANTED_BITS:
+        words = f"about {bits:.0f} bits of strength, it needs {WANTED_BITS}"
+        raise NodesError(f"the token looks too weak: {words}", hint=MAKE_ONE)
+    return token.encode("utf-8", "surrogateescape")
+
+
+def strength_bits(token: str) -> float:
+    """
+    Bits of strength, for a token as generators make them; fewer where it repeats, counts up or holds words.
+
+    Of random tokens 1 in 10,000 is taken for a weak one in hex, 1 in 500 in base64, 1 in 13 in base32.
+
+    >>> strength_bits("9f3c1a7be2d84456a0b1c7d9e8f20314"), strength_bits("0123456789abcdef" * 4) < 128
+    (128.0, True)
+    """
+    if _UUID.fullmatch(token):
+        return _UUID_BITS
+    guessed = _predictable(token)
+    runs = _LETTERS.finditer(token)
+    words = [word for word in runs if sum(c in "aeiou" for c in word[0].lower()) * 4 >= len(word[0])]
+    spelt = guessed.union(*(range(*word.span()) for word in words))
+    plain = len(token) - len(spelt)
+    # By chance a few characters of a random token follow from others or look like a word.
+    if plain <= 0.4 * len(token) or len(guessed) >= 0.4 * len(token):
+        return plain * _bits_per_character(token) / 2 + len(words) * WORD_BITS
+    return len(token) * _bits_per_character(token)
+
+
+def _bits_per_character(token: str) -> float:
+    kinds = set(token)
+    if token.isdecimal():
+        return math.log2(10)
+    if kinds <= set("0123456789abcdef") or kinds <= set("0123456789ABCDEF"):
+        return 4.0
+    if token == token.lower() or token == token.upper():
+        return 5.0
+    return 6.0
+
+
+def _predictable(token: str) -> set[int]:
+    """Indices that go on as those before do (aaaa, 1234, a1a1), or whose last four characters came before."""
+    code = [ord(character) for character in token]
+    known = _KNOWN + token.lower()
+    begin = len(_KNOWN)
+    found = set()
+    for at in range(len(token)):
+        steps = (step for step in (1, 2) if at >= 2 * step)
+        runs_on = any(code[at] - code[at - step] == code[at - step] - code[at - 2 * step] for step in steps)
+        last = begin + at + 1
+        repeats = at >= 3 and known.find(known[last - 4 : last]) < last - 4
+        if runs_on or repeats:
+            found.add(at)
+    return found

@@ -1,15 +1,15 @@
 """
 What in a training script or job file breaks or hangs when it runs on several nodes.
 
-Files are read, never run or imported.  What cannot be told from the text is not said.
+Files are read, never run or imported.  Only what the text shows is reported.
 
     findings = lint({"train.py": text, "job.sh": text})
     how_to_start(text).launcher
 
     source, values   a Python script and what its expressions may be
-    ranks, meeting, collectives   rules on a script
-    shell, starts    a shell or job file and its launch lines
-    job_rules, across   rules on those, and between files
+    ranks, rendezvous, collectives   rules on a script
+    shell   a shell or job file and its launch lines
+    job_rules, across_files   rules on those, and between files
 """
 
 from __future__ import annotations
@@ -20,11 +20,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 # Some of these are imported for their rules alone.
-from ringup.lint import across, collectives, job_rules, meeting, ranks, shell, source  # noqa: F401
+from ringup.lint import (  # noqa: F401
+    across_files,
+    collectives,
+    job_rules,
+    ranks,
+    rendezvous,
+    settings,
+    shell,
+    source,
+)
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL, judge
-from ringup.rules import SEVERITIES, Finding, complete, problem_from_docstring, register
+from ringup.rules import SEVERITIES, Finding, Fix, complete, described
 
-LONGEST_BYTES = 2 << 20
+LONGEST = 2 << 20
+"""Characters of a file."""
 
 Kind = Literal["environment", "local-rank", "spawn", "jax", "unknown"]
 
@@ -41,21 +51,22 @@ class HowToStart:
     line: int = 0
     """The line that says so; 0 for none."""
     why: str = ""
+    is_only_way: bool = False
+    """Whether the script cannot train on several ranks when it is started otherwise."""
 
 
-NOT_READABLE = register(
-    problem_from_docstring(
-        "script-not-readable",
-        "error",
-        """
-        Python cannot read the script.
+_UNREADABLE = """
+Python cannot read the script.
 
-        Why: every rank ends at once with a SyntaxError.
+Why: every rank ends at once with a SyntaxError.
 
-        Fix: repair the line; where the nodes have a newer Python than this machine, it may be fine there.
-        """,
-    )
-)
+Fix: repair the line; where the nodes have a newer Python than this machine, it may be fine there.
+"""
+NOT_READABLE = described("script-not-readable", "error", _UNREADABLE)
+
+
+PASS_LOCAL_RANK = ("launch", "deepspeed")
+"""Launchers that give each rank the option."""
 
 
 def is_script(path: str, text: str) -> bool:
@@ -81,16 +92,17 @@ def lint(files: Mapping[str, str]) -> list[Finding]:
     for path, text in files.items():
         if not is_script(path, text):
             jobs.append(shell.read(path, text))
+            findings += judge(SHELL, jobs[-1])
             continue
         try:
             scripts.append(ranks.Reading(source.read(path, text)))
+            findings += judge(SCRIPT, scripts[-1])
         except SyntaxError as error:
-            findings.append(_unreadable(path, error))
-    for script in scripts:
-        findings += judge(SCRIPT, script)
-    for job in jobs:
-        findings += judge(SHELL, job)
-    findings += judge(ACROSS, across.All(scripts, jobs))
+            version = ".".join(map(str, sys.version_info[:2]))
+            words = f"Python {version} cannot read it: {error.msg}"
+            found = Finding(f"{path}:{error.lineno or 1}", words, "a script that Python can read")
+            findings.append(complete(found, NOT_READABLE))
+    findings += judge(ACROSS, across_files.All(scripts, jobs))
     findings.sort(key=lambda f: (SEVERITIES.index(f.severity or "error"), _place(f.where)))
     return findings
 
@@ -100,16 +112,6 @@ def _place(where: str) -> tuple[str, int]:
     return path, int(line) if line.isdecimal() else 0
 
 
-def _unreadable(path: str, error: SyntaxError) -> Finding:
-    version = ".".join(map(str, sys.version_info[:2]))
-    found = Finding(
-        where=f"{path}:{error.lineno or 1}",
-        found=f"Python {version} cannot read it: {error.msg}",
-        wanted="a script that Python can read",
-    )
-    return complete(found, NOT_READABLE)
-
-
 def how_to_start(text: str, path: str = "script") -> HowToStart:
     """How a script wants to be started; `unknown` (and torchrun) where its text does not tell."""
     try:
@@ -117,40 +119,69 @@ def how_to_start(text: str, path: str = "script") -> HowToStart:
     except SyntaxError:
         return HowToStart("unknown", "torchrun", why="it cannot be read")
     for call in script.named("jax.distributed.initialize"):
-        return HowToStart("jax", "jax", line=call.line, why="it calls jax.distributed.initialize")
-    for call in ranks.spawns(script):
-        return HowToStart("spawn", "spawn", line=call.line, why=f"it starts its own ranks with {call.name}")
+        return HowToStart("jax", "jax", "", call.line, "it calls jax.distributed.initialize")
+    for call in script.named(*source.SPAWNS):
+        return HowToStart("spawn", "spawn", "", call.line, f"it starts its own ranks with {call.name}", True)
     argument = ranks.needs_local_rank_argument(script)
     if argument is not None:
         spelling = next((s for s in ("--local-rank", "--local_rank") if s in argument.spellings), "")
         why = f"it takes its local rank from {spelling}"
-        return HowToStart("local-rank", "launch", spelling, argument.line, why)
-    joined = [c for c in script.calls if c.name.endswith(("init_process_group", "init_distributed"))]
+        return HowToStart("local-rank", "launch", spelling, argument.line, why, argument.is_required)
+    joined = script.named(source.INIT, *source.MESHES)
+    joined += [c for c in script.calls if c.name.endswith(("init_process_group", "init_distributed"))]
     if joined or script.imported & ranks.HANDLED or "LOCAL_RANK" in script.strings:
         line = joined[0].line if joined else 0
         return HowToStart("environment", "torchrun", line=line, why="it takes its rank from the environment")
-    return HowToStart("unknown", "torchrun", why="nothing in it says how it wants to be started")
+    return HowToStart("unknown", "torchrun", why="no sign of another launcher in it")
 
 
-def workers(text: str, path: str = "script") -> tuple[str, int] | None:
-    """(file:line, workers of one rank) of the DataLoader with the most, where the number is written."""
+def misfit(start: HowToStart, launcher: str, script: str) -> list[Finding]:
+    """A finding where a script that can only be started in one way is given to another launcher."""
+    passes = start.kind == "local-rank" and launcher in PASS_LOCAL_RANK
+    if not start.is_only_way or passes or launcher == start.launcher:
+        return []
+    words = f"{start.why}: --with {launcher} cannot start it"
+    fix = Fix(f"`--with {start.launcher} -- {script}` in place of `--with {launcher}`")
+    found = Finding(f"{script}:{start.line}", words, f"--with {start.launcher}", fix=fix)
+    rule = "local-rank-argument-missing" if start.kind == "local-rank" else "ranks-started-twice"
+    return [complete(found, ACROSS[rule][0])]
+
+
+def workers(text: str, path: str = "script") -> tuple[str, int]:
+    """(file:line, workers of one rank) of the DataLoader with the most; 0 where no number is written."""
     try:
-        read = ranks.Reading(source.read(path, text))
+        line, count = ranks.most_workers(ranks.Reading(source.read(path, text)))
     except SyntaxError:
-        return None
-    found = max(ranks.workers_in_code(read), key=lambda one: one[1], default=(0, 0))
-    return (read.where(found[0]), found[1]) if found[1] else None
+        line, count = 0, 0
+    return f"{path}:{line}", count
+
+
+def written_world(text: str, path: str = "script") -> tuple[str, int, int]:
+    """(file:line, rank, world size) as numbers that `init_process_group` is always given; -1 for others."""
+    try:
+        line, rank, size = ranks.written_world(ranks.Reading(source.read(path, text)))
+    except SyntaxError:
+        line, rank, size = 0, -1, -1
+    return f"{path}:{line}", rank, size
+
+
+def wrong_world(written: tuple[str, int, int], world_size: int) -> list[Finding]:
+    """A finding where the numbers in a script cannot be those of a run of so many ranks, more than one."""
+    where, rank, size = written
+    if world_size < 2 or (rank < 0 and size in (-1, world_size)):
+        return []
+    number = (
+        f"world_size={size} is written in the code" if rank < 0 else f"every rank calls itself rank {rank}"
+    )
+    found = Finding(where, f"{number}; this run has {world_size} ranks", "what the launcher sets")
+    return [complete(found, SCRIPT["world-size-in-code"][0])]
 
 
 def too_many_workers(written: tuple[str, int], node: str, rank_count: int, cpus: float) -> list[Finding]:
-    """A finding where a node's ranks start more workers than it has processors; `cpus` 0: unknown."""
+    """A finding where a node's ranks start more workers than it has CPUs; `cpus` 0: unknown."""
     where, count = written
     if not 0 < cpus < count * rank_count:
         return []
-    found = Finding(
-        where=f"{node} ({where})",
-        node=node,
-        found=f"{rank_count} ranks with {count} workers each on {cpus:g} processors",
-        wanted="no more workers than processors",
-    )
+    words = f"{rank_count} ranks with {count} workers each on {cpus:g} processors"
+    found = Finding(f"{node} ({where})", words, "no more workers than CPUs", node)
     return [complete(found, SCRIPT["dataloader-workers-exceed-cpus"][0])]

@@ -1,4 +1,4 @@
-"""Collectives that only some ranks reach: the others wait until the time-out."""
+"""Collectives that only some ranks reach: the others wait until the timeout."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from ringup.lint.meeting import COLLECTIVES
 from ringup.lint.ranks import Reading
-from ringup.lint.rule import SCRIPT, fault
+from ringup.lint.rendezvous import COLLECTIVES
+from ringup.lint.rule import SCRIPT, Found, fault
 from ringup.lint.source import Call
-from ringup.lint.values import ARGUMENT, LOCAL, RANK, SPAWNED
-from ringup.rules import Finding
+from ringup.lint.values import ARGUMENT, LOCAL, RANK, SPAWNED, parameters
 from ringup.units import printable
 
 Side = Literal["zero", "others", ""]
@@ -34,8 +33,6 @@ OFFICIAL = ("accelerate.Accelerator", "deepspeed.initialize")
 
 
 class Sides:
-    """Which ranks come where in one script."""
-
     def __init__(self, read: Reading) -> None:
         self.read, self.script = read, read.script
         self.made = self._made()
@@ -45,13 +42,12 @@ class Sides:
     def _made(self) -> dict[str, str]:
         """Name of a variable -> package whose object it is."""
         found = {}
-        for node in ast.walk(self.script.tree):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                name = self.script.dotted(node.value.func)
-                if name in OFFICIAL:
-                    target = node.targets[0]
-                    first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
-                    found[self.script.dotted(first)] = name.split(".")[0]
+        for node in self.script.of_kind(ast.Assign):
+            name = self.script.dotted(node.value.func) if isinstance(node.value, ast.Call) else ""
+            if name in OFFICIAL:
+                target = node.targets[0]
+                first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+                found[self.script.dotted(first)] = name.split(".")[0]
         return found
 
     def is_collective(self, call: Call) -> bool:
@@ -66,14 +62,14 @@ class Sides:
         found: dict[str, str] = {}
         for _ in range(4):
             for call in self.script.calls:
-                what = short(call) if call in self.direct else found.get(self.own(call), "")
+                what = call.last if call in self.direct else found.get(self.own(call), "")
                 if what and call.inside and not self.side_of(call.node) and not self._is_optional(call):
                     found.setdefault(call.inside.name, what)
         return found
 
     def _is_optional(self, call: Call) -> bool:
         """Whether it hangs on a parameter, so that a caller may have switched it off."""
-        names = {a.arg for a in call.inside.args.args} if call.inside else set()
+        names = parameters(call.inside) if call.inside else []
         tests = (n for test, _ in self.script.conditions(call.node) for n in ast.walk(test))
         return any(isinstance(n, ast.Name) and n.id in names for n in tests)
 
@@ -103,7 +99,6 @@ class Sides:
         return "", None
 
     def side(self, test: ast.expr, depth: int = 0) -> Side:
-        """Which ranks a test is true for."""
         if depth > 8:
             return ""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -126,43 +121,34 @@ class Sides:
             some: Side = "zero" if values <= {"-1", "0"} else ""
             return some if isinstance(operator, ast.In) else _SWAPPED[some]
         number = ast.unparse(right)
-        if isinstance(operator, ast.Eq):
-            return "zero" if number in ("0", "-1") or number.isdecimal() else ""
         if number == "0" and isinstance(operator, ast.NotEq | ast.Gt):
             return "others"
-        return "zero" if (number, type(operator)) in (("0", ast.LtE), ("1", ast.Lt)) else ""
+        is_one = isinstance(operator, ast.Eq) and (number == "-1" or number.isdecimal())
+        return "zero" if is_one or (number, type(operator)) in (("0", ast.LtE), ("1", ast.Lt)) else ""
 
     def _is_rank(self, node: ast.expr) -> bool:
         values = self.read.values.of(node)
         if values & {RANK, LOCAL, SPAWNED, f"{LOCAL}-argument"}:
             return True
         if isinstance(node, ast.Call):
-            return self.script.dotted(node.func).rpartition(".")[2] in ("get_rank", "get_local_rank")
-        name = self.script.dotted(node).rpartition(".")[2]
+            return self.script.last(node.func) in ("get_rank", "get_local_rank")
+        name = self.script.last(node)
         return bool(_RANK_NAME.match(name)) and values <= {"?", ARGUMENT, "environment", "local-argument"}
 
     def _named(self, test: ast.expr, depth: int) -> Side:
         """A variable that holds such a test, or a name that says so."""
-        called = isinstance(test, ast.Call)
-        name = self.script.dotted(test.func if isinstance(test, ast.Call) else test).rpartition(".")[2]
-        if not called:
-            for node in ast.walk(self.script.tree):
-                if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Compare | ast.UnaryOp):
-                    continue
-                if any(self.script.dotted(t).rpartition(".")[2] == name for t in node.targets):
+        name = self.script.last(test.func if isinstance(test, ast.Call) else test)
+        if not isinstance(test, ast.Call):
+            for node in self.script.of_kind(ast.Assign):
+                is_test = isinstance(node.value, ast.Compare | ast.UnaryOp)
+                if is_test and any(self.script.last(t) == name for t in node.targets):
                     return self.side(node.value, depth + 1)
-            if isinstance(test, ast.Name | ast.Attribute) and self._is_rank(test):
+            if self._is_rank(test):
                 return "others"
         return "zero" if _MAIN_NAME.match(name) else ""
 
 
-def short(call: Call) -> str:
-    """The call's last word."""
-    return call.name.rpartition(".")[2]
-
-
 def _leaves(block: list[ast.stmt]) -> bool:
-    """Whether a block ends the function or the process."""
     last = block[-1]
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
         return ast.unparse(last.value.func) in ("sys.exit", "exit", "quit", "os._exit")
@@ -171,50 +157,45 @@ def _leaves(block: list[ast.stmt]) -> bool:
 
 def _after_leaving(sides: Sides) -> Iterator[tuple[ast.If, Side, list[ast.stmt]]]:
     """Places where some ranks leave: the if, the side that goes on, what only that side reaches."""
-    for node in ast.walk(sides.script.tree):
+    for node in sides.script.nodes:
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
             for at, statement in enumerate(block if isinstance(block, list) else ()):
-                if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body):
-                    side = sides.side(statement.test)
-                    if side and isinstance(block, list):
-                        yield statement, _SWAPPED[side], block[at + 1 :]
+                leaves = isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body)
+                if leaves and (side := sides.side(statement.test)):
+                    yield statement, _SWAPPED[side], block[at + 1 :]  # type: ignore[index]
 
 
 def _shown(test: ast.expr) -> str:
-    """A condition and its line."""
     return f"`{printable(ast.unparse(test), 60)}` in line {test.lineno}"
 
 
 @fault("collective-on-some-ranks", SCRIPT)
-def collective_on_some_ranks(read: Reading) -> Iterator[Finding]:
+def collective_on_some_ranks(read: Reading) -> Found:
     """
-    A collective or barrier stands where only some ranks come.
+    A collective or barrier is in code that only some ranks reach.
 
-    Why: every rank has to make the call.  Those that do wait for the others until the time-out, or are
+    Why: every rank has to make the call.  Those that do wait for the others until the timeout, or are
     matched with another call that comes later.
 
     Fix: take the call out of the `if`, and leave only what one rank may do alone (printing, saving) in it.
     """
     sides = Sides(read)
     limited: list[tuple[Call, str, Side, str]] = []
+    rest = [*_after_leaving(sides)]
     for call in read.script.calls:
-        what = short(call) if call in sides.direct else sides.reaching.get(sides.own(call), "")
+        what = call.last if call in sides.direct else sides.reaching.get(sides.own(call), "")
         side, test = sides.gate(call.node) if what else ("", None)
         if test is not None:
             limited.append((call, what, side, _shown(test)))
-    rest = [(n, s, b) for n, s, b in _after_leaving(sides)]
-    for call in read.script.calls:
-        what = short(call) if call in sides.direct else sides.reaching.get(sides.own(call), "")
-        for statement, side, block in rest if what and not sides.side_of(call.node) else ():
+        for statement, side, block in rest if what and test is None else ():
             here = call.inside is sides.script.function_of(statement)
             if here and any(call.node in ast.walk(b) for b in block):
-                limited.append((call, what, side, f"{_shown(statement.test)}, where some leave"))
+                limited.append(
+                    (call, what, side, f"{_shown(statement.test)}, where the others return or exit")
+                )
     for call, what, side, divided in limited:
         if any(w == what and s == _SWAPPED[side] and c.inside is call.inside for c, w, s, _ in limited):
             continue
         through = "" if call in sides.direct else f" (in {sides.own(call)})"
-        yield Finding(
-            where=read.where(call.line),
-            found=f"not every rank comes to {what}{through}: {divided}",
-            wanted="every rank makes the call",
-        )
+        found = f"only some ranks reach {what}{through}: {divided}"
+        yield call.line, found, "every rank makes the call"

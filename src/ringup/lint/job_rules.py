@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from ringup import problems
-from ringup.lint.rule import SHELL, fault, lines
-from ringup.lint.shell import Job
-from ringup.lint.starts import Launch, launches
-from ringup.rules import Finding, Fix
+from ringup.lint.rule import SHELL, Found, fault, lines
+from ringup.lint.shell import Job, Launch, launches
+from ringup.rules import Fix
+from ringup.units import lines_of
 
 _PER_TASK = re.compile(r"\$\{?(SLURM_(?:PROCID|NODEID|LOCALID|TASK_PID)|SLURMD_NODENAME)\b")
 _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
 _FLAG_VALUE = re.compile(r"(?i)^(?:true|false|yes|no|none|0|1)$")
 _LITERAL_PORT = re.compile(r"^\d{2,5}$")
+_STARTS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|python")
 NODE_LAUNCHERS = ("torchrun", "launch", "accelerate", "deepspeed", "llamafactory")
 PORTS = ("master_port", "main_process_port")
 GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f"))
@@ -23,18 +22,13 @@ GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f"))
 def several_nodes(launch: Launch, job: Job) -> bool:
     """Whether it is one of several nodes' lines, or may be."""
     count = launch.option("nnodes", "num_machines") or launch.variable("NNODES")
-    nodes = job.option("nodes", "N")[0]
-    hosts = launch.option("host", "hostfile")
-    return (
-        count not in ("", "1", "1:1")
-        or nodes not in ("", "1")
-        or "," in hosts
-        or bool(launch.option("hostfile"))
-    )
+    if count not in ("", "1", "1:1") or job.option("nodes", "N")[0] not in ("", "1"):
+        return True
+    return "," in launch.option("host") or bool(launch.option("hostfile"))
 
 
 @fault("slashes-are-no-comment", SHELL)
-def slashes_are_no_comment(job: Job) -> Iterator[Finding]:
+def slashes_are_no_comment(job: Job) -> Found:
     """
     `//` after a command is taken for a comment.
 
@@ -44,21 +38,15 @@ def slashes_are_no_comment(job: Job) -> Iterator[Finding]:
     Fix: `#` begins a comment.
     """
     for command in job.commands:
-        for word in command.words[1:]:
-            if word.raw == "//" or (
-                word.raw.startswith("//") and len(word.raw) > 2 and "/" not in word.raw[2:]
-            ):
-                program = command.texts[0].rpartition("/")[2]
-                yield Finding(
-                    where=job.where(word.line),
-                    found=f"`{word.raw}` and what follows are arguments of {program}",
-                    wanted="# before a comment",
-                )
-                break
+        word = next((w for w in command.words[1:] if re.fullmatch("//[^/]*", w.raw)), None)
+        if word is not None:
+            program = command.texts[0].rpartition("/")[2]
+            found = f"`{word.raw}` and what follows are arguments of {program}"
+            yield word.line, found, "# before a comment"
 
 
 @fault("dash-is-no-hyphen", SHELL)
-def dash_is_no_hyphen(job: Job) -> Iterator[Finding]:
+def dash_is_no_hyphen(job: Job) -> Found:
     """
     An option begins with a typographic dash instead of hyphens.
 
@@ -70,35 +58,31 @@ def dash_is_no_hyphen(job: Job) -> Iterator[Finding]:
     for command in job.commands:
         bad = [w for w in command.words if _DASHES.match(w.raw)]
         if bad:
-            yield Finding(
-                where=job.where(bad[0].line),
-                found=f"`{bad[0].raw[:40]}`{lines([w.line for w in bad])}",
-                wanted="two hyphens",
-            )
+            yield bad[0].line, f"`{bad[0].raw[:40]}`{lines([w.line for w in bad])}", "two hyphens"
 
 
 @fault("backslash-before-space", SHELL)
-def backslash_before_space(job: Job) -> Iterator[Finding]:
+def backslash_before_space(job: Job) -> Found:
     """
-    A line that is to go on ends with a backslash and a space.
+    A line continuation (backslash) is followed by a space.
 
     Why: the backslash then quotes the space, the command ends here, and its further options are run
     as commands of their own.
 
     Fix: nothing after the backslash.
     """
-    for number, line in enumerate(job.text.splitlines(), 1):
+    for number, line in enumerate(lines_of(job.text), 1):
         if re.search(r"(?<!\\)\\[ \t]+$", line) and not line.lstrip().startswith("#"):
-            yield Finding(where=job.where(number), found="a space after the backslash", wanted="a line end")
+            yield number, "a space after the backslash", "a line end"
 
 
 @fault("export-takes-further-words", SHELL)
-def export_takes_further_words(job: Job) -> Iterator[Finding]:
+def export_takes_further_words(job: Job) -> Found:
     """
-    Words behind an assignment are exported, too, or refused.
+    Words after an assignment are exported as well, or refused.
 
-    Why: `export A=b c` exports a variable c; `export A = b` and `export A=b :` are errors, and the value
-    is not what the line seems to say.
+    Why: `export A=b c` exports a variable c; `export A = b` and `export A=b :` are errors, and the value is
+    not what it seems.
 
     Fix: one word after `=` (quoted where it has spaces), `#` before a comment.
     """
@@ -109,16 +93,11 @@ def export_takes_further_words(job: Job) -> Iterator[Finding]:
         odd = [w for w in command.words[1:] if "=" not in w.raw and not w.raw.startswith("-")]
         odd += [w for w in command.words[1:] if w.raw == "="]
         if odd:
-            yield Finding(
-                where=job.where(odd[0].line),
-                found=f"`{odd[0].raw[:40]}` behind the assignment",
-                wanted="NAME=VALUE alone",
-            )
+            yield odd[0].line, f"`{odd[0].raw[:40]}` behind the assignment", "NAME=VALUE alone"
 
 
-@fault(problems.LAUNCHER_STARTED_PER_TASK, SHELL)
-def launcher_started_per_task(job: Job) -> Iterator[Finding]:
-    """Several Slurm tasks a node, each of them a launcher."""
+@fault("launcher-started-per-task", SHELL)
+def launcher_started_per_task(job: Job) -> Found:
     value, line = job.option("ntasks-per-node", "tasks-per-node")
     total, total_line = job.option("ntasks", "n")
     nodes = job.option("nodes", "N")[0]
@@ -128,24 +107,18 @@ def launcher_started_per_task(job: Job) -> Iterator[Finding]:
         own = launch.srun.get("ntasks_per_node", "")
         count = own or ("" if "n" in launch.srun or "ntasks" in launch.srun else value)
         if count.isdecimal() and int(count) > 1:
-            yield Finding(
-                where=job.where(launch.line if own else line),
-                found=f"{count} tasks a node, and each starts {launch.launcher} (line {launch.line})",
-                wanted="one task a node: --ntasks-per-node=1",
-            )
+            found = f"{count} tasks a node, and each starts {launch.launcher} (line {launch.line})"
+            yield launch.line if own else line, found, "one task a node: --ntasks-per-node=1"
             return
         tasks = launch.srun.get("n") or launch.srun.get("ntasks") or total
         if not count and tasks.isdecimal() and nodes.isdecimal() and int(tasks) > int(nodes):
-            yield Finding(
-                where=job.where(launch.line if launch.srun.get("n") else total_line or launch.line),
-                found=f"{tasks} tasks on {nodes} nodes, and each starts {launch.launcher}",
-                wanted="one task a node",
-            )
+            at = launch.line if launch.srun.get("n") else total_line or launch.line
+            yield at, f"{tasks} tasks on {nodes} nodes, and each starts {launch.launcher}", "one task a node"
             return
 
 
 @fault("node-variable-read-too-early", SHELL)
-def node_variable_read_too_early(job: Job) -> Iterator[Finding]:
+def node_variable_read_too_early(job: Job) -> Found:
     """
     A variable that differs per task is read in the batch shell, before srun has started the tasks.
 
@@ -158,18 +131,14 @@ def node_variable_read_too_early(job: Job) -> Iterator[Finding]:
             continue
         for word in command.words[1:]:
             quoted = re.sub(r"'[^']*'", "", word.raw) if not word.raw.startswith('"') else word.raw
-            match = _PER_TASK.search(re.sub(r"\\\$", "", quoted))
-            if match:
-                yield Finding(
-                    where=job.where(word.line),
-                    found=f"${match[1]} is replaced before srun starts: 0 on every node",
-                    wanted="single quotes around the command, so that each task reads its own",
-                )
+            if match := _PER_TASK.search(re.sub(r"\\\$", "", quoted)):
+                found = f"${match[1]} is replaced before srun starts: 0 on every node"
+                yield word.line, found, "single quotes around the command, so that each task reads its own"
                 break
 
 
 @fault("head-address-guessed", SHELL, severity="warning")
-def head_address_guessed(job: Job) -> Iterator[Finding]:
+def head_address_guessed(job: Job) -> Found:
     """
     The head's address is taken from a command that gives the first address, whichever network it is on.
 
@@ -179,24 +148,18 @@ def head_address_guessed(job: Job) -> Iterator[Finding]:
     Fix: an address on the network that all nodes share; `ringup env` names it.
     """
     pattern = re.compile(r"hostname\s+(?:-[iI]\b|--ip-address|--all-ip)|SLURM_LAUNCH_NODE_IPADDR")
-    for number, line in enumerate(job.text.splitlines(), 1):
+    for number, line in enumerate(lines_of(job.text), 1):
         match = pattern.search(line.split("#")[0])
         if match and re.search(r"(?i)addr|master|head|endpoint|main_process_ip|ip=", line):
-            yield Finding(
-                where=job.where(number), found=f"`{match[0]}`", wanted="an address proven from every node"
-            )
+            yield number, f"`{match[0]}`", "an address that every node can reach"
 
 
-@fault(problems.LAUNCHER_ARGUMENT_MISREAD, SHELL)
-def launcher_argument_misread(job: Job) -> Iterator[Finding]:
-    """A flag with a value behind it."""
+@fault("launcher-argument-misread", SHELL)
+def launcher_argument_misread(job: Job) -> Found:
     for launch in launches(job):
         if _FLAG_VALUE.match(launch.script):
-            yield Finding(
-                where=job.where(launch.line),
-                found=f"{launch.launcher} takes {launch.script!r} for the script: the flag has no value",
-                wanted="the flag alone, then the script",
-            )
+            found = f"{launch.launcher} takes {launch.script!r} for the script: the flag has no value"
+            yield launch.line, found, "the flag alone, then the script"
 
 
 def is_without_rank(launch: Launch, job: Job) -> bool:
@@ -209,45 +172,93 @@ def is_without_rank(launch: Launch, job: Job) -> bool:
     return not given and not by_node and "PET_" not in job.text and launch.script.endswith(".py")
 
 
-@fault(problems.NODE_RANK_DUPLICATE, SHELL)
-def node_rank_not_read(job: Job) -> Iterator[Finding]:
+@fault("node-rank-duplicate", SHELL)
+def node_rank_not_read(job: Job) -> Found:
     """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and none at all, which torchrun takes for 0."""
     for launch in launches(job):
         if is_without_rank(launch, job):
-            yield Finding(
-                where=job.where(launch.line),
-                found="srun starts this on every node, and nothing gives the node's rank: all are node 0",
-                wanted="--node-rank, read by each task",
+            yield job.finding(
+                launch.line,
+                "srun starts this on every node, and nothing gives the node's rank: all are node 0",
+                "--node-rank, read by each task",
                 fix=Fix("srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...', in single quotes"),
             )
         old = launch.launcher == "llamafactory" and launch.variable("RANK")
         if old and not launch.variable("NODE_RANK") and launch.variable("NNODES") not in ("", "1"):
-            yield Finding(
-                where=job.where(launch.line),
-                found="RANK is given; LLaMA-Factory 0.9.1 and later read NODE_RANK: every node is node 0",
-                wanted="NODE_RANK (both for older versions, too)",
-                fix=Fix("Set NODE_RANK beside RANK.", env={"NODE_RANK": launch.variable("RANK")}),
+            yield job.finding(
+                launch.line,
+                "RANK is given; LLaMA-Factory 0.9.1 and later read NODE_RANK: every node is node 0",
+                "NODE_RANK (both for older versions, too)",
+                fix=Fix("Set NODE_RANK as well as RANK.", env={"NODE_RANK": launch.variable("RANK")}),
             )
 
 
-@fault("rendezvous-without-id", SHELL, severity="note")
-def rendezvous_without_id(job: Job) -> Iterator[Finding]:
+STARTERS = re.compile(
+    r"\b(?:srun|mpirun|mpiexec|prun|prterun|pdsh|clush|pbsdsh|pbs_tmrsh|blaunch|jsrun|aprun|flux|dsh|ssh|parallel"
+    r"|ray|ringup|scontrol exec)\b"
+)
+"""What may start a line on other nodes of an allocation."""
+
+
+def allocated_nodes(job: Job) -> tuple[str, int]:
+    """(number of nodes, line) that #SBATCH or #PBS asks for, where it is more than one; ("", 0) otherwise."""
+    value, line = job.option("nodes", "N")
+    for name, text, number in job.directives:
+        if match := re.match(r"(?:select|nodes)=(\d+)", text if name == "l" else ""):
+            value, line = match[1], number
+    least = value.partition("-")[0]
+    return (least, line) if least.isdecimal() and int(least) > 1 else ("", 0)
+
+
+@fault("launcher-on-first-node-alone", SHELL)
+def launcher_on_first_node_alone(job: Job) -> Found:
     """
-    A c10d rendezvous of several nodes has no id of its own.
+    A job file asks for several nodes, and nothing in it starts the launcher on more than the first.
+
+    Why: Slurm and PBS run the file on the first node only; a launcher of several nodes then waits for the
+    others, one of a single node leaves them idle.
+
+    Fix: `srun --ntasks-per-node=1` in front of the launcher (mpirun, pbsdsh), or `ringup run -- ...` in its
+    place.
+    """
+    count, line = allocated_nodes(job)
+    code = re.sub(r"(?m)(?:^|\s)#.*$", "", job.text)
+    if not count or STARTERS.search(code):
+        return
+    for launch in launches(job):
+        own = {"config_file", "deepspeed_hostfile", "deepspeed_multinode_launcher"} & set(launch.options)
+        if launch.launcher not in ("torchrun", "launch", "accelerate", "llamafactory") or own:
+            continue
+        several = launch.option("nnodes", "num_machines") or launch.variable("NNODES")
+        is_one = several in ("", "1", "1:1")
+        what = "trains on the first node alone" if is_one else "waits for nodes on which nothing starts it"
+        yield job.finding(
+            launch.line,
+            f"{count} nodes are asked for in line {line}, and {launch.launcher} {what}",
+            "srun in front of it",
+            severity="warning" if is_one else "error",
+        )
+        return
+
+
+@fault("rendezvous-without-id", SHELL, severity="note")
+def rendezvous_without_id(job: Job) -> Found:
+    """
+    A c10d rendezvous of several nodes has no id.
 
     Why: all runs without one are called "none"; what an earlier run left at the
-    endpoint is joined in silence.
+    endpoint is joined without a message.
 
     Fix: `--rdzv-id` with the job's id, the same on every node.
     """
     for launch in launches(job):
         c10d = launch.option("rdzv_backend") == "c10d" and launch.launcher == "torchrun"
         if c10d and several_nodes(launch, job) and not launch.option("rdzv_id"):
-            yield Finding(where=job.where(launch.line), found="no --rdzv-id", wanted="an id for this run")
+            yield launch.line, "no --rdzv-id", "an id for this run"
 
 
 @fault("rendezvous-host-unsure", SHELL, severity="warning")
-def rendezvous_host_unsure(job: Job) -> Iterator[Finding]:
+def rendezvous_host_unsure(job: Job) -> Found:
     """
     With the c10d rendezvous, torch guesses from the host name which node is the endpoint.
 
@@ -261,21 +272,21 @@ def rendezvous_host_unsure(job: Job) -> Iterator[Finding]:
         guesses = launch.option("rdzv_backend") == "c10d" and "is_host" not in launch.option("rdzv_conf")
         if guesses and launch.launcher in ("torchrun", "accelerate") and several_nodes(launch, job):
             endpoint = launch.option("rdzv_endpoint", "main_process_ip") or "the endpoint"
-            yield Finding(
-                where=job.where(launch.line),
-                found=f"nothing says which node is {endpoint}",
-                wanted="is_host in --rdzv-conf, or static rendezvous",
+            yield job.finding(
+                launch.line,
+                f"nothing says which node is {endpoint}",
+                "is_host in --rdzv-conf, or static rendezvous",
                 worked_around_by="`ringup run` uses static rendezvous, or gives is_host with c10d",
             )
 
 
 @fault("port-in-file", SHELL, severity="note")
-def port_in_file(job: Job) -> Iterator[Finding]:
+def port_in_file(job: Job) -> Found:
     """
-    The port where the ranks meet is written in the file.
+    The port of the rendezvous is written in the file.
 
-    Why: a leftover of an earlier run, or another job on the node, may hold it: with c10d that hangs in
-    silence, otherwise it ends with EADDRINUSE.
+    Why: a leftover of an earlier run, or another job on the node, may hold it: with c10d the job hangs
+    without a message, otherwise it ends with EADDRINUSE.
 
     Fix: a port that is free at that moment (`ringup run` finds one), or one derived from the job's id.
     """
@@ -289,15 +300,11 @@ def port_in_file(job: Job) -> Iterator[Finding]:
         elif launch.launcher == "colossalai" and not launch.option(*PORTS):
             found.append((launch.line, "29500 by default"))
     if found:
-        yield Finding(
-            where=job.where(found[0][0]),
-            found=f"port {found[0][1]}{lines([n for n, _ in found])}",
-            wanted="a port known to be free",
-        )
+        yield found[0][0], f"port {found[0][1]}{lines([n for n, _ in found])}", "a port known to be free"
 
 
 @fault("tasks-outlive-a-failure", SHELL, severity="note")
-def tasks_outlive_a_failure(job: Job) -> Iterator[Finding]:
+def tasks_outlive_a_failure(job: Job) -> Found:
     """
     srun leaves the other nodes running when one has failed.
 
@@ -309,14 +316,12 @@ def tasks_outlive_a_failure(job: Job) -> Iterator[Finding]:
         several = launch.srun is not None and job.option("nodes", "N")[0] not in ("", "1")
         kills = {"kill_on_bad_exit", "K", "K1"} & set(launch.srun or ()) or "SLURM_KILL_BAD_EXIT" in job.text
         if several and not kills:
-            yield Finding(
-                where=job.where(launch.line), found="no --kill-on-bad-exit", wanted="--kill-on-bad-exit=1"
-            )
+            yield launch.line, "no --kill-on-bad-exit", "--kill-on-bad-exit=1"
             return
 
 
 @fault("processors-not-passed-on", SHELL, severity="note")
-def processors_not_passed_on(job: Job) -> Iterator[Finding]:
+def processors_not_passed_on(job: Job) -> Found:
     """
     srun does not take --cpus-per-task from the batch file.
 
@@ -329,16 +334,13 @@ def processors_not_passed_on(job: Job) -> Iterator[Finding]:
         return
     for launch in launches(job):
         if launch.srun is not None and not {"cpus_per_task", "c"} & set(launch.srun):
-            yield Finding(
-                where=job.where(line),
-                found=f"--cpus-per-task={value}, and srun in line {launch.line} has none",
-                wanted="SRUN_CPUS_PER_TASK, for Slurm 22.05 to 23.02",
-            )
+            found = f"--cpus-per-task={value}, and srun in line {launch.line} has none"
+            yield line, found, "SRUN_CPUS_PER_TASK, for Slurm 22.05 to 23.02"
             return
 
 
 @fault("variable-never-set", SHELL, severity="warning")
-def variable_never_set(job: Job) -> Iterator[Finding]:
+def variable_never_set(job: Job) -> Found:
     """
     A launch line uses a variable that the file never sets.
 
@@ -346,24 +348,16 @@ def variable_never_set(job: Job) -> Iterator[Finding]:
 
     Fix: set it above, or write the number.
     """
-    known = set(re.findall(r"\b([A-Za-z_]\w*)=", job.text)) | set(
-        re.findall(r"\b(?:for|read|local|export)\s+(?:-\w+\s+)*([a-z_]\w*)", job.text)
-    )
-    for launch in launches(job):
-        for word in launch.command.words:
-            if word.raw.startswith("'"):
-                continue
-            for a, b in re.findall(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))", word.raw):
-                if (a or b) not in known | GIVEN:
-                    yield Finding(
-                        where=job.where(word.line),
-                        found=f"${a or b} is set nowhere in this file",
-                        wanted="a value",
-                    )
+    known = GIVEN | set(re.findall(r"\b([A-Za-z_]\w*)=", job.text))
+    known |= set(re.findall(r"\b(?:for|read|local|export)\s+(?:-\w{1,9}\s{1,4}){0,4}([a-z_]\w*)", job.text))
+    for word in (w for launch in launches(job) for w in launch.command.words if w.raw[0] != "'"):
+        for a, b in re.findall(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))", word.raw):
+            if (a or b) not in known:
+                yield word.line, f"${a or b} is set nowhere in this file", "a value"
 
 
 @fault("launcher-deprecated", SHELL, severity="note")
-def launcher_deprecated(job: Job) -> Iterator[Finding]:
+def launcher_deprecated(job: Job) -> Found:
     """
     torch.distributed.launch is deprecated.
 
@@ -371,14 +365,12 @@ def launcher_deprecated(job: Job) -> Iterator[Finding]:
 
     Fix: torchrun, and LOCAL_RANK from the environment.
     """
-    for launch in launches(job):
-        if launch.launcher == "launch":
-            yield Finding(where=job.where(launch.line), found="torch.distributed.launch", wanted="torchrun")
-            return
+    for launch in [one for one in launches(job) if one.launcher == "launch"][:1]:
+        yield launch.line, "torch.distributed.launch", "torchrun"
 
 
 @fault("ssh-loop-leaves-ranks", SHELL, severity="warning")
-def ssh_loop_leaves_ranks(job: Job) -> Iterator[Finding]:
+def ssh_loop_leaves_ranks(job: Job) -> Found:
     """
     Ranks are started over ssh in the background, and nothing ends them with the script.
 
@@ -390,10 +382,6 @@ def ssh_loop_leaves_ranks(job: Job) -> Iterator[Finding]:
     for command in job.commands:
         texts = command.texts
         lasts = texts[:1] == ["ssh"] and command.ends_with == "&" and "-tt" not in texts
-        if lasts and re.search(
-            r"torchrun|torch\.distributed|accelerate|deepspeed|python", " ".join(texts[1:])
-        ):
-            yield Finding(
-                where=job.where(command.line), found="ssh ... &", wanted="something that ends the ranks"
-            )
+        if lasts and _STARTS_RANKS.search(" ".join(texts[1:])):
+            yield command.line, "ssh ... &", "something that ends the ranks"
             return

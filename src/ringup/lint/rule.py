@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ringup.rules import Finding, Problem, Severity, complete, problem_from_docstring, register
+from ringup.rules import Finding, Problem, Severity, complete, isolated, problem_of
 
-Function = Callable[[Any], Iterator[Finding]]
+Found = Iterator[Finding | tuple[int, str, str]]
+"""What a rule yields: the line, what is there, what is wanted; or a finding with more."""
+Function = Callable[[Any], Found]
 SCRIPT: dict[str, tuple[Problem, Function]] = {}
 """Faults of one Python script, given a `Reading`."""
 SHELL: dict[str, tuple[Problem, Function]] = {}
@@ -16,18 +20,27 @@ ACROSS: dict[str, tuple[Problem, Function]] = {}
 """Faults between files, given an `All`."""
 
 
+@dataclass
+class File:
+    path: str
+
+    def where(self, line: int) -> str:
+        return f"{self.path}:{line}"
+
+    def finding(self, line: int, found: str, wanted: str, **more: Any) -> Finding:
+        """A finding at a line; `more` are further fields of `Finding`."""
+        return Finding(self.where(line), found, wanted, **more)
+
+
 def fault(
-    name: str | Problem, table: dict[str, tuple[Problem, Function]], *, severity: Severity = "error"
+    name: str, table: dict[str, tuple[Problem, Function]], *, severity: Severity = "error"
 ) -> Callable[[Function], Function]:
-    """Register a fault; its docstring is the problem's text, unless the problem is given."""
+    """Register a fault; its docstring is the problem's text, unless `problems.TEXTS` has it."""
 
     def decorate(function: Function) -> Function:
-        problem = (
-            name if isinstance(name, Problem) else problem_from_docstring(name, severity, function.__doc__)
-        )
-        if problem.name in table:
-            raise ValueError(f"two faults named {problem.name}")
-        table[problem.name] = (register(problem), function)
+        if name in table:
+            raise ValueError(f"two faults named {name}")
+        table[name] = (problem_of(name, severity, function.__doc__), function)
         return function
 
     return decorate
@@ -36,8 +49,11 @@ def fault(
 def judge(table: dict[str, tuple[Problem, Function]], read: Any) -> Iterator[Finding]:
     """Every finding of one table's rules, complete with name, reason and fix."""
     for problem, function in table.values():
-        for finding in function(read):
-            yield complete(finding, problem)
+        for found in isolated(problem.name, partial(function, read)):
+            if isinstance(found, tuple):
+                found = read.finding(*found)
+            if isinstance(found, Finding):
+                yield complete(found, problem)
 
 
 def lines(numbers: list[int]) -> str:
@@ -47,8 +63,6 @@ def lines(numbers: list[int]) -> str:
     >>> lines([3, 9, 9])
     ' (also line 9)'
     """
-    more = sorted(set(numbers))[1:]
-    if not more:
-        return ""
-    shown = ", ".join(map(str, more[:5])) + (" ..." if len(more) > 5 else "")
-    return f" (also line{'s' * (len(more) > 1)} {shown})"
+    more = [str(n) for n in sorted(set(numbers))[1:]]
+    shown = ", ".join(more[:5]) + (" ..." if len(more) > 5 else "")
+    return f" (also line{'s' * (len(more) > 1)} {shown})" if more else ""

@@ -1,5 +1,5 @@
 """
-A shell or job file by its lines: words with their quotes, assignments, directives, commands.
+A shell or job file by its lines: words with their quotes, assignments, commands, launch lines.
 
 A reader and no shell: nothing is expanded but variables that the same file sets to a plain text, and
 what is not understood is left out rather than guessed.
@@ -7,20 +7,30 @@ what is not understood is left out rather than guessed.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ringup.lint.rule import File
+from ringup.units import lines_of
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB)\s+(.*)")
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
+_TOKEN = re.compile(
+    r"(?P<joint>\\\n)|(?P<blank>[ \t\r]+)|(?P<operator>&&|\|\||;;|\|&|[|&;()\n])"
+    r"|(?P<part>'[^']*'|`[^`]*`|\"(?:[^\"\\]|\\.)*\"|\\.|[^ \t\r\n'\"`\\$&|;()#]+|[#$\\])"
+    r"|(?P<unclosed>['\"`])",
+    re.DOTALL,
+)
 OPERATORS = ("&&", "||", ";;", "|&", "|", "&", ";", "(", ")", "\n")
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """One word, its quotes kept."""
 
     raw: str
@@ -35,12 +45,8 @@ class Word:
             return self.raw
 
 
-@dataclass(frozen=True)
-class Comment:
-    """A comment line."""
-
-    text: str
-    line: int
+class Comment(Word):
+    """A comment up to the end of its line."""
 
 
 @dataclass
@@ -51,14 +57,14 @@ class Command:
     line: int
     prefix: dict[str, str] = field(default_factory=dict)
     """Assignments in front of it."""
+    assigned: list[Word] = field(default_factory=list)
+    """Words of it that assign, `export`'s and env's, too."""
     variables: dict[str, str] = field(default_factory=dict)
     """What the file has set above it, as far as it is plain text."""
     comments: list[Comment] = field(default_factory=list)
     """Comments since the last command."""
     ends_with: str = ""
     """The operator after it: "&", "|", ..."""
-    quoted: str = ""
-    """The quote around it where it is the text of `bash -c`."""
     around: Command | None = None
     """The command whose `bash -c` it is."""
 
@@ -71,23 +77,15 @@ class Command:
 
     @property
     def texts(self) -> list[str]:
-        """Its words without quotes."""
         return [word.text for word in self.words]
 
 
 @dataclass
-class Job:
-    """A file of commands, as lines told it."""
-
-    path: str
+class Job(File):
     text: str
     directives: list[tuple[str, str, int]] = field(default_factory=list)
     """(option without dashes, value, line) of #SBATCH, #PBS, #BSUB."""
     commands: list[Command] = field(default_factory=list)
-
-    def where(self, line: int) -> str:
-        """file:line."""
-        return f"{self.path}:{line}"
 
     def option(self, *names: str) -> tuple[str, int]:
         """(value, line) of the last directive of these names; ("", 0) for none."""
@@ -95,85 +93,47 @@ class Job:
         return found[-1] if found else ("", 0)
 
 
-def words(text: str, first_line: int = 1) -> Iterator[Word | Comment]:
+def words(text: str, first_line: int = 1) -> Iterator[Word]:
     """Words, operators (as words) and comments of a text; quotes may span lines."""
-    at, line, n = 0, first_line, len(text)
-    raw, began, quote = "", first_line, ""
-    here: list[str] = []
-
-    while at <= n:
-        c = text[at] if at < n else "\n"
-        if quote:
-            raw += c
-            if c == "\\" and quote == '"' and at + 1 < n:
-                at += 1
-                raw += text[at]
-            elif c == quote:
-                quote = ""
-            line += text[at : at + 1] == "\n"
-            at += 1
-            continue
-        if c == "\\" and at + 1 < n:
-            if text[at + 1] == "\n":
-                line += 1
-            else:
-                began = began if raw else line
-                raw += text[at : at + 2]
-            at += 2
-            continue
-        if c in "'\"`":
+    at, line = 0, first_line
+    raw, began = "", first_line
+    delimiters: list[str] = []
+    while match := _TOKEN.match(text, at):
+        start, at, kind = at, match.end(), match.lastgroup
+        is_comment = match[0] == "#" and not raw
+        if kind == "unclosed":
+            return
+        if kind == "part" and not is_comment:
+            if match[0] == "$" and text.startswith("(", at):  # up to the parenthesis that closes it
+                depths = itertools.accumulate((c == "(") - (c == ")") for c in text[at:])
+                at += next((n for n, depth in enumerate(depths, 1) if not depth), len(text))
             began = began if raw else line
-            raw, quote = raw + c, c
-            at += 1
-            continue
-        if c == "$" and text[at + 1 : at + 2] == "(":
-            began = began if raw else line
-            end = _closing(text, at + 1)
-            raw += text[at:end]
-            line += text.count("\n", at, end)
-            at = end
-            continue
-        operator = next((o for o in OPERATORS if text.startswith(o, at)), "\n" if at >= n else "")
-        if c in " \t\r" or operator or (c == "#" and not raw):
-            if raw:
-                heredoc = _HEREDOC.search(raw)
-                here += [heredoc[2]] if heredoc else []
-                yield Word(raw, began)
-                raw = ""
-            if c == "#":
-                end = text.find("\n", at)
-                end = n if end < 0 else end
-                yield Comment(text[at:end], line)
-                at = end
-            elif operator:
-                yield Word(operator, line)
-                at += len(operator)
-                if operator == "\n":
-                    line += 1
-                    for word in here:
-                        match = re.compile(rf"^\t*{word}\s*$", re.MULTILINE).search(text, at)
-                        end = match.end() + 1 if match else n
-                        line += text.count("\n", at, end)
-                        at = end
-                    here = []
-            else:
-                at += 1
-            continue
-        began = began if raw else line
-        raw += c
-        at += 1
+            raw += text[start:at]
+        elif raw and kind != "joint":
+            yield Word(raw, began)
+            delimiters += [found[2] for found in [_HEREDOC.search(raw)] if found]
+            raw = ""
+        if is_comment:
+            end = text.find("\n", at)
+            at = end if end >= 0 else len(text)
+            yield Comment(text[start:at], line)
+        elif kind == "operator":
+            yield Word(match[0], line)
+        if match[0] == "\n":
+            at = _after_heredocs(text, at, delimiters)
+            delimiters = []
+        line += text.count("\n", start, at)
     if raw:
         yield Word(raw, began)
+    yield Word("\n", line)
 
 
-def _closing(text: str, at: int) -> int:
-    """Index after the parenthesis that closes the one at `at`."""
-    depth = 0
-    for index in range(at, len(text)):
-        depth += (text[index] == "(") - (text[index] == ")")
-        if depth == 0:
-            return index + 1
-    return len(text)
+def _after_heredocs(text: str, at: int, delimiters: list[str]) -> int:
+    """Index of the line after the here-documents that begin at `at`."""
+    for word in delimiters:
+        match = re.compile(rf"^\t*{word}\s*$", re.MULTILINE).search(text, at)
+        at = min(match.end() + 1, len(text)) if match else len(text)
+    return at
 
 
 def read(path: str, text: str) -> Job:
@@ -184,7 +144,7 @@ def read(path: str, text: str) -> Job:
     {'FOO': '1'}
     """
     job = Job(path, text)
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines_of(text), 1):
         match = _DIRECTIVE.match(line)
         if match:
             job.directives += [(n, v, number) for n, v in _directive(match[2])]
@@ -197,7 +157,7 @@ def _directive(text: str) -> Iterator[tuple[str, str]]:
     >>> list(_directive("--nodes=2 -t 0:05:00   # five minutes"))
     [('nodes', '2'), ('t', '0:05:00')]
     """
-    parts = re.split(r"\s+#", text)[0].split()
+    parts = re.split(r"\s#", text)[0].split()
     while parts:
         word = parts.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
@@ -208,7 +168,7 @@ def _directive(text: str) -> Iterator[tuple[str, str]]:
         yield name, value.strip("\"'")
 
 
-def _commands(found: Iterator[Word | Comment], variables: dict[str, str]) -> Iterator[Command]:
+def _commands(found: Iterator[Word], variables: dict[str, str]) -> Iterator[Command]:
     current: list[Word] = []
     comments: list[Comment] = []
     for word in found:
@@ -226,23 +186,19 @@ def _commands(found: Iterator[Word | Comment], variables: dict[str, str]) -> Ite
 
 
 def _command(given: list[Word], variables: dict[str, str], comments: list[Comment], operator: str) -> Command:
-    rest = [w for at, w in enumerate(given) if not (at == 0 and w.raw in KEYWORDS)]
+    rest = given[1:] if given[0].raw in KEYWORDS else given[:]
     prefix: dict[str, str] = {}
+    exporting = next((i for i, word in enumerate(rest) if word.raw in EXPORTING), len(rest))
+    assigned = list(itertools.takewhile(lambda word: _ASSIGNMENT.fullmatch(word.raw), rest))
+    assigned += [word for word in rest[exporting + 1 :] if _ASSIGNMENT.fullmatch(word.raw)]
     while rest and (match := _ASSIGNMENT.fullmatch(rest[0].raw)):
         prefix[match[1]] = _plain(match[2], rest.pop(0).line, {**variables, **prefix})
-    command = Command(
-        rest,
-        given[0].line,
-        prefix,
-        dict(variables),
-        comments,
-        operator,
-    )
+    command = Command(rest, given[0].line, prefix, assigned, dict(variables), comments, operator)
     if not rest:
         variables.update(prefix)
         command.words = given if prefix else []
         command.prefix = {}
-    elif rest[0].raw in ("export", "declare", "readonly", "local"):
+    elif rest[0].raw in EXPORTING[:-1]:
         for word in rest[1:]:
             match = _ASSIGNMENT.fullmatch(word.raw)
             if match:
@@ -251,6 +207,7 @@ def _command(given: list[Word], variables: dict[str, str], comments: list[Commen
     return command
 
 
+EXPORTING = ("export", "declare", "readonly", "local", "env")
 KEYWORDS = ("then", "do", "else", "{", "!", "if", "while", "elif", "time", "exec")
 
 
@@ -270,10 +227,123 @@ def _inner(command: Command) -> Iterator[Command]:
     for at, text in enumerate(texts[:-1]):
         if text in ("-c", "-lc") and at and texts[at - 1].rpartition("/")[2] in ("bash", "sh", "zsh"):
             word = command.words[at + 1]
-            quote = word.raw[0] if word.raw[:1] in ("'", '"') else ""
-            for inner in _commands(
-                words(word.raw[1:-1] if quote else word.raw, word.line), {**command.variables}
-            ):
-                inner.quoted, inner.around = inner.quoted or quote, inner.around or command
+            text = word.raw[1:-1] if word.raw[:1] in ("'", '"') else word.raw
+            for inner in _commands(words(text, word.line), {**command.variables}):
+                inner.around = inner.around or command
                 inner.variables = {**command.variables, **command.prefix, **inner.variables}
                 yield inner
+
+
+LAUNCHERS = {
+    "torchrun": "torchrun",
+    "deepspeed": "deepspeed",
+    "llamafactory-cli": "llamafactory",
+    "accelerate launch": "accelerate",
+    "colossalai run": "colossalai",
+    "-m torch.distributed.run": "torchrun",
+    "-m torch.distributed.launch": "launch",
+    "-m accelerate.commands.launch": "accelerate",
+    "-m deepspeed.launcher.runner": "deepspeed",
+}
+"""First words of a command, `python` left out -> its launcher."""
+FLAGS = frozenset(
+    (
+        *("standalone", "no_python", "module", "m", "use_env", "run_path", "virtual_local_rank"),  # torch
+        *("multi_gpu", "multi_cpu", "cpu", "tpu", "same_network", "use_deepspeed", "use_fsdp", "debug"),
+        *("no_ssh", "no_local_rank", "force_multi", "save_pid"),  # deepspeed
+    )
+)
+"""Options without a value, of torchrun, accelerate and deepspeed."""
+SRUN_FLAGS = frozenset(
+    ("label", "l", "exclusive", "overlap", "K", "u", "unbuffered", "v", "exact", "kill_on_bad_exit")
+)
+SRUN_GLUED = "nNcpAJoetwxGD"
+"""Short options of srun that may carry their value: -n8."""
+PREFIXES = ("exec", "nohup", "time", "setsid", "then", "do")
+_PYTHON = re.compile(r"^(?:.*/)?python[\d.]*$")
+
+
+@dataclass(frozen=True)
+class Launch:
+    command: Command
+    launcher: str
+    """torchrun, launch, accelerate, deepspeed, colossalai, llamafactory, or python for a bare script."""
+    options: dict[str, str]
+    """Names with underscores, values with the file's variables replaced; "" for a flag."""
+    script: str
+    arguments: tuple[str, ...]
+    srun: dict[str, str] | None
+    """Options of the `srun` in front of it; None where there is none."""
+
+    @property
+    def line(self) -> int:
+        return self.command.line
+
+    def option(self, *names: str) -> str:
+        """The first of these options that is given; "" for none."""
+        return next((self.options[n] for n in names if n in self.options), "")
+
+    def variable(self, name: str) -> str:
+        """What an environment variable is at this line, as far as the file says."""
+        return {**self.command.variables, **self.command.prefix}.get(name, "")
+
+
+def options_of(
+    words: Sequence[str], flags: frozenset[str], glued: str = ""
+) -> tuple[dict[str, str], list[str]]:
+    """
+    Leading options, and the rest; `glued` are short options that may carry their value.
+
+    >>> options_of(["--nnodes", "2", "--standalone", "--a-b=1", "train.py", "-c", "x"], FLAGS)
+    ({'nnodes': '2', 'standalone': '', 'a_b': '1'}, ['train.py', '-c', 'x'])
+    """
+    found: dict[str, str] = {}
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        word = rest.pop(0)
+        name, equals, value = word.lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        if not word.startswith("--") and len(word) > 2 and word[1] in glued:
+            name, value = word[1], word[2:]
+        elif not equals and name not in flags and rest and not rest[0].startswith("-"):
+            value = rest.pop(0)
+        found[name] = value
+    return found, rest[1:] if rest[:1] == ["--"] else rest
+
+
+def launches(job: Job) -> list[Launch]:
+    return [launch for command in job.commands if (launch := _launch(command))]
+
+
+def _launch(command: Command) -> Launch | None:
+    words = [command.resolve(text) for text in command.texts]
+    srun: dict[str, str] | None = None
+    if command.around is not None and command.around.texts[:1] == ["srun"]:
+        srun = options_of(command.around.texts[1:], SRUN_FLAGS, SRUN_GLUED)[0]
+    while words and (program := words[0].rpartition("/")[2]) in ("srun", "env", *PREFIXES):
+        words = words[1:]
+        if program == "srun":
+            srun, words = options_of(words, SRUN_FLAGS, SRUN_GLUED)
+        while program == "env" and words and re.match(r"-|\w+=", words[0]):
+            words = words[1:]
+    launcher, rest = _program(words) if words else ("", [])
+    options, rest = options_of(rest, FLAGS) if launcher != "python" else ({}, rest)
+    script = rest[0] if rest else ""
+    if not launcher or (launcher == "python" and not script.endswith(".py")):
+        return None
+    return Launch(command, launcher, options, script, tuple(rest[1:]), srun)
+
+
+def _program(words: list[str]) -> tuple[str, list[str]]:
+    """(launcher, what follows) of a command; ("", []) for anything else."""
+    rest = [words[0].rpartition("/")[2], *words[1:]]
+    if _PYTHON.match(words[0]):
+        del rest[0]
+        while rest and rest[0].startswith("-") and rest[0] != "-m":
+            rest = rest[2:] if rest[0] in ("-W", "-X") else rest[1:]
+        if rest[:1] != ["-m"]:
+            return "python", rest
+    for count in (1, 2):
+        if launcher := LAUNCHERS.get(" ".join(rest[:count])):
+            return launcher, rest[count:]
+    return "", []

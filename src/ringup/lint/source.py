@@ -6,10 +6,20 @@ import ast
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Kind = TypeVar("Kind", bound=ast.AST)
 SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 INIT = "torch.distributed.init_process_group"
+MESHES = (
+    "torch.distributed.init_device_mesh",
+    "torch.distributed.device_mesh.init_device_mesh",
+    "torch.distributed.tensor.init_device_mesh",
+    "torch.distributed.fsdp.fully_shard",
+    "torch.distributed._composable.fsdp.fully_shard",
+)
+"""They call init_process_group() themselves where nobody has, and choose the rank's GPU (torch 2.13)."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +33,12 @@ class Call:
 
     @property
     def line(self) -> int:
-        """Where it begins, from 1."""
         return self.node.lineno
+
+    @property
+    def last(self) -> str:
+        """The name without its modules and objects."""
+        return self.name.rpartition(".")[2]
 
     def argument(self, name: str, position: int = -1) -> ast.expr | None:
         """A keyword's value, or the one at a position; None when it is not given."""
@@ -43,14 +57,11 @@ class Argument:
 
     spellings: tuple[str, ...]
     line: int
-    default: ast.expr | None
     is_required: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Script:
-    """A parsed script."""
-
     path: str
     text: str
     tree: ast.Module
@@ -59,21 +70,24 @@ class Script:
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
 
     @functools.cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """The whole tree, walked once for all rules."""
+        return tuple(ast.walk(self.tree))
+
+    def of_kind(self, kind: type[Kind]) -> Iterator[Kind]:
+        return (node for node in self.nodes if isinstance(node, kind))
+
+    @functools.cached_property
     def calls(self) -> tuple[Call, ...]:
-        """Every call, in order of lines."""
-        found = [
-            Call(node, self.dotted(node.func), self.function_of(node))
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Call)
-        ]
+        found = [Call(n, self.dotted(n.func), self.function_of(n)) for n in self.of_kind(ast.Call)]
         return tuple(sorted(found, key=lambda call: (call.line, call.node.col_offset)))
 
     @functools.cached_property
     def functions(self) -> dict[str, Function]:
         """Functions and methods by bare name; of two with one name the first."""
         found: dict[str, Function] = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        for node in self.nodes:
+            if isinstance(node, Function):
                 found.setdefault(node.name, node)
         return found
 
@@ -87,9 +101,8 @@ class Script:
         """Every short string in its code, docstrings left out."""
         return frozenset(
             node.value
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
+            for node in self.of_kind(ast.Constant)
+            if isinstance(node.value, str)
             and len(node.value) < 100
             and not isinstance(self.parents.get(node), ast.Expr)
         )
@@ -97,31 +110,26 @@ class Script:
     @functools.cached_property
     def arguments(self) -> tuple[Argument, ...]:
         """Options declared with add_argument, click.option or absl's DEFINE_*."""
-        return tuple(self._arguments())
-
-    def _arguments(self) -> Iterator[Argument]:
+        found = []
         for call in self.calls:
-            last = call.name.rpartition(".")[2]
+            last = call.last
             if last not in ("add_argument", "option") and not last.startswith("DEFINE_"):
                 continue
             words = [a.value for a in call.node.args if isinstance(a, ast.Constant)]
             names = tuple(w for w in words if isinstance(w, str) and (w.startswith("-") or "DEFINE" in last))
             if names:
                 required = getattr(call.argument("required"), "value", False) is True
-                yield Argument(names, call.line, call.argument("default"), required)
+                found.append(Argument(names, call.line, required))
+        return tuple(found)
 
     def named(self, *names: str) -> list[Call]:
-        """Calls of any of these dotted names."""
         return [call for call in self.calls if call.name in names]
 
-    def dotted(self, node: ast.AST) -> str:
-        """
-        The dotted name of an expression, "" for one that has none.
+    def last(self, node: ast.AST) -> str:
+        return self.dotted(node).rpartition(".")[2]
 
-        >>> script = read("x.py", "import torch.distributed as d" + chr(10) + "d.barrier()")
-        >>> script.calls[0].name
-        'torch.distributed.barrier'
-        """
+    def dotted(self, node: ast.AST) -> str:
+        """The dotted name of an expression, its imports resolved; "" for one that has none."""
         if isinstance(node, ast.Name):
             return self.aliases.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
@@ -136,15 +144,12 @@ class Script:
             node = self.parents[node]
 
     def function_of(self, node: ast.AST) -> Function | None:
-        """The innermost function around a node."""
-        return next(
-            (p for p, _ in self.above(node) if isinstance(p, ast.FunctionDef | ast.AsyncFunctionDef)), None
-        )
+        return next((p for p, _ in self.above(node) if isinstance(p, Function)), None)
 
     def conditions(self, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
         """Tests of the ifs around a node within its function, and whether it is in the branch taken."""
         for parent, child in self.above(node):
-            if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            if isinstance(parent, Function | ast.Lambda):
                 return
             if isinstance(parent, ast.If | ast.While) and child is not parent.test:
                 yield parent.test, child not in parent.orelse

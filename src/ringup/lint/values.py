@@ -1,5 +1,5 @@
 """
-What an expression may be: a rank, a local rank, a count, a constant.
+What an expression may be: a rank, a local rank, a constant.
 
 Flow-insensitive, over one file: a name is whatever is assigned to it anywhere in its function, a
 parameter whatever its callers in this file pass.  `{"rank"}` means surely the global rank; "?" in a set
@@ -9,36 +9,28 @@ means that it may be something else, and then no rule speaks.
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ringup.lint.source import SPAWNS, Call, Function, Script
+from ringup.model import LOCAL_RANKS, RANKS
 
-RANK, LOCAL, WORLD, DEVICES, NODE, SPAWNED, ARGUMENT = (
-    "rank",
-    "local",
-    "world",
-    "devices",
-    "node",
-    "spawned",
-    "argument",
-)
+RANK, LOCAL, NODE, SPAWNED, ARGUMENT = "rank", "local", "node", "spawned", "argument"
 UNKNOWN = "?"
 Values = frozenset[object]
 """Words above, or `Constant`s."""
+NOTHING: Values = frozenset((UNKNOWN,))
 
 # torchrun: torch.distributed.run; the others set by Slurm, Open MPI, Intel MPI, PMI.
 ENVIRONMENT = {
-    **dict.fromkeys(("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"), RANK),
-    **dict.fromkeys(("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"), LOCAL),
-    **dict.fromkeys(("WORLD_SIZE", "SLURM_NTASKS", "SLURM_NPROCS", "OMPI_COMM_WORLD_SIZE"), WORLD),
-    **dict.fromkeys(("LOCAL_WORLD_SIZE", "SLURM_GPUS_ON_NODE", "SLURM_NTASKS_PER_NODE"), DEVICES),
+    **dict.fromkeys(RANKS, RANK),
+    **dict.fromkeys(LOCAL_RANKS, LOCAL),
     **dict.fromkeys(("NODE_RANK", "GROUP_RANK", "SLURM_NODEID"), NODE),
 }
 CALLS = {
     "torch.distributed.get_rank": RANK,
-    "torch.distributed.get_world_size": WORLD,
     "torch.distributed.get_node_local_rank": LOCAL,
-    "torch.cuda.device_count": DEVICES,
     "torch.cuda.current_device": LOCAL,
     "jax.process_index": RANK,
     "deepspeed.comm.get_rank": RANK,
@@ -48,20 +40,11 @@ PASSING = ("int", "str", "float", "max", "min", "torch.device")
 DEEPEST = 24
 
 
-class Constant:
-    """A literal value; equal by value and type."""
+class Constant(NamedTuple):
+    """A literal value; equal by type and value."""
 
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Constant) and (type(self.value), self.value) == (
-            type(other.value),
-            other.value,
-        )
-
-    def __hash__(self) -> int:
-        return hash((type(self.value), self.value))
+    kind: type
+    value: object
 
 
 def constants(values: Values) -> list[object]:
@@ -76,19 +59,22 @@ def surely(values: Values, *words: str) -> bool:
 
 
 class Reader:
-    """Values in one script."""
-
     def __init__(self, script: Script) -> None:
         self.script = script
-        self._assigned: dict[tuple[Function | None, str], list[tuple[ast.expr | None, int]]] = {}
-        self._attributes: dict[str, list[tuple[ast.expr, Function | None]]] = {}
-        self._callers: dict[str, list[Call]] = {}
-        self._spawned: dict[str, list[Call]] = {}
-        self._memo: dict[tuple[int, int], Values] = {}
-        for node in ast.walk(script.tree):
+        self._assigned: dict[tuple[Function | None, str], list[Values | tuple[ast.expr, int]]]
+        self._assigned = defaultdict(list)
+        self._attributes: dict[str, list[ast.expr]] = defaultdict(list)
+        self._callers: dict[str, list[Call]] = defaultdict(list)
+        self._spawned: dict[str, list[Call]] = defaultdict(list)
+        self._memo: dict[ast.expr, Values] = {}
+        for node in script.nodes:
             self._note(node)
         for call in script.calls:
-            self._note_call(call)
+            self._callers[call.last].append(call)
+            function = call.argument("target") if call.last == "Process" else None
+            function = call.argument("fn", 0) if call.name in SPAWNS else function
+            if isinstance(function, ast.Name | ast.Attribute):
+                self._spawned[script.last(function)].append(call)
 
     def _note(self, node: ast.AST) -> None:
         if isinstance(node, ast.Assign):
@@ -97,47 +83,34 @@ class Reader:
         elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
             self._assign(node.target, node.value)
         elif isinstance(node, ast.AugAssign):
-            self._assign(node.target, None)
+            self._assign(node.target, NOTHING)
         elif isinstance(node, ast.For):
-            self._assign(node.target, node.iter if _is_range(node.iter) else None, loop=True)
+            is_range = isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") == "range"
+            self._assign(node.target, frozenset((SPAWNED,)) if is_range else NOTHING)
 
-    def _assign(self, target: ast.expr, value: ast.expr | None, *, loop: bool = False) -> None:
-        inside = self.script.function_of(target)
+    def _assign(self, target: ast.expr, value: ast.expr | Values, at: int = -1) -> None:
         if isinstance(target, ast.Name):
-            self._assigned.setdefault((inside, target.id), []).append((value, -2 if loop else -1))
-        elif isinstance(target, ast.Attribute) and value is not None:
-            self._attributes.setdefault(target.attr, []).append((value, inside))
-        elif isinstance(target, ast.Tuple | ast.List):
-            for at, element in enumerate(target.elts):
-                if isinstance(element, ast.Name):
-                    self._assigned.setdefault((inside, element.id), []).append((None if loop else value, at))
-
-    def _note_call(self, call: Call) -> None:
-        name = call.name.rpartition(".")[2]
-        self._callers.setdefault(name, []).append(call)
-        function = None
-        if call.name in SPAWNS:
-            function = call.argument("fn", 0)
-        elif name == "Process":
-            function = call.argument("target")
-        if isinstance(function, ast.Name | ast.Attribute):
-            self._spawned.setdefault(self.script.dotted(function).rpartition(".")[2], []).append(call)
+            given = value if isinstance(value, frozenset) else (value, at)
+            self._assigned[self.script.function_of(target), target.id].append(given)
+        elif isinstance(target, ast.Attribute) and isinstance(value, ast.expr) and at < 0:
+            self._attributes[target.attr].append(value)
+        elif isinstance(target, ast.Tuple | ast.List) and at < 0:
+            for number, element in enumerate(target.elts):
+                self._assign(element, value, number)
 
     # -- reading -------------------------------------------------------------------------------
 
     def of(self, node: ast.expr | None, depth: int = 0) -> Values:
-        """What an expression may be."""
         if node is None or depth > DEEPEST:
-            return frozenset((UNKNOWN,))
-        key = (id(node), -1)
-        if key not in self._memo:
-            self._memo[key] = frozenset()  # what refers to itself adds nothing
-            self._memo[key] = self._of(node, depth + 1)
-        return self._memo[key]
+            return NOTHING
+        if node not in self._memo:
+            self._memo[node] = frozenset()  # what refers to itself adds nothing
+            self._memo[node] = self._of(node, depth + 1)
+        return self._memo[node]
 
     def _of(self, node: ast.expr, depth: int) -> Values:
         if isinstance(node, ast.Constant):
-            return frozenset((Constant(node.value),))
+            return frozenset((Constant(type(node.value), node.value),))
         if isinstance(node, ast.Name):
             return self._name(node, depth)
         if isinstance(node, ast.Attribute):
@@ -151,51 +124,50 @@ class Reader:
         if isinstance(node, ast.IfExp):
             return self.of(node.body, depth) | self.of(node.orelse, depth)
         if isinstance(node, ast.BoolOp):
-            return frozenset().union(*(self.of(v, depth) for v in node.values))
+            return self._union(self.of(v, depth) for v in node.values)
         if isinstance(node, ast.NamedExpr):
             return self.of(node.value, depth)
-        return frozenset((UNKNOWN,))
+        return NOTHING
 
     def _union(self, values: Iterable[Values]) -> Values:
-        return frozenset().union(*values) or frozenset((UNKNOWN,))
+        return frozenset().union(*values) or NOTHING
 
     def _name(self, node: ast.Name, depth: int) -> Values:
         inside = self.script.function_of(node)
         while True:
             given = self._assigned.get((inside, node.id), [])
-            found = [self._assigned_value(value, at, depth) for value, at in given]
-            if inside is not None and node.id in _parameters(inside):
+            found = [g if isinstance(g, frozenset) else self._element(*g, depth) for g in given]
+            if inside is not None and node.id in parameters(inside):
                 found.append(self._parameter(inside, node.id, depth))
             if found:
                 return self._union(found)
             if inside is None:
-                return frozenset((UNKNOWN,))
+                return NOTHING
             inside = self.script.function_of(inside)
 
-    def _assigned_value(self, value: ast.expr | None, at: int, depth: int) -> Values:
-        if at == -2:
-            return frozenset((SPAWNED if value is not None else UNKNOWN,))
-        return self.of(value, depth) if at == -1 else self._element(value, at, depth)
-
-    def _element(self, value: ast.expr | None, at: int, depth: int) -> Values:
-        """The at-th part of a tuple: written out, or returned by a function of this file."""
+    def _element(self, value: ast.expr, at: int, depth: int) -> Values:
+        """The at-th part of a tuple, written out or returned by a function of this file; -1: the value."""
+        if at < 0:
+            return self.of(value, depth)
         if isinstance(value, ast.Tuple | ast.List):
-            return self.of(value.elts[at], depth) if at < len(value.elts) else frozenset((UNKNOWN,))
+            return self.of(value.elts[at], depth) if at < len(value.elts) else NOTHING
         if isinstance(value, ast.Call) and depth < DEEPEST:
-            function = self.script.functions.get(self.script.dotted(value.func).rpartition(".")[2])
+            function = self.script.functions.get(self.script.last(value.func))
             if function is not None:
                 return self._union(self._element(r, at, depth + 1) for r in _returns(function))
-        return frozenset((UNKNOWN,))
+        return NOTHING
 
     def _parameter(self, function: Function, name: str, depth: int) -> Values:
         """What its callers pass; unknown when nobody here calls it."""
-        names = _parameters(function)
+        names, defaults = parameters(function), function.args.defaults
         at = names.index(name)
+        from_end = at - (len(names) - len(defaults))
+        default = defaults[from_end] if 0 <= from_end < len(defaults) else None
         method = bool(names) and names[0] in ("self", "cls")
         found: list[Values] = []
         for call in self._callers.get(function.name, []):
             given = call.argument(name, at - method)
-            found.append(self.of(given, depth) if given is not None else self._default(function, name, depth))
+            found.append(self.of(default if given is None else given, depth))
         for call in self._spawned.get(function.name, []):
             found.append(self._spawn_argument(call, at - method, depth))
         return self._union(found)
@@ -207,16 +179,11 @@ class Reader:
             if at == 0:
                 return frozenset((SPAWNED,))
             at -= 1
-        return self.of(given[at], depth) if at < len(given) else frozenset((UNKNOWN,))
-
-    def _default(self, function: Function, name: str, depth: int) -> Values:
-        names, defaults = _parameters(function), function.args.defaults
-        at = names.index(name) - (len(names) - len(defaults))
-        return self.of(defaults[at], depth) if 0 <= at < len(defaults) else frozenset((UNKNOWN,))
+        return self.of(given[at], depth) if at < len(given) else NOTHING
 
     def _attribute(self, node: ast.Attribute, depth: int) -> Values:
         declared = {s.lstrip("-").replace("-", "_") for a in self.script.arguments for s in a.spellings}
-        found = [self.of(value, depth) for value, _ in self._attributes.get(node.attr, ())]
+        found = [self.of(value, depth) for value in self._attributes.get(node.attr, ())]
         if node.attr in declared:
             found.append(frozenset((f"{LOCAL}-argument" if node.attr == "local_rank" else ARGUMENT,)))
         if not found and node.attr in ATTRIBUTES:
@@ -228,7 +195,7 @@ class Reader:
             variable = arguments[0] if arguments else None
             if isinstance(variable, ast.Constant) and isinstance(variable.value, str):
                 return frozenset((ENVIRONMENT.get(variable.value, "environment"),))
-        return frozenset((UNKNOWN,))
+        return NOTHING
 
     def _call(self, node: ast.Call, depth: int) -> Values:
         name = self.script.dotted(node.func)
@@ -242,7 +209,7 @@ class Reader:
         function = self.script.functions.get(name.rpartition(".")[2])
         if function is not None and depth < DEEPEST:
             return self._union(self.of(r, depth) for r in _returns(function))
-        return frozenset((UNKNOWN,))
+        return NOTHING
 
     def _arithmetic(self, node: ast.BinOp, depth: int) -> Values:
         left = self.of(node.left, depth)
@@ -251,14 +218,11 @@ class Reader:
         scaled = any(isinstance(s, ast.BinOp) and isinstance(s.op, ast.Mult) for s in (node.left, node.right))
         if isinstance(node.op, ast.Add) and scaled:
             return frozenset((RANK,))  # node * ranks per node + local rank
-        return frozenset((UNKNOWN,))
+        return NOTHING
 
 
-def _is_range(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
-
-
-def _parameters(function: Function) -> list[str]:
+def parameters(function: Function) -> list[str]:
+    """The names of a function's parameters, those by position first."""
     return [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 

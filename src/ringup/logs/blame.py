@@ -10,144 +10,88 @@ from __future__ import annotations
 
 import re
 
+from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import CONFIDENCES, Cause
 from ringup.rules import SEVERITIES
 
-ORDER: dict[int, tuple[str, ...]] = {
-    1: (
-        "ecc-uncorrectable",
-        "gpu-missing",
-        "xid-in-kernel-log",
-        "driver-too-old-for-cuda",
-        "driver-library-mismatch",
-        "gpu-architecture-not-built",
-        "fabric-manager-not-running",
-        "nvls-setup-failed",
-        "rdma-adapter-event",
-        "link-flapped",
-        "pcie-errors",
-    ),
-    2: (
-        "environment-breaks-remote-shell",
-        "ssh-not-passwordless",
-        "python-or-launcher-missing",
-        "local-rank-argument-rejected",
-        "launcher-argument-misread",
-        "hostfile-missing",
-        "gpu-out-of-memory",
-        "same-gpu-twice",
-        "device-ordinal-not-visible",
-        "nproc-exceeds-gpus",
-        "model-differs-between-ranks",
-        "ddp-unused-parameters",
-        "all-reduce-wrong",
-        "rank-raised-exception",
-    ),
-    3: (
-        "oom-killer-ran",
-        "terminal-closed",
-        "rank-crashed",
-        "rank-killed",
-        "orphan-of-earlier-run",
-        "job-cancelled",
-    ),
-    4: ("shm-too-small", "memlock-too-low", "open-files-too-low"),
-    5: (
-        "gloo-ifname-in-nccl-syntax",
-        "interface-name-missing",
-        "interface-down",
-        "nccl-versions-differ",
-        "environment-differs-between-nodes",
-        "topology-detection-failed",
-        "gpus-hidden-between-ranks",
-        "cumem-host-unusable",
-        "mixed-link-layers-selected",
-        "rdma-device-set-differs",
-        "rdma-device-unusable",
-        "gid-missing-or-wrong",
-        "rdma-peer-unreachable",
-        "acs-enabled",
-        "network-plugin-missing",
-        "network-plugin-init-failed",
-        "hostname-resolves-to-loopback",
-        "loopback-interface-chosen",
-        "virtual-interface-chosen",
-        "same-address-on-two-nodes",
-        "link-local-address-chosen",
-        "peer-unreachable-on-interface",
-        "hostname-unresolvable-from-peer",
-        "rdma-port-not-active",
-        "rdma-device-name-missing",
-        "uverbs-not-accessible",
-        "fell-back-to-sockets",
-        "ipoib-used-for-data",
-        "gpudirect-module-missing",
-        "sharp-unavailable",
-    ),
-    6: (
-        "rendezvous-ids-differ",
-        "launcher-started-per-task",
-        "slurm-tasks-mismatch",
-        "stale-rendezvous-state",
-        "port-in-use",
-        "node-rank-duplicate",
-        "world-size-disagrees",
-        "rendezvous-host-not-recognised",
-        "store-unreachable",
-        "peers-never-joined",
-    ),
-    7: (
-        "collective-mismatch",
-        "rank-busy-while-others-wait",
-        "uneven-batches-between-ranks",
-        "rank-fell-behind",
-    ),
-    8: (
-        "rdma-retry-exceeded",
-        "collective-stalled",
-        "peer-died-first",
-        "nccl-error-without-detail",
-        "init-never-finished",
-    ),
+ORDER = {
+    place: tuple(names.split())
+    for place, names in {
+        1: """
+            ecc-uncorrectable gpu-missing xid-in-kernel-log driver-too-old-for-cuda driver-library-mismatch
+            gpu-architecture-not-built fabric-manager-not-running nvls-setup-failed rdma-adapter-event
+            link-flapped pcie-errors nvlink-failed
+        """,
+        2: """
+            environment-breaks-remote-shell ssh-not-passwordless python-or-launcher-missing
+            local-rank-argument-rejected launcher-argument-misread hostfile-missing gpu-out-of-memory
+            same-gpu-twice device-ordinal-not-visible nproc-exceeds-gpus model-differs-between-ranks
+            ddp-unused-parameters all-reduce-wrong not-enough-slots no-gpu-visible pod-not-scheduled
+            container-not-started ssh-connection-refused ssh-timeout ssh-no-route
+            rendezvous-variable-missing host-memory-refused disk-full ddp-parameter-ready-twice
+            process-group-started-twice nccl-called-wrongly communicator-left-over shared-file-raced
+            rank-raised-exception
+        """,
+        3: "oom-killer-ran terminal-closed rank-crashed rank-killed orphan-of-earlier-run job-cancelled",
+        4: "shm-too-small memlock-too-low open-files-too-low process-limit-reached",
+        5: """
+            gloo-ifname-in-nccl-syntax interface-name-missing interface-down nccl-versions-differ
+            environment-differs-between-nodes topology-detection-failed gpus-hidden-between-ranks
+            cumem-host-unusable mixed-link-layers-selected rdma-device-set-differs rdma-device-unusable
+            gid-missing-or-wrong rdma-peer-unreachable acs-enabled network-plugin-missing
+            network-plugin-init-failed hostname-resolves-to-loopback loopback-interface-chosen
+            virtual-interface-chosen same-address-on-two-nodes link-local-address-chosen
+            peer-unreachable-on-interface hostname-unresolvable-from-peer rdma-port-not-active
+            rdma-device-name-missing uverbs-not-accessible fell-back-to-sockets ipoib-used-for-data
+            gpudirect-module-missing transport-differs-between-ranks sharp-unavailable
+            imex-not-working peer-mappings-exhausted
+            nccl-library-too-old nccl-setting-invalid address-families-differ
+            path-mtu-black-hole
+        """,
+        6: """
+            world-never-formed rendezvous-ids-differ launcher-started-per-task slurm-tasks-mismatch
+            stale-rendezvous-state node-rank-duplicate port-in-use world-size-disagrees
+            rendezvous-host-not-recognised store-unreachable peers-never-joined
+        """,
+        7: """
+            build-lock-left-behind collective-mismatch rank-busy-while-others-wait
+            uneven-batches-between-ranks rank-fell-behind
+        """,
+        8: """
+            rdma-retry-exceeded collective-stalled peer-died-first container-restarts
+            nccl-error-without-detail init-never-finished
+        """,
+    }.items()
 }
 """Classes of blame, worst first, and the order inside each."""
 
 PLACE = {name: (place, n) for place, names in ORDER.items() for n, name in enumerate(names)}
 
-EXPLAINED_BY: dict[str, tuple[str, ...]] = {
-    "store-unreachable": (
-        "port-in-use",
-        "hostname-unresolvable-from-peer",
-        "environment-breaks-remote-shell",
-    ),
-    "peers-never-joined": (
-        "port-in-use",
-        "rendezvous-ids-differ",
-        "stale-rendezvous-state",
-        "launcher-started-per-task",
-    ),
-    "rank-killed": ("oom-killer-ran",),
-    "link-local-address-chosen": ("virtual-interface-chosen",),
-    "peer-unreachable-on-interface": (
-        "link-local-address-chosen",
-        "virtual-interface-chosen",
-        "loopback-interface-chosen",
-    ),
-    "hostname-unresolvable-from-peer": ("environment-breaks-remote-shell",),
-    "fell-back-to-sockets": ("rdma-device-name-missing", "rdma-port-not-active"),
-    "ipoib-used-for-data": ("rdma-device-name-missing", "rdma-port-not-active", "fell-back-to-sockets"),
-    "rank-crashed": ("shm-too-small",),
-    "gpu-missing": (),
-    "collective-mismatch": ("environment-differs-between-nodes", "nccl-versions-differ"),
-    "node-rank-duplicate": ("slurm-tasks-mismatch",),
-    "uverbs-not-accessible": ("rdma-device-set-differs",),
-    "rank-raised-exception": ("all-reduce-wrong",),
-    "acs-enabled": ("rdma-retry-exceeded",),
+EXPLAINED_BY = {
+    name: tuple(others.split())
+    for name, others in {
+        "port-in-use": "node-rank-duplicate",
+        "store-unreachable": "port-in-use hostname-unresolvable-from-peer environment-breaks-remote-shell",
+        "peers-never-joined": (
+            "port-in-use rendezvous-ids-differ stale-rendezvous-state launcher-started-per-task"
+        ),
+        "rank-killed": "oom-killer-ran",
+        "link-local-address-chosen": "virtual-interface-chosen",
+        "peer-unreachable-on-interface": (
+            "link-local-address-chosen virtual-interface-chosen loopback-interface-chosen"
+        ),
+        "hostname-unresolvable-from-peer": "environment-breaks-remote-shell",
+        "fell-back-to-sockets": "rdma-device-name-missing rdma-port-not-active",
+        "ipoib-used-for-data": "rdma-device-name-missing rdma-port-not-active fell-back-to-sockets",
+        "rank-crashed": "shm-too-small",
+        "collective-mismatch": "environment-differs-between-nodes nccl-versions-differ",
+        "node-rank-duplicate": "slurm-tasks-mismatch",
+        "uverbs-not-accessible": "rdma-device-set-differs",
+        "rank-raised-exception": "all-reduce-wrong",
+        "acs-enabled": "rdma-retry-exceeded",
+    }.items()
 }
-"""A cause that another one, found in the same story, already accounts for."""
-
-SET_UP = {"net-using", "socket-list", "bootstrap", "init-stopped", "using-network"}
-"""Evidence that shows a choice, not a failure: what it explains is inferred, the bare fact stays listed."""
+"""A cause that another one, found in the same logs, already accounts for."""
 
 _CONSEQUENCE = re.compile(
     r"(?i)connection closed by (?:remote )?peer|closed by remote peer|connection reset by peer"
@@ -167,7 +111,7 @@ _CONSEQUENCE = re.compile(
 
 def is_consequence(text: str) -> bool:
     """
-    Whether a rank's last words tell that somebody else ended first.
+    Whether a rank's last lines are the consequence of another one's end.
 
     Cheap and without state: for a launcher that must pick the first real failure among
     several ranks' last lines.
@@ -199,21 +143,49 @@ def ranked(causes: list[Cause]) -> list[Cause]:
     best: dict[str, Cause] = {}
     for cause in sorted(causes, key=_key):
         best.setdefault(cause.rule, cause)
-    strong = {
-        c.rule for c in best.values() if c.severity == "error" and c.confidence != "low" and place(c) < 8
-    }
+    sure = {c.rule for c in best.values() if c.severity == "error" and c.confidence != "low"}
+    strong = {rule for rule in sure if place(best[rule]) < 8}
     inferred = {
-        c.rule for c in best.values() if c.confidence != "high" and {e.tag for e in c.evidence} <= SET_UP
+        c.rule
+        for c in best.values()
+        if c.confidence != "high" and {e.tag for e in c.evidence} <= OF_ROLE["choice"]
     }
-    kept = []
-    for cause in best.values():
-        explained = [r for r in EXPLAINED_BY.get(cause.rule, ()) if r in best and _key(best[r]) < _key(cause)]
-        consequence = place(cause) == 8 and bool(
+
+    def is_explained(cause: Cause) -> bool:
+        others = (best[rule] for rule in EXPLAINED_BY.get(cause.rule, ()) if rule in best)
+        if any(_key(other) < _key(cause) for other in others):
+            return True
+        if cause.rule == "nccl-error-without-detail" and sure - {cause.rule}:
+            return True
+        return place(cause) == 8 and bool(
             strong - inferred if cause.rule == "init-never-finished" else strong
         )
-        bare = cause.rule == "nccl-error-without-detail" and any(
-            c.severity == "error" and c.confidence != "low" and c is not cause for c in best.values()
-        )
-        if not explained and not consequence and not bare:
-            kept.append(cause)
-    return sorted(kept, key=_key)
+
+    return _own_words_first(_named_first([cause for cause in best.values() if not is_explained(cause)]))
+
+
+def _own_words_first(causes: list[Cause]) -> list[Cause]:
+    """With what only says that a rank ended first, and its code, behind what that rank's own output names."""
+    if not causes or causes[0].rule != "rank-raised-exception":
+        return causes
+    events = causes[0].evidence
+    if {e.tag for e in events} != {"exit"}:
+        return causes
+    ranks = {e.rank for e in events}
+    sure = [c for c in causes[1:] if place(c) < 8 and c.confidence == "high"]
+    own = [c for c in sure if ranks & {e.rank for e in c.evidence}]
+    return own + [c for c in causes if c not in own]
+
+
+def _named_first(causes: list[Cause]) -> list[Cause]:
+    """With NCCL's error that no line explains behind what has a name of its own on the same line."""
+    vague = next((c for c in causes if c.rule == "nccl-error-without-detail"), None)
+    if vague is None or causes[0] is not vague:
+        return causes
+    lines = {(e.file, e.line) for e in vague.evidence}
+    named = [
+        c
+        for c in causes[1:]
+        if c.severity != "note" and not lines.isdisjoint((e.file, e.line) for e in c.evidence)
+    ]
+    return named + [c for c in causes if c not in named]

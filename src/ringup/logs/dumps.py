@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringup import flight
+from ringup.flight_recorder import dump as flight_recorder
 from ringup.logs import files
-from ringup.logs.files import Unreadable
-from ringup.logs.story import FileInfo
+from ringup.logs.files import FileInfo, Unreadable
 
 MOST_ENTRIES = 400_000
 """Kept of all dumps together, about 200 bytes each; of many dumps the last entries of each."""
@@ -23,7 +22,7 @@ MOST_ENTRIES = 400_000
 APART_S = 60.0
 """Between two ranks' beginning of one collective, in one run: they meet in it, but one may come late."""
 
-_RANK = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
+_RANK = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w{0,30}){0,4}$")
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Dump:
 
     path: str
     rank: int
-    flight: flight.Flight
+    flight: flight_recorder.Flight
     written_s: float = 0.0
     """When the file was last written, since 1970: later than the dump where it was copied."""
 
@@ -50,7 +49,7 @@ class Recorded:
     left_out: list[Unreadable] = field(default_factory=list)
 
     @property
-    def flights(self) -> dict[int, flight.Flight]:
+    def flights(self) -> dict[int, flight_recorder.Flight]:
         """Rank -> what its recorder had."""
         return {rank: dump.flight for rank, dump in self.dumps.items()}
 
@@ -81,12 +80,12 @@ def read(paths: Sequence[str]) -> tuple[Recorded, list[Unreadable], list[str]]:
     most = max(200, MOST_ENTRIES // max(1, len(paths)))
     for path in paths:
         try:
-            data, written_s = files.whole(path, flight.LONGEST_DUMP_BYTES + 1)
-            one = flight.read(data, most)
+            data, written_s = files.whole(path, flight_recorder.LONGEST_DUMP_BYTES + 1)
+            one = flight_recorder.read(data, most)
         except OSError as exc:
             refused.append(Unreadable(path, exc.strerror or str(exc)))
             continue
-        except flight.FlightError as exc:
+        except flight_recorder.FlightError as exc:
             if data[:1] != b"\x80" and b"\n" in data[:4096]:
                 others.append(path)  # a log of JSON lines
             else:

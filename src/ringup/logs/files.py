@@ -1,66 +1,38 @@
 """
-Input files: found, opened (plain or gzip, or standard input) and cut into blocks of whole lines.
+Input files: found, opened (plain or gzip, or standard input) and read in blocks.
 
 The only module of `logs` that opens anything.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gzip
 import io
 import os
+import re
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ringup import flight
+from ringup.flight_recorder import dump
+from ringup.units import natural
 
-BLOCK_BYTES = 4 << 20
-LONGEST_LINE_BYTES = 1 << 20
-"""More of one line than this is dropped: a program that prints no newline must not fill memory."""
-
+BLOCK_BYTES = 256 << 10
+"""Read at once: what is cut out of a block then stays in the CPU's cache."""
 MAX_FILES = 20_000
-_NOT_LOGS = (
-    ".py",
-    ".pyc",
-    ".so",
-    ".pt",
-    ".pth",
-    ".bin",
-    ".safetensors",
-    ".npy",
-    ".npz",
-    ".xml",
-    ".yaml",
-    ".yml",
-    ".json",
-    ".zip",
-    ".tar",
-    ".tgz",
-    ".whl",
-    ".png",
-    ".jpg",
-    ".pdf",
-    ".html",
-    ".lock",
-    ".toml",
-    ".md",
-    ".jsonl",
-    ".parquet",
-    ".ckpt",
-    ".db",
+_NOT_A_LOG = re.compile(
+    r".*\.(?:pyc?|so|pth?|bin|safetensors|np[yz]|xml|ya?ml|jsonl?|zip|tar|tgz|whl|png|jpg|pdf|html|lock|toml|md"
+    r"|parquet|ckpt|db)|supervisor\.log"
 )
 _MAY_BE_DUMPS = (".json", ".bin", ".pt")
 _HEAD_BYTES = 4096
-
-
-class Block(NamedTuple):
-    """Whole lines of a file, and the number of the first one (from 1)."""
-
-    data: bytes
-    first_line: int
+_STARTED = re.compile(rb'"started": (\d{1,12}(?:\.\d{1,9})?)')
 
 
 class Unreadable(NamedTuple):
@@ -70,12 +42,31 @@ class Unreadable(NamedTuple):
     reason: str
 
 
+@dataclass
+class FileInfo:
+    """One input file."""
+
+    path: str
+    lines: int = 0
+    last_line: str = ""
+    last_line_number: int = 0
+    host: str = ""
+    pid: str = ""
+    rank: int | None = None
+    init_complete: bool | None = None
+    cut: tuple[str, ...] = ()
+    """What shows that it does not hold all that was printed."""
+    is_log: bool = True
+    """False for a file of facts given beside the logs, and for a flight recorder's dump."""
+
+
 def find(paths: Iterable[str]) -> tuple[list[str], list[Unreadable]]:
     """
     The log files behind paths: files as given, directories walked in name order.
 
     Files inside a directory are left out by suffix where they cannot be logs (or a flight
-    recorder's dump); a file named itself is always taken.  `-` stands for standard input.
+    recorder's dump); a file named itself is always taken.  `-` stands for standard input.  Of a
+    directory that holds several runs only the newest is taken, and a refusal says so.
     """
     found: list[str] = []
     refused: list[Unreadable] = []
@@ -92,7 +83,7 @@ def find(paths: Iterable[str]) -> tuple[list[str], list[Unreadable]]:
             found.append(path)
             continue
         before = len(refused)
-        inside = list(_walk(path, refused))
+        inside = _of_newest_run(path, list(_walk(path, refused)), refused)
         if not inside and len(refused) == before:
             refused.append(Unreadable(path, "a directory without any log"))
         found += inside
@@ -114,7 +105,7 @@ def _walk(directory: str, refused: list[Unreadable]) -> Iterator[str]:
 
     for folder, folders, names in os.walk(directory, onerror=closed):
         folders[:] = sorted(f for f in folders if not f.startswith((".", "__")))
-        for name in sorted(names, key=_natural):
+        for name in sorted(names, key=natural):
             path, kind = str(Path(folder) / name), name.lower()
             if name.startswith("."):
                 continue
@@ -124,153 +115,111 @@ def _walk(directory: str, refused: list[Unreadable]) -> Iterator[str]:
             except OSError as exc:
                 closed(exc)
                 continue
-            if not kind.endswith(_NOT_LOGS) or (kind.endswith(_MAY_BE_DUMPS) and is_dump(path)):
+            if not _NOT_A_LOG.fullmatch(kind) or (kind.endswith(_MAY_BE_DUMPS) and is_dump(path)):
                 yield path
 
 
-def _natural(name: str) -> tuple[object, ...]:
-    """rank2.log before rank10.log."""
-    parts: list[object] = []
-    digits = ""
-    for char in name + "\0":
-        if char.isdigit():
-            digits += char
-            continue
-        if digits:
-            parts.append((0, int(digits[:18]), ""))
-            digits = ""
-        parts.append((1, 0, char))
-    return tuple(parts)
+def _of_newest_run(directory: str, found: list[str], refused: list[Unreadable]) -> list[str]:
+    """The files of the newest run below a directory; all of them where there are not several runs."""
+    started, top = functools.cache(_run_started), Path(directory)
+
+    def run_of(path: str) -> Path | None:
+        inside = (folder for folder in Path(path).parents if folder.is_relative_to(top))
+        return next((folder for folder in inside if started(folder) is not None), None)
+
+    owner = {path: run_of(path) for path in found}
+    runs = {run for run in owner.values() if run}
+    if len(runs) < 2:
+        return found
+    newest = max(runs, key=lambda run: (started(run), str(run)))
+    attempts = [run for run in runs if run.parent == newest.parent and run.name.startswith("attempt-")]
+    is_restarted = newest in attempts and runs <= {*attempts, newest.parent}
+    what = f"{len(attempts)} attempts of a run" if is_restarted else f"{len(runs)} runs"
+    reason = f"{what}: only the newest is read, {newest} (name another to read it)"
+    refused.append(Unreadable(directory, reason))
+    return [path for path in found if owner[path] == newest]
 
 
-class _Gunzip(io.RawIOBase):
-    """
-    Decompressed bytes of a gzip file, member after member.
-
-    The standard library's reader gives nothing of a block in which the file breaks off; a log
-    that was copied while it was written breaks off.
-    """
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-        self._inflate = zlib.decompressobj(31)
-        self._left = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer)  # type: ignore[arg-type]
-        while True:
-            data = self._left or self._raw.read(256 << 10)
-            try:
-                out = self._inflate.decompress(data, len(view)) if data else self._inflate.flush()
-            except zlib.error:
-                return 0
-            self._left = self._inflate.unconsumed_tail
-            if self._inflate.eof:
-                self._left = self._inflate.unused_data
-                self._inflate = zlib.decompressobj(31)
-            if out or not data:
-                view[: len(out)] = out
-                return len(out)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+def attempts(paths: Sequence[str]) -> list[str]:
+    """The folders of a restarted run's attempts, in order; [] where the paths are anything else."""
+    if len(paths) != 1 or paths[0] == "-":
+        return []
+    found = [folder for folder in Path(paths[0]).glob("attempt-*") if _run_started(folder) is not None]
+    return sorted(map(str, found), key=natural) if len(found) > 1 else []
 
 
-def opened(path: str) -> BinaryIO:
-    """A file's bytes, decompressed where they are gzip.  Raises OSError."""
-    if path == "-":
-        return sys.stdin.buffer
-    raw = open(path, "rb")  # noqa: SIM115 - handed on
+def _run_started(folder: Path) -> float | None:
+    """When the run in a folder began (s since 1970), by its run.json; None where none is."""
     try:
-        magic = raw.peek(2)[:2]
+        with (folder / "run.json").open("rb") as file:
+            head = file.read(_HEAD_BYTES)
     except OSError:
-        raw.close()
-        raise
-    if magic == b"\x1f\x8b":
-        return io.BufferedReader(_Gunzip(raw), BLOCK_BYTES)
-    return raw
+        return None
+    started = _STARTED.search(head)
+    return float(started[1]) if started and b'"ringup"' in head else None
 
 
-def blocks(path: str) -> Iterator[Block]:
+class _Gunzip(gzip.GzipFile):
+    """A gzip file that may break off, as a log does that was copied while it was written."""
+
+    @property
+    def position(self) -> int:
+        """How far the packed bytes are read."""
+        return self.fileobj.tell()  # type: ignore[union-attr,no-any-return]
+
+    def read(self, size: int | None = -1) -> bytes:
+        parts, left = [], size or 0
+        with contextlib.suppress(EOFError, zlib.error, gzip.BadGzipFile):
+            while left and (data := self.read1(left)):
+                parts.append(data)
+                left -= len(data)
+        return b"".join(parts)
+
+
+@contextlib.contextmanager
+def opened(path: str | int) -> Iterator[BinaryIO | _Gunzip]:
+    """A file's bytes (by name or descriptor), decompressed where they are gzip.  Raises OSError."""
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    with open(path, "rb") as raw:
+        yield _Gunzip(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+
+
+def blocks(path: str, on_read: Callable[[int], None] = lambda _bytes: None) -> Iterator[bytes]:
     """
-    A file as blocks of whole lines.  Raises OSError when nothing can be read.
+    A file's bytes, cut anywhere.  Raises OSError when nothing can be read.
 
-    A gzip file that breaks off gives what came before the break.
+    A gzip file that breaks off gives what came before the break.  `on_read` gets how many bytes of the file
+    as it lies on the disk each block took.
     """
     with opened(path) as stream:
-        yield from blocks_of(stream)
-
-
-def blocks_of(stream: BinaryIO) -> Iterator[Block]:
-    """As `blocks`, of an open stream."""
-    rest, number, runaway = b"", 1, False
-    while True:
-        data = stream.read(BLOCK_BYTES)
-        if not data:
-            break
-        if runaway:
-            end = data.find(b"\n")
-            if end < 0:
-                continue
-            data, runaway = data[end:], False
-        cut = data.rfind(b"\n")
-        if cut < 0:
-            if len(rest) < LONGEST_LINE_BYTES:
-                rest += data[:LONGEST_LINE_BYTES]
-            if len(rest) >= LONGEST_LINE_BYTES:
-                runaway = True
-            continue
-        whole = rest + data[: cut + 1]
-        rest = data[cut + 1 :][:LONGEST_LINE_BYTES]
-        runaway = len(data) - cut - 1 > LONGEST_LINE_BYTES
-        yield Block(whole, number)
-        number += whole.count(b"\n")
-    if rest:
-        yield Block(rest, number)
+        at = 0
+        while data := stream.read(BLOCK_BYTES):
+            now = stream.position if isinstance(stream, _Gunzip) else at + len(data)
+            on_read(now - at)
+            at = now
+            yield data
 
 
 class Again:
-    """
-    Files read a second time, by offsets into what `blocks` gave; the block last unpacked is kept.
-
-    Calls for the same place in the files of many ranks then unpack a file that holds them all once.
-    """
+    """Files read a second time, by offsets into what `blocks` gave; the last file stays open."""
 
     def __init__(self) -> None:
         self._path = ""
-        self._blocks: Iterator[Block] = iter(())
-        self._at = 0
-        self._block = b""
+        self._open = contextlib.ExitStack()
 
     def __call__(self, path: str, start: int, end: int) -> Iterator[bytes]:
         """What stands between two offsets; ends early where the file does.  Raises OSError."""
-        if path != self._path or start < self._at:
-            self._path, self._blocks, self._at, self._block = path, blocks(path), 0, b""
-        while start < end:
-            after = self._at + len(self._block)
-            if start < after:
-                yield self._block[start - self._at : end - self._at]
-                start = after
-                continue
-            block = next(self._blocks, None)
-            if block is None:
-                return
-            self._at, self._block = after, block.data
-
-
-def refusal(path: str) -> str:
-    """Why a file cannot be read, "" when it can; pipes are not tried, for what is read of them is gone."""
-    if path == "-" or not Path(path).is_file():
-        return ""
-    try:
-        with opened(path):
-            return ""
-    except OSError as exc:
-        return exc.strerror or str(exc)
+        if path != self._path:
+            self._open.close()
+            stream = self._open.enter_context(opened(path))
+            # Calls for one place in the files of many ranks are near each other: a packed block is kept.
+            self._stream, self._path = io.BufferedReader(stream, BLOCK_BYTES), path  # type: ignore[type-var]
+        self._stream.seek(start)
+        while block := self._stream.read(min(end - start, BLOCK_BYTES)):
+            start += len(block)
+            yield block
 
 
 def is_plain(path: str) -> bool:
@@ -290,7 +239,7 @@ def is_dump(path: str) -> bool:
         return False
     try:
         with opened(path) as stream:
-            return flight.may_be(stream.read(_HEAD_BYTES))
+            return dump.may_be(stream.read(_HEAD_BYTES))
     except OSError:
         return False
 

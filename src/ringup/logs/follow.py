@@ -5,53 +5,47 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringup.logs import dumps, files
+from ringup.logs import counts, dumps, files
 from ringup.logs.blame import ranked
 from ringup.logs.causes import Cause, find
+from ringup.logs.evidence import LogEvidence
+from ringup.logs.files import FileInfo
 from ringup.logs.scan import Scanner, joined
-from ringup.logs.story import FileInfo, Story
 
 POLL_S = 1.0
 STEP_BYTES = 8 << 20
 """Read of one file between two looks, so that one huge file does not keep the others waiting."""
 
 
-@dataclass
 class Growing:
     """One file that is being written."""
 
-    path: str
-    scanner: Scanner = field(default_factory=Scanner)
-    offset: int = 0
-    line: int = 1
-    rest: bytes = b""
-    inode: int = 0
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._inode = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.scanner, self._offset = Scanner(), 0
+        self.ledger = counts.Ledger(other=self.scanner.feed)
 
     def step(self) -> bool:
         """Read what was added; whether anything was.  A file that shrank or was replaced is read anew."""
         try:
             with open(self.path, "rb") as stream:
                 state = os.fstat(stream.fileno())
-                if state.st_size < self.offset or (self.inode and state.st_ino != self.inode):
-                    self.scanner, self.offset, self.line, self.rest = Scanner(), 0, 1, b""
-                self.inode = state.st_ino
-                stream.seek(self.offset)
+                if state.st_size < self._offset or (self._inode and state.st_ino != self._inode):
+                    self._begin()
+                self._inode = state.st_ino
+                stream.seek(self._offset)
                 data = stream.read(STEP_BYTES)
         except OSError:
             return False
-        if not data:
-            return False
-        self.offset += len(data)
-        whole = self.rest + data
-        cut = whole.rfind(b"\n") + 1
-        self.rest = whole[cut:][-files.LONGEST_LINE_BYTES :]
-        lines = whole[:cut].split(b"\n")[:-1]
-        self.scanner.feed((self.line + n, 0, text) for n, text in enumerate(lines))
-        self.line += len(lines)
-        return True
+        self._offset += len(data)
+        self.ledger.feed(data)
+        return bool(data)
 
 
 class Watch:
@@ -76,13 +70,13 @@ class Watch:
                 self._files[path] = Growing(path)
         return sum(f.step() for f in self._files.values()) > 0 or news
 
-    def story(self) -> Story:
+    def story(self) -> LogEvidence:
         """The story so far."""
         growing = list(self._files.values())
-        scans = [joined([(0, f.scanner.result())], n) for n, f in enumerate(growing)]
+        scans = [joined(f.scanner.result(), n, f.ledger.part.comms.values()) for n, f in enumerate(growing)]
         recorded = dumps.read(list(self._dumps))[0]
-        infos = [FileInfo(f.path, f.line - 1) for f in growing]
-        return Story([*infos, *recorded.infos()], scans, recorded=recorded)
+        infos = [FileInfo(f.path, f.ledger.updated().lines) for f in growing]
+        return LogEvidence([*infos, *recorded.infos()], scans, recorded=recorded)
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
@@ -96,7 +90,7 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 def changes(
     paths: Sequence[str], stop: Callable[[], bool] = lambda: False, poll_s: float = POLL_S
-) -> Iterator[tuple[Story, list[Cause]]]:
+) -> Iterator[tuple[LogEvidence, list[Cause]]]:
     """The story and its causes each time the first cause or its confidence changes, until `stop` says so."""
     watch = Watch(paths)
     said: tuple[str, str] | None = None

@@ -2,54 +2,30 @@
 Bytes to events: what a line says (its tag and fields) and who said it.
 
 Pure: lines in, events out.  A line is decoded and matched only when it holds one of the
-wordings' words; its shape (the line without digits) is remembered, so a training loop's
-thousands of alike lines cost one dictionary look-up each.
+patterns' words; its shape (the line without digits) is remembered, so a training loop's
+thousands of alike lines cost one dictionary lookup each.
 """
 
 from __future__ import annotations
 
 import functools
 import html
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringup.logs.wordings import (
-    Wording,
-    frameworks,
-    nccl,
-    nccl_faults,
-    rdma_tools,
-    rendezvous,
-    schedulers,
-    system,
-    torch,
-)
+from ringup.logs.counts.grammar import bare
+from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
+from ringup.logs.patterns import PATTERNS
+from ringup.logs.patterns.tags import Pattern
+from ringup.units import LONGEST_LINE
 
-LINE_BYTES = 2048
+LINE_BYTES = LONGEST_LINE
 """What is looked at of one line: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
 
 TEXT_CHARS = 300
 """What is kept of a line as evidence."""
-
-WORDINGS: tuple[Wording, ...] = (
-    *nccl.SETUP,
-    *nccl_faults.FAULTS,
-    *rendezvous.LAUNCH,
-    *rendezvous.STORE,
-    *rendezvous.GLOO,
-    *torch.WATCHDOG,
-    *torch.TRAINING,
-    *torch.ELASTIC,
-    *system.SHELL,
-    *system.CUDA,
-    *system.KERNEL,
-    *schedulers.TAKEN_AWAY,
-    *frameworks.FRAMEWORKS,
-    *rdma_tools.LISTED,
-)
 
 
 class Head(NamedTuple):
@@ -80,11 +56,11 @@ class Event:
     time_s: float | None = None
 
     def __getitem__(self, name: str) -> str:
-        """A field's text, "" where the wording did not carry it."""
+        """A field's text, "" where the pattern did not carry it."""
         return self.fields.get(name) or ""
 
     def number(self, name: str) -> int:
-        """A field as a number, 0 where the wording did not carry it."""
+        """A field as a number, 0 where the pattern did not carry it."""
         text = self.fields.get(name) or ""
         return int(text) if text.lstrip("-").isdigit() and len(text) < 19 else 0
 
@@ -104,27 +80,32 @@ _NCCL = re.compile(
     r"(?:\[(?P<device>-?\d+)\] )?(?=.{0,160}(?:NCCL|INFO|WARN|NET/OFI) )"
 )
 _RANK = re.compile(
-    r"\[(?:[Rr]ank|RANK) ?(\d{1,7})\]|\[PG [^\]]{0,80}?Rank (\d{1,7})\]|\[\d+,(\d{1,7})\]<std|\bon rank:? "
-    r"(\d{1,7})\b|\[trainer(\d{1,7})\]:"
+    r"\[(?:[Rr]ank|RANK) ?(\d{1,7})\]|\[PG [^\]]{0,80}?Rank (\d{1,7})\]|\[(?:\d+,)?(\d{1,7})\]<std"
+    r"|\bon rank:? (\d{1,7})\b|\[trainer(\d{1,7})\]:|^[Rr]ank (\d{1,7})(?::| of \d)"
 )
 _LOCAL = re.compile(r"\[default(\d{1,4})\]:")
 _RAY = re.compile(r"\((?P<name>\w+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\)")
 _STAMP = re.compile(
     r"[\s|]*(?:\d{13}\s)?\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,40}\]?(?: std(?:out|err) [FP] )?[\s|]*"
 )
+_SINCE_1970 = re.compile(r"\[?1\d{9}\.\d{1,9}\]? ")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
-_SRUN = re.compile(r"(?:srun|slurmstepd)\S*: error: ([A-Za-z][\w.-]*): task")
+_SRUN = re.compile(r"(?:srun|slurmstepd)\S{0,60}: error: ([A-Za-z][\w.-]{0,80}): task")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): ?")
+_POD = re.compile(
+    r"(?:pod/(?P<host>[\w.-]{1,80})|(?P<row>[a-z0-9.]{1,60}-[a-z0-9.-]{1,80}) {2,60}\d{1,3}/\d{1,3} ) "
+)
+"""What kubectl begins a pod's row or event with."""
 _NOT_A_HOST = re.compile(
     r"(?i).*(?:error|exception|warning|warn|info|note|hint|debug|fatal|usage|traceback)$|.*\.(?:py"
-    r"|sh|cc|cu|cpp|h|c|so|yaml|json|log)$"
+    r"|sh|cc|cu|cpp|h|c|so|yaml|json|log)(?::\d.*)?$"
     r"|\d+|(?:bash|sh|zsh|ssh|srun|sbatch|slurmstepd|python\d*|torchrun|deepspeed|accelerate|mpirun"
     r"|pdsh\S*|line|file|rank\d*|step\d*|epoch\d*|ids?|gpu\d*"
     r"|mlx5|nvrm|iter\d*|utf-8|http|https|tcp|udp|ipv[46]|ucx|cuda\d*|nccl\d*|net|e\d+|w\d+|i\d+"
     r"|f\d+|v\d+|pid|host|time|exitcode|sha\d+|md5|fp\d+|bf\d+|int\d+)"
 )
 _LABEL = re.compile(
-    r"\s*(?:\[\d+,\d+\]<std\w{3}>:|\[(?:[Rr]ank|default|trainer) ?\d+(?:\|\d+)?\]:"
+    r"\s*(?:\[\d+(?:,\d+)?\]<std\w{3}>:|\[(?:[Rr]ank|default|trainer) ?\d+(?:\|\d+)?\]:"
     r"|\(\w+ pid=\d+(?:, ip=[\d.]+)?\)|[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S{1,80} \S{1,80}\[\d+\]:"
     r"|\[std(?:out|err)\]|\[[\w.-]{1,63}\] (?:out|err):|[\w./-]{1,80} {0,8}\||\||>|\d{1,6}:|\[\d{1,7}\]"
     r"|\[[\w.-]{1,63}:\d+\]:"
@@ -145,9 +126,7 @@ def clean(raw: bytes) -> str:
     """
     if len(raw) > LINE_BYTES:
         raw = raw[: LINE_BYTES * 3 // 4] + b" ... " + raw[-LINE_BYTES // 4 :]
-    text = raw.decode("utf-8", "replace")
-    if text.startswith('{"log":"'):
-        text = _of_docker(text)
+    text = bare(raw).decode("utf-8", "replace")
     if "&" in text and _ESCAPED.search(text):
         text = html.unescape(text)
     if text.startswith("│"):
@@ -155,81 +134,84 @@ def clean(raw: bytes) -> str:
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
     text = _CONTROL.sub("", text)
-    return text.rstrip("\r\n").replace("\r", " ")
-
-
-def _of_docker(text: str) -> str:
-    """The message in a record of Docker's json-file driver; the record itself where it is no JSON."""
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    message = record.get("log") if isinstance(record, dict) else None
-    return message.rstrip("\n") if isinstance(message, str) else text
+    return text.rstrip().replace("\r", " ").replace("\n", " ")
 
 
 def looks_like_host(name: str) -> bool:
     """
     Whether a word before a colon can be a host's name rather than a program's or an error's.
 
-    >>> looks_like_host("node1"), looks_like_host("RuntimeError"), looks_like_host("train.py")
+    >>> looks_like_host("node1.local"), looks_like_host("RuntimeError"), looks_like_host("src.step2")
     (True, False, False)
     """
     if name == "localhost":
         return True
-    return any(c.isdigit() or c == "-" for c in name) and not _NOT_A_HOST.fullmatch(name)
+    first = name.partition(".")[0]  # of a module it has no number
+    return any(c.isdigit() or c == "-" for c in first) and not _NOT_A_HOST.fullmatch(name)
+
+
+def short_name(host: str) -> str:
+    """A host's name without its domain."""
+    return host.split(".")[0]
 
 
 def seconds_of(text: str) -> float | None:
     """Seconds of the first clock time in a line's head, from the year's start where the date is there."""
     head = text[:120]
-    match = _GLOG.search(head)
-    if match:
+    if match := _GLOG.search(head):
         date = match["date"].zfill(4)
         days = int(date[:2]) * 31 + int(date[2:])
-    else:
-        match = _CLOCK.search(head)
-        if not match:
-            return None
+    elif match := _CLOCK.search(head):
         days = int(match["month"]) * 31 + int(match["day"]) if match["month"] else 0
+    else:
+        return None
     clock = int(match["h"]) * 3600 + int(match["m"]) * 60 + int(match["s"])
     return days * 86400.0 + clock + float((match["f"] or "").replace(",", ".") or 0)
 
 
-def head_of(text: str) -> Head:
+def texts_of(raw: bytes) -> list[str]:
+    """The lines in a line: one, or those that a record of a logger holds."""
+    return unpacked(clean(raw))
+
+
+def unstamped(text: str) -> str:
+    """A line without the time stamp at its beginning."""
+    stamp = _STAMP.match(text) or _SINCE_1970.match(text)
+    return text[stamp.end() :] if stamp else text
+
+
+NO_LABELS = Labels()
+
+
+def head_of(text: str, labels: Labels = NO_LABELS) -> Head:
     """Who printed a line: host, pid, device and rank from NCCL's own prefix and from launchers' labels."""
     host, pid, device, label = "", "", "", ""
     rank: int | None = None
-    start = text[:400]
-    stamp = _STAMP.match(start)
-    if stamp:
-        start = start[stamp.end() :]
-    match = _TASK.match(start)
-    if match:
-        label, start = match[1], start[match.end() :]
-    else:
-        match = _HOST.match(start)
-        if match and looks_like_host(match["host"]) and not _NCCL.match(start):
-            host = label = match["host"]
-    match = _NCCL.search(start)
-    if match:
-        host, pid, device = match["host"].split(".")[0], match["pid"], match["device"] or ""
-    match = _RANK.search(start)
-    if match:
-        rank = int(next(g for g in match.groups() if g))
-    match = _RAY.search(start)
-    if match and not pid:
-        host, pid = match["ip"] or host, match["pid"]
-    match = _SRUN.search(start)
-    if match:
-        host = match[1]
-    match = _LOCAL.match(start)
-    if match and not label:
-        label = f"local{match[1]}"
+    start = unstamped(text[:400])
+    if task := _TASK.match(start):
+        label, start = task[1], start[task.end() :]
+    elif (named := _HOST.match(start)) and looks_like_host(named["host"]) and not _NCCL.match(start):
+        host = label = named["host"]
+    elif pod := _POD.match(start):
+        host = label = pod["host"] or pod["row"]
+    elif not _LOCAL.match(start):
+        label, start = labels.split(start)
+        host, rank = owner_in(label) or next(filter(looks_like_host, words_in(label)), ""), rank_in(label)
+        label = label if host else ""  # a rank, a logger or a line of code stands in whatever stream
+    if nccl := _NCCL.search(start):
+        host, pid, device = short_name(nccl["host"]), nccl["pid"], nccl["device"] or ""
+    if found := _RANK.search(start):
+        rank = int(next(g for g in found.groups() if g))
+    if not pid and (ray := _RAY.search(start)):
+        host, pid = ray["ip"] or host, ray["pid"]
+    if srun := _SRUN.search(start):
+        host = srun[1]
+    if not label and (local := _LOCAL.match(start)):
+        label = f"local{local[1]}"
     return Head(host, pid, device, rank, label, seconds_of(text))
 
 
-def body_of(text: str) -> str:
+def body_of(text: str, labels: Labels = NO_LABELS) -> str:
     """
     A line without what launchers and log collectors put in front, for patterns on a message's beginning.
 
@@ -237,46 +219,73 @@ def body_of(text: str) -> str:
     '  exitcode  : -9'
     """
     for _ in range(4):
-        match = _LABEL.match(text) or _STAMP.match(text)
+        match = _LABEL.match(text) or _STAMP.match(text) or _SINCE_1970.match(text)
         if not match:
             match = _HOST.match(text)
             if not match or not looks_like_host(match["host"]):
-                return text
+                label, text = labels.split(text)
+                if not label:
+                    return text
+                continue
         text = text[match.end() :]
     return text
 
 
-_Numbered = tuple[Wording, tuple[bytes, ...]]
-"""A wording, and its words with digits."""
-_Found = tuple[tuple[Wording, ...], tuple[_Numbered, ...], "re.Pattern[bytes] | None"]
+_Numbered = tuple[Pattern, tuple[bytes, ...]]
+"""A pattern, and its words with digits."""
+_Found = tuple[tuple[Pattern, ...], tuple[_Numbered, ...], "re.Pattern[bytes] | None"]
 """For lines of one shape: what is worth trying, what is if such a word is there, and what finds any such."""
 
 
-def _any_of(words: Iterable[bytes]) -> re.Pattern[bytes] | None:
-    """What finds any of these words; None where there are none."""
-    parts = sorted({re.escape(word) for word in words})
-    return re.compile(b"|".join(parts)) if parts else None
+def _lowered(line: bytes) -> bytes:
+    """A line in lower case, and once more without what its collector escaped."""
+    low = line.lower()
+    packed = b"&" in line or b"msg=" in line or line.startswith(b"{")
+    return low + "\n".join(texts_of(line)).lower().encode() if packed else low
+
+
+def _has_digit(word: bytes) -> bool:
+    return any(b in _DIGITS for b in word)
+
+
+class _Words:
+    """Words to look for in a line, by their first three bytes: of these a line has few."""
+
+    def __init__(self, words: Iterable[tuple[bytes, bytes, list[Pattern]]]) -> None:
+        self._by_start: dict[bytes, list[tuple[bytes, bytes, list[Pattern]]]] = {}
+        for one in words:
+            self._by_start.setdefault(one[0][:3], []).append(one)
+        self._short = [one for start, found in self._by_start.items() if len(start) < 3 for one in found]
+
+    def within(self, line: bytes) -> Iterator[tuple[bytes, list[Pattern]]]:
+        """Each word that the line holds (in the first of its spellings), and its patterns."""
+        starts = self._by_start.keys() & {line[at : at + 3] for at in range(len(line) - 2)}
+        for found in (self._short, *(self._by_start[start] for start in starts)):
+            for spelling, word, patterns in found:
+                if spelling in line:
+                    yield word, patterns
 
 
 class Gate:
-    """Which wordings a line may hold, by the words in it; remembered by the line's shape."""
+    """Which patterns a line may hold, by the words in it; remembered by the line's shape."""
 
-    def __init__(self, wordings: Iterable[Wording] = WORDINGS) -> None:
-        by_needle: dict[bytes, list[Wording]] = {}
+    def __init__(self, patterns: Iterable[Pattern] = PATTERNS) -> None:
+        by_needle: dict[bytes, list[Pattern]] = {}
         self._order: dict[int, int] = {}
-        for number, wording in enumerate(wordings):
-            self._order[id(wording)] = number
-            for needle in wording.needles:
-                by_needle.setdefault(needle.encode(), []).append(wording)
-        self._plain: list[tuple[bytes, tuple[Wording, ...]]] = []
-        self._digits: list[tuple[bytes, tuple[Wording, ...]]] = []
-        for word, found in by_needle.items():
-            has_digit = any(b in _DIGITS for b in word)
-            (self._digits if has_digit else self._plain).append((word, tuple(found)))
+        for number, pattern in enumerate(patterns):
+            self._order[id(pattern)] = number
+            for needle in pattern.needles:
+                by_needle.setdefault(needle.encode(), []).append(pattern)
+        self._plain = _Words((word, word, found) for word, found in by_needle.items() if not _has_digit(word))
+        self._digits = _Words(
+            (word.translate(None, _DIGITS), word, found)
+            for word, found in by_needle.items()
+            if _has_digit(word)
+        )
         self._seen: dict[bytes, _Found] = {}
 
-    def __call__(self, line: bytes) -> tuple[Wording, ...]:
-        """The wordings worth trying on this line; empty for nearly every line."""
+    def __call__(self, line: bytes) -> tuple[Pattern, ...]:
+        """The patterns worth trying on this line; empty for nearly every line."""
         shape = line.translate(None, _DIGITS) if len(line) <= LINE_BYTES else line[: LINE_BYTES // 2]
         found = self._seen.get(shape)
         if found is None:
@@ -286,7 +295,7 @@ class Gate:
         sure, numbered, probe = found
         if probe is None:
             return sure
-        low, is_cut = line.lower(), len(line) > LINE_BYTES
+        low, is_cut = _lowered(line), len(line) > LINE_BYTES
         if not is_cut and not probe.search(low):
             return sure
         more = (w for w, words in numbered if is_cut or any(word in low for word in words))
@@ -296,20 +305,20 @@ class Gate:
         """Words with digits ("errno: 98") may be there when their letters are: the shape has no digits."""
         if len(line) > 16 * LINE_BYTES:
             line = line[: 8 * LINE_BYTES] + b" " + line[-8 * LINE_BYTES :]
-        low = line.lower()
+        low = _lowered(line)
         bare = low.translate(None, _DIGITS)
-        sure = {id(w): w for needle, wordings in self._plain if needle in low for w in wordings}
+        sure = {id(w): w for _, patterns in self._plain.within(low) for w in patterns}
         perhaps: dict[int, _Numbered] = {}
-        for needle, wordings in self._digits:
-            if needle.translate(None, _DIGITS) in bare:
-                for w in wordings:
-                    if id(w) not in sure:
-                        perhaps[id(w)] = (w, (*perhaps.get(id(w), (w, ()))[1], needle))
+        for needle, patterns in self._digits.within(bare):
+            for w in patterns:
+                if id(w) not in sure:
+                    perhaps[id(w)] = (w, (*perhaps.get(id(w), (w, ()))[1], needle))
         numbered = tuple(perhaps.values())
-        return self._ordered(sure.values()), numbered, _any_of(w for _, words in numbered for w in words)
+        parts = sorted({re.escape(word) for _, words in numbered for word in words})
+        return self._ordered(sure.values()), numbered, re.compile(b"|".join(parts)) if parts else None
 
-    def _ordered(self, wordings: Iterable[Wording]) -> tuple[Wording, ...]:
-        return tuple(sorted(wordings, key=lambda w: self._order[id(w)]))
+    def _ordered(self, patterns: Iterable[Pattern]) -> tuple[Pattern, ...]:
+        return tuple(sorted(patterns, key=lambda w: self._order[id(w)]))
 
 
 @functools.cache
@@ -318,20 +327,22 @@ def gate() -> Gate:
     return Gate()
 
 
-def matches(text: str, wordings: Iterable[Wording]) -> Iterator[tuple[str, dict[str, str], int]]:
-    """Tag, fields and place of every wording that fits the text; each tag once."""
+def matches(
+    text: str, patterns: Iterable[Pattern], labels: Labels = NO_LABELS
+) -> Iterator[tuple[str, dict[str, str], int]]:
+    """Tag, fields and place of every pattern that fits the text; each tag once."""
     said: set[str] = set()
     body: str | None = None
-    for wording in wordings:
-        if wording.tag in said:
+    for pattern in patterns:
+        if pattern.tag in said:
             continue
-        match = wording.pattern.search(text)
-        if not match and wording.anchored:
-            body = body_of(text) if body is None else body
-            match = wording.pattern.search(body)
+        match = pattern.regex.search(text)
+        if not match and pattern.anchored:
+            body = body_of(text, labels) if body is None else body
+            match = pattern.regex.search(body)
         if match:
-            said.add(wording.tag)
-            yield wording.tag, {k: v for k, v in match.groupdict().items() if v is not None}, match.start()
+            said.add(pattern.tag)
+            yield pattern.tag, {k: v for k, v in match.groupdict().items() if v is not None}, match.start()
 
 
 def excerpt(text: str, place: int) -> str:
@@ -339,8 +350,5 @@ def excerpt(text: str, place: int) -> str:
     if len(text) <= TEXT_CHARS:
         return text
     begin = max(0, min(place - 60, len(text) - TEXT_CHARS))
-    return (
-        ("..." if begin else "")
-        + text[begin : begin + TEXT_CHARS]
-        + ("..." if begin + TEXT_CHARS < len(text) else "")
-    )
+    end = begin + TEXT_CHARS
+    return ("..." if begin else "") + text[begin:end] + ("..." if end < len(text) else "")

@@ -5,6 +5,9 @@ the scanner.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import mmap
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -12,21 +15,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringup import progress
 from ringup.errors import LogsError, UsageError
-from ringup.logs import counting, counts, dumps, files
+from ringup.logs import counts, dumps, files
 from ringup.logs.blame import ranked
 from ringup.logs.causes import Cause, find
-from ringup.logs.lines import clean, excerpt
+from ringup.logs.completeness import cut_in, lowered, missing
+from ringup.logs.evidence import LogEvidence
+from ringup.logs.files import FileInfo, Unreadable
+from ringup.logs.lines import LINE_BYTES, clean, excerpt
+from ringup.logs.run_record import end_of_run
 from ringup.logs.scan import Scan, Scanner, joined
-from ringup.logs.story import FileInfo, Story, versions_of
+from ringup.units import plural, show_bytes
 
 if TYPE_CHECKING:
-    from ringup.logs import tails
+    from ringup.logs import quick_scan
 
 WORTH_A_FIRST_LOOK_BYTES = 32 << 20
 
-SMALL_BYTES = 16 << 20
-"""Below this much in all, importing numpy costs more than it saves."""
+MAX_LOCATED = 8
+"""Communicators of which the exact place of a difference far back is looked up."""
+
+Counted = tuple[counts.Part, Scan]
+"""What was counted in a file, and the events of its other lines."""
 
 
 @dataclass
@@ -34,9 +45,9 @@ class Diagnosis:
     """What `ringup logs` answers."""
 
     causes: list[Cause]
-    story: Story
+    story: LogEvidence
     run: counts.Run
-    unreadable: list[files.Unreadable] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
 
     @property
     def healthy(self) -> bool:
@@ -44,13 +55,19 @@ class Diagnosis:
         return not any(c.severity == "error" for c in self.causes)
 
     @property
+    def logs(self) -> list[FileInfo]:
+        return [info for info in self.story.files if info.is_log]
+
+    @property
     def versions(self) -> dict[str, list[str]]:
-        """Releases that were printed."""
-        return dict(versions_of(self.story))
+        """Releases that were printed: NCCL's own and the driver's CUDA."""
+        nccl = {e["version"].rstrip(".") for e in self.story.all("nccl-version")}
+        cuda = {e["version"] for e in self.story.all("cuda-driver")}
+        return {k: sorted(v) for k, v in (("nccl", nccl), ("cuda_driver", cuda)) if v}
 
     def by_iteration(self) -> Iterator[dict[str, Any]]:
         """Calls per iteration and kind; nothing where no line marks an iteration."""
-        for row in self.run.iterations():
+        for row in self.run.by_iteration:
             if row.name is not None or len(self.run.by_iteration) > 1:
                 yield {"iteration": row.name, "counts": dict(row.counts)}
 
@@ -59,7 +76,7 @@ class Diagnosis:
         """Ranks that have not called what others have."""
         return [
             {
-                "rank": int(r.rank) if r.rank.isdigit() else r.rank,
+                "rank": int(r.member.name) if r.member.name.isdigit() else r.member.name,
                 "communicator": r.communicator,
                 "collective": r.collective,
                 "index": r.index,
@@ -68,67 +85,59 @@ class Diagnosis:
         ]
 
 
-def _scan_stream(path: str, pattern: re.Pattern[bytes] | None, engine: str) -> tuple[counts.Part, Scan]:
-    """One gzip file or standard input, read in one piece.  Raises OSError."""
-    scanner = Scanner()
-    data = (block.data for block in files.blocks(path))
-    part = counts.scan(data, scanner.feed, iteration=pattern, engine=engine)
-    return part, scanner.result()
-
-
-def _info(path: str, part: counts.Part) -> FileInfo:
-    info = FileInfo(path, part.lines)
+def _info(path: str, part: counts.Part, scan: Scan) -> FileInfo:
+    info = FileInfo(path, part.lines, cut=cut_in(part, scan))
     if part.last is not None:
-        info.last_line = excerpt(clean(part.last.text.encode("utf-8", "replace")), 0)
-        info.last_line_number = part.last.line
+        _, info.last_line_number, raw = part.last
+        info.last_line = excerpt(clean(raw), 0)
     return info
 
 
+@progress.line("looking for causes")
 def _diagnosed(
-    order: Sequence[str],
-    parts: dict[str, counts.Part],
-    scans: dict[str, Scan],
-    unreadable: list[files.Unreadable],
-    facts: str | None = None,
-    recorded: dumps.Recorded | None = None,
+    counted: dict[str, Counted], unreadable: list[Unreadable], facts: str | None, recorded: dumps.Recorded
 ) -> Diagnosis:
-    names = [p for p in dict.fromkeys(order) if p in parts]
-    run = counts.join({p: parts[p] for p in names})
-    mismatches = _mismatches(run, names, unreadable)
-    lined_up = [joined([(0, scans.pop(p))], number) for number, p in enumerate(names)]
-    infos = [_info(p, parts[p]) for p in names]
+    run = counts.join({path: part for path, (part, _) in counted.items()})
+    mismatches = _mismatches(run, unreadable)
+    scans = [joined(scan, n, part.comms.values()) for n, (part, scan) in enumerate(counted.values())]
+    for path, scan in zip(counted, scans, strict=True):
+        if scan.cut:
+            reason = f"longer than {LINE_BYTES:,} bytes: the middle was not read"
+            unreadable.append(Unreadable(path, f"{plural(scan.cut, 'line')} {reason}"))
+    infos = [_info(path, part, scan) for path, (part, scan) in counted.items()]
     if facts:
-        from ringup.logs.offered import offered
+        from ringup.logs.hardware import read_hardware
 
-        told = offered(facts)
-        if not told.events:
-            unreadable.append(
-                files.Unreadable(facts, "no saved collection, and no output of ibstatus or the like")
-            )
-        lined_up.append(joined([(0, told)], len(infos)))
+        scan = read_hardware(facts)
+        if not scan.events:
+            reason = "no saved collection, and no output of ibstatus or the like"
+            unreadable.append(Unreadable(facts, reason))
+        scans.append(joined(scan, len(infos)))
         infos.append(FileInfo(facts, is_log=False))
-    infos += recorded.infos() if recorded else []
-    story = Story(infos, lined_up, run, mismatches, recorded)
-    return Diagnosis(ranked(find(story)), story, run, unreadable)
+    infos += recorded.infos()
+    story = LogEvidence(infos, scans, run, mismatches, recorded, end_of_run([*counted]))
+    causes = lowered(ranked(find(story)), missing(story))
+    return Diagnosis(causes, story, run, unreadable)
 
 
-def _mismatches(
-    run: counts.Run, names: Sequence[str], unreadable: list[files.Unreadable]
-) -> list[counts.Mismatch]:
-    """Where ranks called different things; what only a second reading could tell is said if none can be."""
+def _mismatches(run: counts.Run, unreadable: list[Unreadable]) -> list[counts.Mismatch]:
+    """
+    Where ranks called different things, its lines read.
+
+    A place further back than the calls that are kept is searched for in the few lines that can hold it; if no
+    second reading is possible that is noted.
+    """
     again = files.Again()
-    packed = {p for p in names if not files.is_plain(p)}
-    gone = next((p for p in packed if not Path(p).is_file()), None)
+    gone = next((path for path in run.parts if path == "-" or not Path(path).is_file()), None)
     if gone is None:
-        return counting.differences(
-            run, lambda path, a, b: (again if path in packed else counting.read_range)(path, a, b)
-        )
+        found = [counts.locate(unlocated, again) for unlocated in run.unlocated[:MAX_LOCATED]]
+        return [*(counts.explain(m, again) for m in run.mismatches), *filter(None, found)]
     for part in run.unlocated[:1]:
         reason = (
             f"cannot be read twice: whether its ranks called different things between #{part.first} and "
             f"#{part.last} of communicator {part.communicator} is not known; give a file"
         )
-        unreadable.append(files.Unreadable(gone, reason))
+        unreadable.append(Unreadable(gone, reason))
     return list(run.mismatches)
 
 
@@ -140,18 +149,14 @@ def iteration_pattern(text: str | None) -> re.Pattern[bytes] | None:
         pattern = re.compile(text.encode())
     except re.error as exc:
         raise UsageError(
-            f"--by-iteration is no regular expression: {exc}",
+            f"--by-iteration is not a regular expression: {exc}",
             hint=r"for example 'step (\d+)': one group names the iteration",
         ) from exc
     return pattern if pattern.groups else re.compile(b"(" + text.encode() + b")")
 
 
 def read_logs(
-    paths: Sequence[str],
-    *,
-    by_iteration: str | None = None,
-    processes: int = 0,
-    facts: str | None = None,
+    paths: Sequence[str], *, by_iteration: str | None = None, processes: int = 0, facts: str | None = None
 ) -> Diagnosis:
     """
     Diagnose files and directories (`-` is standard input).
@@ -160,38 +165,82 @@ def read_logs(
     """
     found, refused = files.find(paths)
     pattern = iteration_pattern(by_iteration)
-    plain: list[str] = []
-    streams: list[str] = []
     paths_of_dumps = [path for path in dict.fromkeys(found) if files.is_dump(path)]
     recorded, torn, no_dumps = dumps.read(paths_of_dumps)
     refused += torn
     skipped = set(paths_of_dumps) - set(no_dumps)
-    for path in dict.fromkeys(p for p in found if p not in skipped):
-        reason = files.refusal(path)
-        if reason:
-            refused.append(files.Unreadable(path, reason))
+    logs = [path for path in dict.fromkeys(found) if path not in skipped]
+    # One process for each 256 MiB, at most one a core.
+    by_size = max(1, min(os.cpu_count() or 1, sum(map(_size_bytes, logs)) >> 28))
+    counted: dict[str, Counted] = {}
+    for path, one in count_files(logs, processes or by_size, pattern).items():
+        if isinstance(one, str):
+            refused.append(Unreadable(path, one))
         else:
-            (plain if files.is_plain(path) else streams).append(path)
-    total_bytes = sum(_size_bytes(p) for p in [*plain, *streams])
-    engine = "stdlib" if total_bytes < SMALL_BYTES else "auto"
-    parts: dict[str, counts.Part] = {}
-    scans: dict[str, Scan] = {}
-    if plain:
-        workers = processes or _processes(total_bytes)
-        parts, folded = counting.run(plain, processes=workers, fold=Scanner, iteration=pattern, engine=engine)
-        scans = {p: joined([(f.lines_before, f.result) for f in folded[p]], 0) for p in plain}
-    for path in streams:
-        try:
-            parts[path], scans[path] = _scan_stream(path, pattern, engine)
-        except OSError as exc:
-            refused.append(files.Unreadable(path, exc.strerror or str(exc)))
-    _refuse_nothing(parts, refused, bool(recorded.dumps))
-    return _diagnosed(found, parts, scans, refused, facts, recorded)
+            counted[path] = one
+    _refuse_nothing(counted, refused, bool(recorded.dumps))
+    return _diagnosed(counted, refused, facts, recorded)
 
 
-def _processes(total_bytes: int) -> int:
-    """One process for each 256 MiB, at most one a core."""
-    return max(1, min(os.cpu_count() or 1, total_bytes >> 28))
+def read_attempts(folders: Sequence[str], **options: Any) -> tuple[Diagnosis, dict[str, Diagnosis | None]]:
+    """
+    The diagnosis that leads (the first that names a failure, else the last), and that of each folder.
+
+    None stands for an attempt without a line.  Raises LogsError when nothing could be read.
+    """
+    found: dict[str, Diagnosis | None] = {}
+    for folder in folders:
+        found[folder] = None
+        with contextlib.suppress(LogsError):
+            found[folder] = read_logs([folder], **options)
+    read = [one for one in found.values() if one]
+    if not read:
+        raise LogsError("nothing to read in any attempt", hint="name log files, or a directory of some")
+    return next((one for one in read if not one.healthy), read[-1]), found
+
+
+@progress.line()
+def count_files(
+    paths: Sequence[str], processes: int = 1, iteration: re.Pattern[bytes] | None = None
+) -> dict[str, Counted | str]:
+    """Each file counted and scanned, or the reason why it cannot be read."""
+    count = functools.partial(_count, iteration, _Reading(paths))
+    if processes < 2 or len(paths) < 2 or "-" in paths:
+        return dict(zip(paths, map(count, paths), strict=True))
+    # Here and not above: what starts processes costs as much to import as reading a small log.
+    from ringup.logs.workers import share
+
+    return dict(zip(paths, share(count, paths, min(processes, len(paths))), strict=True))
+
+
+class _Reading:
+    """How far the files are read, in a line of progress; processes that are forked later count on."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._files, self._bytes = len(paths), sum(map(_size_bytes, paths))
+        # A step that two processes take at once may count once.
+        self._done = memoryview(mmap.mmap(-1, 16)).cast("Q")
+
+    def block(self, size_bytes: int) -> None:
+        self._done[0] += size_bytes
+        part = f"{min(99, 100 * self._done[0] // self._bytes)} % of " if self._bytes else ""
+        amount = show_bytes(self._bytes or self._done[0])
+        of = f", {self._done[1]} of {self._files} files" if self._files > 1 else ""
+        progress.show(f"reading logs: {part}{amount}{of}")
+
+    def file(self) -> None:
+        self._done[1] += 1
+
+
+def _count(iteration: re.Pattern[bytes] | None, reading: _Reading, path: str) -> Counted | str:
+    scanner = Scanner()
+    try:
+        part = counts.scan(files.blocks(path, reading.block), scanner.feed, iteration=iteration)
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    finally:
+        reading.file()
+    return part, scanner.result()
 
 
 def _size_bytes(path: str) -> int:
@@ -201,32 +250,31 @@ def _size_bytes(path: str) -> int:
         return 0
 
 
-def _refuse_nothing(parts: dict[str, counts.Part], refused: list[files.Unreadable], has_dumps: bool) -> None:
+def _refuse_nothing(counted: dict[str, Counted], refused: list[Unreadable], has_dumps: bool) -> None:
     """Raise LogsError when there is not a single line to read."""
-    empty = [files.Unreadable(p, "empty") for p, part in parts.items() if not part.lines]
+    empty = [Unreadable(path, "empty") for path, (part, _) in counted.items() if not part.lines]
     refused += empty
-    if len(empty) < len(parts) or has_dumps:
+    if len(empty) < len(counted) or has_dumps:
         return
     reasons = [f"{u.path}: {u.reason}" for u in refused]
     raise LogsError(
-        "nothing to read: " + ("; ".join(reasons[:5]) or "no log was named"),
+        "nothing to read: " + ("; ".join(reasons[:5]) or "no log file given"),
         hint="name log files or a directory that holds some, or `-` for standard input",
     )
 
 
-def first_look(paths: Sequence[str]) -> tails.Verdict | None:
-    """
-    Who is stuck, from the heads and tails of per-rank files alone; None where reading them whole is as quick.
-    """
-    from ringup.logs import tails
+def first_look(paths: Sequence[str]) -> list[quick_scan.Stuck]:
+    """Who is stuck, from the ends of per-rank files alone; nobody where reading them whole is as quick."""
+    from ringup.logs import quick_scan
 
     found = [p for p in files.find(paths)[0] if files.is_plain(p) and not files.is_dump(p)]
     if len(found) < 2 or sum(map(_size_bytes, found)) < WORTH_A_FIRST_LOOK_BYTES:
-        return None
-    ends: dict[str, tails.Ends] = {}
-    for path in found:
-        try:
-            ends[path] = tails.Ends(*files.ends(path, tails.HEAD_BYTES, tails.TAIL_BYTES))
-        except OSError:
-            continue
-    return tails.look(ends)
+        return []
+    sizes = quick_scan.HEAD_BYTES, quick_scan.TAIL_BYTES
+
+    def ends() -> Iterator[quick_scan.Ends]:
+        for path in found:
+            with contextlib.suppress(OSError):
+                yield path, *files.ends(path, *sizes)
+
+    return quick_scan.look(ends())

@@ -1,23 +1,23 @@
 """
-What a cause is, and how one is registered.
+What a cause is, and how one is registered: one function, one docstring, one name, as a check.
 
-A cause is registered like a check: one function, one docstring, one name.  Which of
-several causes stands first is decided in `blame`, nowhere else.
+Which of several causes stands first is decided in `blame`, nowhere else.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ringup.logs.lines import Event
-from ringup.rules import SEVERITIES, Fix, Problem, Severity, problem_from_docstring, register
+from ringup.rules import SEVERITIES, Fix, Problem, Severity, isolated, problem_of
+from ringup.rules import Confidence as Confidence
 
 if TYPE_CHECKING:
-    from ringup.logs.story import Story
+    from ringup.logs.evidence import LogEvidence
 
-Confidence = Literal["high", "medium", "low"]
 CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 
 MAX_EVIDENCE = 6
@@ -38,48 +38,70 @@ class Cause:
     rule: str = ""
 
 
-Finder = Callable[["Story"], Iterator[Cause]]
+Found = Cause | Iterable[Cause | None] | None
+"""What a cause's function returns."""
+
+Finder = Callable[["LogEvidence"], Iterator[Cause]]
 CAUSES: dict[str, tuple[Problem, Finder]] = {}
-_PASSING: set[str] = set()
-_LAST: list[tuple[Problem, Finder]] = []
+_FALLBACKS: list[tuple[Problem, Finder]] = []
 
 
 def cause(
-    name: str | Problem, *, severity: Severity = "error", passing: bool = False
-) -> Callable[[Finder], Finder]:
+    name: str,
+    *,
+    severity: Severity = "error",
+    overcome: Severity | None = "note",
+    ending: bool = False,
+    fallback: bool = False,
+) -> Callable[[Callable[[LogEvidence], Found]], Callable[[LogEvidence], Found]]:
     """
-    Register a cause; its docstring is the problem's text, unless the problem is given.
+    Register a cause; its docstring is the problem's text, unless `problems.TEXTS` has it.
 
-    A passing one keeps a job from starting or ends it: where training went on after its
-    evidence, it was something else (a retry, an optional import, another program's port).
+    `overcome` is its highest severity where the run went on after all of its evidence (a retry, an optional
+    import, another program's port); None: it is not named then.  An `ending` cause is also what jobs print
+    that a scheduler takes away: lines that follow such an end are no evidence of it.  A `fallback` is a
+    second way to find a cause registered before; it runs only where nothing named an error.
     """
 
-    def decorate(function: Finder) -> Finder:
-        problem = (
-            name if isinstance(name, Problem) else problem_from_docstring(name, severity, function.__doc__)
-        )
-        register(problem)
-        if problem.name in CAUSES:
+    def decorate(function: Callable[[LogEvidence], Found]) -> Callable[[LogEvidence], Found]:
+        problem = CAUSES[name][0] if fallback else problem_of(name, severity, function.__doc__)
+
+        @functools.wraps(function)
+        def completed(log: LogEvidence) -> Iterator[Cause]:
+            found = function(log)
+            for one in [found] if isinstance(found, Cause) else found or ():
+                if one and not (
+                    ending and one.evidence and all(map(log.outcome.after_the_end, one.evidence))
+                ):
+                    severity = max(problem.severity, one.severity or problem.severity, key=SEVERITIES.index)
+                    mildest = _as_the_run_went(log, one, severity, overcome)
+                    if mildest:
+                        fix = one.fix or Fix(problem.fix)
+                        yield replace(one, rule=problem.name, severity=mildest, fix=fix)
+
+        if fallback:
+            _FALLBACKS.append((problem, completed))
+        elif CAUSES.setdefault(problem.name, (problem, completed))[1] is not completed:
             raise ValueError(f"two causes named {problem.name}")
-        CAUSES[problem.name] = (problem, function)
-        if passing:
-            _PASSING.add(problem.name)
         return function
 
     return decorate
 
 
-def last_look(name: str) -> Callable[[Finder], Finder]:
-    """Register what else may show a cause already registered, asked only where nothing named an error."""
+def _as_the_run_went(
+    log: LogEvidence, one: Cause, severity: Severity, overcome: Severity | None
+) -> Severity | None:
+    """The severity of a cause, by what the run did after its evidence; None where it is not to be named."""
+    if not one.evidence or (overcome and severity != "error"):
+        return severity  # what makes a run slow is not overcome by its steps
+    if all(map(log.outcome.overcome, one.evidence)):
+        return overcome
+    if overcome != "error" and severity == "error" and log.outcome.all_ended_with_0:
+        return "warning"
+    return severity
 
-    def decorate(function: Finder) -> Finder:
-        _LAST.append((CAUSES[name][0], function))
-        return function
 
-    return decorate
-
-
-def seen(
+def report(
     events: Iterable[Event | None],
     text: str,
     confidence: Confidence = "high",
@@ -88,43 +110,26 @@ def seen(
     fix: Fix | None = None,
     nodes: Iterable[str] | None = None,
     ranks: Iterable[int] | None = None,
-) -> Cause:
-    """A cause whose nodes and ranks are those that spoke, unless others are named."""
-    spoken = [e for e in events if e is not None]
-    picked: list[Event] = []
-    for event in spoken:
-        if len(picked) < MAX_EVIDENCE and (event.file, event.line) not in {(p.file, p.line) for p in picked}:
-            picked.append(event)
-    return Cause(
-        text=text,
-        confidence=confidence,
-        evidence=tuple(picked),
-        nodes=tuple(dict.fromkeys(nodes if nodes is not None else (e.host for e in spoken if e.host))),
-        ranks=tuple(
-            sorted(set(ranks if ranks is not None else (e.rank for e in spoken if e.rank is not None)))
-        ),
-        severity=severity,
-        fix=fix,
-    )
+) -> Cause | None:
+    """A cause that quotes lines, of the nodes and ranks that printed them or of those given; None without."""
+    printed = [e for e in events if e is not None]
+    if not printed:
+        return None
+    nodes = [e.host for e in printed if e.host] if nodes is None else nodes
+    ranks = [e.rank for e in printed if e.rank is not None] if ranks is None else ranks
+    quoted: dict[tuple[int, int], Event] = {}
+    for event in printed:
+        quoted.setdefault((event.file, event.line), event)
+    evidence = tuple(quoted.values())[:MAX_EVIDENCE]
+    return Cause(text, confidence, evidence, (*dict.fromkeys(nodes),), (*sorted(set(ranks)),), severity, fix)
 
 
-def find(story: Story) -> list[Cause]:
+def find(log: LogEvidence) -> list[Cause]:
     """Every cause any rule sees, unordered; severities never above their ceiling."""
-    found = [c for problem, function in CAUSES.values() for c in _asked(story, problem, function)]
-    if not any(c.severity == "error" for c in found):
-        found += [c for problem, function in _LAST for c in _asked(story, problem, function)]
-    return found
 
+    def answers(of: Iterable[tuple[Problem, Finder]]) -> list[Cause]:
+        every = (one for p, function in of for one in isolated(p.name, functools.partial(function, log)))
+        return [one for one in every if isinstance(one, Cause)]
 
-def _asked(story: Story, problem: Problem, function: Finder) -> Iterator[Cause]:
-    for item in function(story):
-        if problem.name in _PASSING and item.evidence and all(map(story.overcome, item.evidence)):
-            continue
-        ceiling = SEVERITIES.index(problem.severity)
-        wanted = SEVERITIES.index(item.severity or problem.severity)
-        yield replace(
-            item,
-            rule=problem.name,
-            severity=SEVERITIES[max(ceiling, wanted)],
-            fix=item.fix or Fix(problem.fix),
-        )
+    found = answers(CAUSES.values())
+    return found if any(c.severity == "error" for c in found) else [*found, *answers(_FALLBACKS)]

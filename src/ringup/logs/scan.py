@@ -1,5 +1,5 @@
 """
-One file's lines folded into a summary of bounded size: events, communicators, last line.
+One file's lines folded into a summary of bounded size: events, and how often each was repeated.
 
 Pure.  Of each tag and source the first few events and the last ones are kept; what
 repeats is counted, not stored (a dead peer prints 187,294 alike lines in six seconds).
@@ -13,37 +13,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ringup.logs.lines import TEXT_CHARS, Event, Gate, Head, clean, excerpt, gate, head_of, matches
-from ringup.logs.wordings.nccl import SETUP
+from ringup.logs.counts.model import Comm
+from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels
+from ringup.logs.lines import (
+    LINE_BYTES,
+    TEXT_CHARS,
+    Event,
+    Head,
+    body_of,
+    excerpt,
+    gate,
+    head_of,
+    matches,
+    short_name,
+    texts_of,
+    unstamped,
+)
+from ringup.logs.patterns import SETTING_UP, TAGS
+from ringup.logs.patterns.tags import Pattern
+from ringup.nccl.lines import LISTED_ADDRESS, bounded
 
-FIRST_KEPT = 6
 LAST_KEPT = 2
-KEPT = {
-    "channel": 64,
-    "init": 512,
-    "env-set": 200,
-    "socket-list": 40,
-    "exit": 32,
-    "work": 24,
-    "work-state": 24,
-    "exception": 16,
-    "frame": 0,
-    "command": 40,
-    "step": 2,
-    "loss": 2,
-    "progress": 3,
-    "busy-word": 4,
-    "unwind": 12,
-    "warn": 12,
-    "store-barrier": 16,
-    "global-rank": 64,
-    "ib-device": 64,
-    "nccl-tests-row": 6,
-    "coll": 4,
-    "nccl-connect": 16,
-    "visible-devices": 4,
-}
-"""How many of a tag are kept per source, where it is not `FIRST_KEPT`."""
 
 MAX_KEYS = 4_000
 """Tags times sources of one file, for a set-up and for all else; of more a few are kept, or one a host."""
@@ -57,47 +47,40 @@ FEW_CHANNELS = 2
 MAX_EVENTS = 24_000
 """Of one file; a kibibyte each.  When there are more, one of each tag and source is kept."""
 
-MAX_COMMUNICATORS = 4_096
-
-_TOGETHER = {
-    "init", "traceback", "frame", "ignored", "exception", "summary-host", "summary-rank", "exit", "env-set",
-    "socket-list",
-}  # fmt: skip
-"""What says something only with other lines, or several things at once."""
-_SETTING_UP = frozenset(w.tag for w in SETUP)
-_ENV = next(w.pattern for w in SETUP if w.tag == "env-set" and "=" in w.text)
-_LISTED = re.compile(r"\[(\d+)\]\s*([\w.@-]+):([0-9A-Fa-f.:]+(?:%[\w.@-]+)?)<\d+>")
+LISTED_SOCKET = re.compile(bounded(LISTED_ADDRESS))
 _LIBRARY_FRAME = re.compile(
-    r"site-packages|dist-packages|/lib/python|/lib64/python|<frozen|torch/distributed|/runpy\.py"
+    r"site-packages|dist-packages|/lib/python|/lib64/python|<frozen|torch/distributed|/runpy\.py|/rank_main\.py"
+    r"|/bin/(?:accelerate|torchrun|deepspeed|horovodrun)$"
 )
 
-
-@dataclass
-class Communicator:
-    """One rank's side of one communicator, as the Init lines tell it."""
-
-    comm: str
-    comm_id: str
-    rank: int
-    nranks: int
-    host: str
-    pid: str
-    device: str
-    file: int
-    started: int = 0
-    completed: int = 0
+_RAISED = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,12}[A-Za-z]\w{1,80}|[A-Z]\w{2,80}(?=:))(?:: (?P<text>.*))?$"
+)
+_NOT_RAISED = re.compile(
+    r".*(?:Warning|Logger)|(?:Note|Info|Error|Usage|Rank|Step|Epoch|Loss|Last|Node|Job|Task)\d*"
+)
+BELOW_A_FRAME = 4
+"""Lines from a frame to the exception: the code, and marks below it."""
 
 
 @dataclass
 class Scan:
-    """What one file said."""
+    """The events of one file."""
 
     events: list[Event] = field(default_factory=list)
-    repeats: dict[tuple[str, str], int] = field(default_factory=dict)
-    communicators: list[Communicator] = field(default_factory=list)
+    repeats: Counter[str] = field(default_factory=Counter)
+    """Lines of each tag, those that are not kept too."""
+    communicators: list[Comm] = field(default_factory=list)
+    """From the counter."""
+    cut: int = 0
+    """Lines that hold something to read and are too long to be read whole."""
+    open_frame: int = 0
+    """The last line of a traceback whose exception has not come, 0 where all have."""
+    headless: bool = False
+    """Whether it begins amid a traceback."""
 
 
-class Said(NamedTuple):
+class Match(NamedTuple):
     """What an event is made of, where it is kept; most are not."""
 
     tag: str
@@ -108,84 +91,120 @@ class Said(NamedTuple):
     """The whole line."""
     place: int
 
-    def event(self, file: int) -> Event:
-        """The event, with the part of the line worth showing."""
+    def event(self) -> Event:
+        """The event of the first file, with the part of the line worth showing."""
         head = self.head
         text = excerpt(self.text, self.place)
-        return Event(self.tag, file, self.line, text, self.fields, *head[:5], head.time_s)
+        return Event(self.tag, 0, self.line, text, self.fields, *head[:5], head.time_s)
 
 
 class Scanner:
     """Feed it batches of lines in order; `result()` is what is left of them."""
 
-    def __init__(self, file: int = 0, known: Gate | None = None) -> None:
-        self.file = file
-        self._gate = known or gate()
+    def __init__(self) -> None:
+        self._gate = gate()
         self._first: dict[tuple[str, str], list[Event]] = {}
-        self._last: dict[tuple[str, str], list[Said | Event]] = {}
-        self._repeats: dict[tuple[str, str], int] = {}
+        self._last: dict[tuple[str, str], list[Match | Event]] = {}
+        self._repeats: Counter[str] = Counter()
         self._keys = [0, 0]
         self._speakers: Counter[str] = Counter()
         self._kept = 0
-        self._comms: dict[tuple[str, str, str, str], Communicator] = {}
         self._open: dict[str, str] = {}
         self._framed: tuple[str, int] = ("", -9)
         self._ignored: set[str] = set()
+        self._made_do: tuple[str, int] = ("", -9)
+        self._handled: set[str] = set()
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
+        self._read_on = 0
+        """Up to this line number lines are read that no pattern fits."""
+        self._last_error = 0
+        self._headless = False
+        self._cut = 0
+        self._labels = Labels()
 
     def feed(self, batch: Iterable[tuple[int, int, bytes]]) -> None:
         """Take lines (number, offset, text without newline); most are dropped after one look."""
         look = self._gate
+        if self._labels.learning:
+            batch = list(batch)
+            few = (raw[:LINE_BYTES] for _, _, raw in batch[:MOST_LINES])
+            self._labels.learn(unstamped(text[:LONGEST_LABEL]) for raw in few for text in texts_of(raw)[:1])
         for number, _, raw in batch:
-            wordings = look(raw)
-            if wordings:
-                self._take(number, raw, wordings)
+            patterns = look(raw)
+            if patterns or number <= self._read_on:
+                self._take(number, raw, patterns)
 
     def result(self) -> Scan:
         """The summary, with events in file order."""
         events = [e for kept in self._first.values() for e in kept]
-        last = [said for kept in self._last.values() for said in kept]
-        events += [said if isinstance(said, Event) else said.event(self.file) for said in last]
-        return Scan(
-            events=sorted(events, key=lambda e: e.line),
-            repeats=self._repeats,
-            communicators=list(self._comms.values()),
-        )
+        last = [match for kept in self._last.values() for match in kept]
+        events += [match if isinstance(match, Event) else match.event() for match in last]
+        source, line = self._framed
+        open_frame = line if source in self._open else 0
+        events.sort(key=lambda e: e.line)
+        return Scan(events, self._repeats, cut=self._cut, open_frame=open_frame, headless=self._headless)
 
-    def _take(self, number: int, raw: bytes, wordings: tuple[object, ...]) -> None:
-        text = clean(raw)
+    def _take(self, number: int, raw: bytes, patterns: tuple[Pattern, ...]) -> None:
+        self._cut += len(raw) > LINE_BYTES and b"\r" not in raw  # a progress bar writes over itself
+        for text in texts_of(raw):
+            self._read(number, text, patterns)
+
+    def _read(self, number: int, text: str, patterns: tuple[Pattern, ...]) -> None:
         head: Head | None = None
+        tags: set[str] = set()
         # By `ringup run`; it goes on with what such an end may mean.
         is_ours = text.startswith(("first failure", "hung after"))
-        for tag, fields, place in matches(text, wordings):  # type: ignore[arg-type]
+        for tag, fields, place in matches(text, patterns, self._labels):
             if is_ours and not fields.get("first"):
                 continue
             if head is None:
                 head = self._head(number, text)
-            self._dispatch(Said(tag, number, fields, head, text, place))
+            tags.add(tag)
+            self._dispatch(Match(tag, number, fields, head, text, place))
+        if number <= self._read_on and "exception" not in tags:
+            self._without_pattern(number, text)
+
+    def _without_pattern(self, number: int, text: str) -> None:
+        """
+        What a line says by its place: NCCL's last error below its title, an exception below a traceback.
+
+        The last line of a traceback names the exception, whatever its class is called.
+        """
+        body, head = body_of(text, self._labels), self._head(number, text)
+        if self._last_error == number - 1:
+            self._keep(Match("last-error", number, {"text": body.strip()}, head, text, 0))
+        found = _RAISED.match(body)
+        if found is None or _NOT_RAISED.fullmatch(found["type"]):
+            return
+        if self._framed[0] == (source := _source(head)) and source in self._open:
+            self._dispatch(Match("exception", number, found.groupdict(""), head, text, 0))
 
     def _head(self, number: int, text: str) -> Head:
         """The line's own head; a line without any belongs to the one just before it (wrapped records)."""
-        head = head_of(text)
+        head = head_of(text, self._labels)
         near_line, near = self._near
         if head.rank is None and not head.pid and head.label == near.label and number - near_line <= 2:
             head = head._replace(rank=near.rank, host=head.host or near.host)
         self._near = (number, head)
         return head
 
-    def _dispatch(self, said: Said) -> None:
-        tag, fields, head = said.tag, said.fields, said.head
-        if tag not in _TOGETHER:
-            self._keep(said)
+    def _dispatch(self, match: Match) -> None:
+        tag, fields, head = match.tag, match.fields, match.head
+        source = _source(head)
+        if tag == "made-do":
+            self._made_do = source, match.line
             return
-        source = f"rank {head.rank}" if head.rank is not None else head.label or head.host
-        if tag == "init":
-            self._init(said.event(self.file))
-        elif tag == "traceback":
+        if tag == "traceback":
             self._open[source] = ""
+            if self._made_do == (source, match.line - 1):
+                self._handled.add(source)
         elif tag == "frame":
-            self._frame(source, said)
+            self._frame(source, match)
+            self._read_on = match.line + BELOW_A_FRAME
+        elif tag == "last-error" and not fields["text"]:
+            self._last_error, self._read_on = match.line, max(self._read_on, match.line + 1)
+            return
         elif tag == "ignored":
             self._ignored.add(source)
             return
@@ -194,65 +213,73 @@ class Scanner:
             if source in self._ignored:
                 self._ignored.discard(source)
                 return
-            below = self._framed[0] == source and 0 < said.line - self._framed[1] < 5
+            below = self._framed[0] == source and 0 < match.line - self._framed[1] < 5
             extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
-            said = said._replace(fields={**fields, **extra})
+            if source in self._handled:
+                self._handled.discard(source)
+                extra["handled"] = "yes"
+            match = match._replace(fields={**fields, **extra})
         elif tag in ("summary-host", "summary-rank"):
             self._summary.setdefault(source, {}).update(fields)
             if len(self._summary) > MAX_KEYS:
                 self._summary.clear()
             return
         elif tag == "exit":
-            said = _ended(said, self._summary.pop(source, {}))
+            match = _ended(match, self._summary.pop(source, {}))
         elif tag == "env-set":
-            for found in _ENV.finditer(said.text):
+            for found in TAGS["env-set"].patterns[1].regex.finditer(match.text):
                 more = {k: v for k, v in found.groupdict().items() if v}
                 if more.get("name") != fields.get("name"):
-                    self._keep(said._replace(fields=more, place=found.start()))
+                    self._keep(match._replace(fields=more, place=found.start()))
+        elif tag == "progress":
+            *_, last = TAGS[tag].patterns[0].regex.finditer(match.text)  # drawn over itself: as it stood last
+            match = match._replace(fields={k: v for k, v in last.groupdict().items() if v is not None})
         elif tag == "socket-list":
-            for index, name, address in _LISTED.findall(said.text):
-                self._keep(said._replace(fields={"index": index, "interface": name, "address": address}))
+            for index, name, address in LISTED_SOCKET.findall(match.text):
+                self._keep(match._replace(fields={"index": index, "interface": name, "address": address}))
             return
-        self._keep(said)
+        self._keep(match)
 
-    def _frame(self, source: str, said: Said) -> None:
-        """A traceback's line of code: the innermost one of the user's own is remembered."""
-        self._framed = source, said.line
-        file = said.fields.get("file") or ""
+    def _frame(self, source: str, match: Match) -> None:
+        """Remember the innermost line of the user's own code."""
+        is_first = not self._repeats["traceback"] and match.line <= BELOW_A_FRAME
+        self._headless = self._headless or (is_first and "function" in match.fields)
+        self._framed = source, match.line
+        file = match.fields.get("file") or ""
         mine = not _LIBRARY_FRAME.search(file)
         if source in self._open or mine:
             kept = self._open.get(source, "")
-            self._open[source] = f"{file}:{said.fields.get('number') or ''}" if mine or not kept else kept
+            self._open[source] = f"{file}:{match.fields.get('number') or ''}" if mine or not kept else kept
             if len(self._open) > MAX_KEYS:
                 self._open.clear()
 
-    def _keep(self, said: Said) -> None:
-        key = self._key(said)
+    def _keep(self, match: Match) -> None:
+        key = self._key(match)
         if key is None:
             return
         first = self._first.setdefault(key, [])
-        self._repeats[key] = self._repeats.get(key, 0) + 1
-        if len(first) < self._limit(said, first):
-            first.append(said.event(self.file))
+        self._repeats[match.tag] += 1
+        if len(first) < self._limit(match, first):
+            first.append(match.event())
             self._kept += 1
-        elif KEPT.get(said.tag, FIRST_KEPT):
+        elif TAGS[match.tag].keep:
             last = self._last.setdefault(key, [])
             if len(last) >= (1 if self._kept >= MAX_EVENTS else LAST_KEPT):
                 del last[0]
-            last.append(said if len(said.text) <= TEXT_CHARS else said.event(self.file))
+            last.append(match if len(match.text) <= TEXT_CHARS else match.event())
 
-    def _key(self, said: Said) -> tuple[str, str] | None:
+    def _key(self, match: Match) -> tuple[str, str] | None:
         """
-        The tag and who said it; None where as many have said as much as is kept.
+        The tag and its source; None where as many sources are held as are kept.
 
         What all ranks say when they set up must leave room for what one of them fails of: of more ranks than
         fit it is kept by host, and of any tag there is room for a few.
         """
-        tag, head = said.tag, said.head
+        tag, head = match.tag, match.head
         key = (tag, f"{head.host}:{head.pid}" if head.pid else head.label)
         if key in self._first:
             return key
-        pool = tag in _SETTING_UP
+        pool = tag in SETTING_UP
         if self._keys[pool] >= MAX_KEYS:
             if pool:
                 key = (tag, head.host)
@@ -264,46 +291,26 @@ class Scanner:
         self._speakers[tag] += 1
         return key
 
-    def _limit(self, said: Said, first: list[Event]) -> int:
+    def _limit(self, match: Match, first: list[Event]) -> int:
         """How many are kept of a tag and source: the fewer, the more is held already."""
         if self._kept >= MAX_EVENTS:
             return 1
-        if (
-            said.tag == "channel"
-            and sum(e["via"] == (said.fields.get("via") or "") for e in first) >= FEW_CHANNELS
-        ):
+        via = match.fields.get("via") or ""
+        if match.tag == "channel" and sum(e["via"] == via for e in first) >= FEW_CHANNELS:
             return 0
-        return KEPT.get(said.tag, FIRST_KEPT)
-
-    def _init(self, event: Event) -> None:
-        key = (event.host, event.pid, event["comm"], event["rank"])
-        comm = self._comms.get(key)
-        if comm is None:
-            if len(self._comms) >= MAX_COMMUNICATORS:
-                return
-            found = re.search(r"commId (0x[0-9a-fA-F]+)", event["more"])
-            device = re.search(r"cudaDev (\d+)", event["more"])
-            comm = self._comms[key] = Communicator(
-                event["comm"],
-                found[1] if found else "",
-                event.number("rank"),
-                event.number("nranks"),
-                event.host,
-                event.pid,
-                device[1] if device else event.device,
-                self.file,
-            )
-        if event["state"].upper() == "START":
-            comm.started, comm.completed = event.line, 0
-        else:
-            comm.completed = event.line
+        return TAGS[match.tag].keep
 
 
-def _ended(said: Said, known: dict[str, str]) -> Said:
+def _source(head: Head) -> str:
+    """Whose lines are one text: a rank's, else a label's or a host's."""
+    return f"rank {head.rank}" if head.rank is not None else head.label or head.host
+
+
+def _ended(match: Match, known: dict[str, str]) -> Match:
     """A process's end, with what the rows of the launcher's table before it told of it."""
-    fields, head = said.fields, said.head
-    rank = fields.get("rank") or known.get("rank")
-    return said._replace(
+    fields, head = match.fields, match.head
+    rank = fields.get("rank") or known.get("rank") or known.get("rank2")
+    return match._replace(
         fields={**known, **fields},
         head=head._replace(
             host=known.get("host") or fields.get("host") or head.host,
@@ -312,27 +319,11 @@ def _ended(said: Said, known: dict[str, str]) -> Said:
     )
 
 
-def joined(slices: Iterable[tuple[int, Scan]], file: int) -> Scan:
-    """One file's scan from those of its slices; each comes with the number of lines before it."""
-    whole = Scan()
-    comms: dict[tuple[str, str, str, int], Communicator] = {}
-    for before, scan in slices:
-        whole.events += [replace(e, file=file, line=e.line + before) for e in scan.events]
-        for said, count in scan.repeats.items():
-            whole.repeats[said] = whole.repeats.get(said, 0) + count
-        for comm in scan.communicators:
-            moved = replace(
-                comm,
-                file=file,
-                started=comm.started and comm.started + before,
-                completed=comm.completed and comm.completed + before,
-            )
-            key = (comm.host, comm.pid, comm.comm, comm.rank)
-            known = comms.get(key)
-            if known is None or comm.started:
-                comms[key] = moved
-            else:
-                known.completed = moved.completed
-                known.comm_id = known.comm_id or moved.comm_id
-    whole.communicators = list(comms.values())
-    return whole
+def joined(scan: Scan, file: int, comms: Iterable[Comm] = ()) -> Scan:
+    """The scan of a file, its number in each event, and the communicators that were counted there."""
+    return Scan(
+        events=[replace(e, file=file) for e in scan.events],
+        repeats=scan.repeats,
+        cut=scan.cut,
+        communicators=[replace(c, host=short_name(c.host)) for c in comms],
+    )

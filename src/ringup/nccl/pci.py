@@ -8,11 +8,12 @@ a link's maximum, a CPU per NUMA node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from ringup.facts import Gpu, Node, PciDevice, RdmaPort
-from ringup.parse.topology import Cpu, Matrix, Net, Pci, Topology
+from ringup.model import Node, PciDevice
+from ringup.parse.topology import Cpu, Net, Pci, Topology
 
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 ORDER: tuple[Distance, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -59,51 +60,15 @@ def gpus_of(node: Node) -> dict[int, PciDevice]:
     return {gpu.index: by_bus[gpu.bus_id] for gpu in node.gpus if gpu.bus_id in by_bus}
 
 
-def matrix(node: Node) -> Matrix:
-    """How far each RDMA device is from each GPU, as `nvidia-smi topo -m` would show it."""
-    cards = cards_of(node)
-    return Matrix(
-        {
-            (index, name): distance(gpu, card)
-            for index, gpu in gpus_of(node).items()
-            for name, card in cards.items()
-        }
-    )
-
-
-def nearness(node: Node) -> Callable[[RdmaPort, RdmaPort], str]:
-    """What lies between two ports of this node, "" where one is not on its tree."""
-    cards = cards_of(node)
-
-    def between(one: RdmaPort, other: RdmaPort) -> str:
-        first, second = cards.get(one.device), cards.get(other.device)
-        return distance(first, second) if first and second else ""
-
-    return between
-
-
 def has_gpudirect(node: Node) -> bool:
     """
     Whether RDMA devices can reach GPU memory: a peer-memory module, or DMA-BUF.
 
     DMA-BUF needs the open kernel module and Linux 5.12 (NCCL user guide, NCCL_DMABUF_ENABLE).
     """
-    driver = node.gpu_driver
-    return bool(driver.peer_memory) or (driver.is_open and kernel_version(node.kernel) >= (5, 12))
-
-
-def kernel_version(release: str) -> tuple[int, int]:
-    """
-    Major and minor number of a kernel's release; (0, 0) where it is none.
-
-    >>> kernel_version("5.15.0-91-generic"), kernel_version("?")
-    ((5, 15), (0, 0))
-    """
-    first = release.split(".")
-    if len(first) < 2 or not first[0].isdecimal():
-        return 0, 0
-    digits = "".join(c for c in first[1].partition("-")[0] if c.isdecimal())
-    return int(first[0]), int(digits or 0)
+    driver, kernel = node.gpu_driver, re.match(r"(\d{1,4})\.(\d{1,4})", node.kernel)
+    has_dma_buf = driver.is_open and kernel is not None and (int(kernel[1]), int(kernel[2])) >= (5, 12)
+    return bool(driver.peer_memory) or has_dma_buf
 
 
 def topology(node: Node) -> Topology:
@@ -113,51 +78,33 @@ def topology(node: Node) -> Topology:
     GPUs the job does not see are left out, as NCCL's own ranks leave them.
     """
     by_bus = {device.bus_id: device for device in node.pci}
-    gpus = {by_bus[g.bus_id].bus_id: n for n, g in enumerate(_seen(node)) if g.bus_id in by_bus}
+    visible = [g for g in node.gpus if g.is_visible]
+    gpus = {g.bus_id: n for n, g in enumerate(visible) if g.bus_id in by_bus}
     nets: dict[str, list[Net]] = {}
     for port in node.rdma_ports:
         if port.bus_id in by_bus:
-            nets.setdefault(port.bus_id, []).append(_net(port, has_gpudirect(node)))
-    wanted = [by_bus[bus] for bus in dict.fromkeys((*gpus, *nets))]
-    numa = sorted({_numa(device) for device in wanted})
+            net = Net(port.device, int((port.rate_gbit_s or 0) * 1000), has_gpudirect(node))
+            nets.setdefault(port.bus_id, []).append(net)
+    wanted = [by_bus[bus] for bus in sorted({*gpus, *nets})]
+    numa = sorted({d.numa_node or 0 for d in wanted})
     return Topology(
-        tuple(
-            _cpu(node, number, [d for d in wanted if _numa(d) == number], by_bus, gpus, nets)
-            for number in numa
-        )
+        tuple(_cpu(node, n, [d for d in wanted if (d.numa_node or 0) == n], gpus, nets) for n in numa)
     )
-
-
-def _seen(node: Node) -> list[Gpu]:
-    return [g for g in node.gpus if g.is_visible]
-
-
-def _numa(device: PciDevice) -> int:
-    return 0 if device.numa_node is None else device.numa_node
-
-
-def _net(port: RdmaPort, direct: bool) -> Net:
-    return Net(port.device, int((port.rate_gbit_s or 0) * 1000), direct, port.guid)
-
-
-def _elements(device: PciDevice) -> tuple[str, ...]:
-    """The device and every second bridge above it, topmost first: a switch is one, a root port none."""
-    return (*device.above, device.bus_id)[::-1][::2][::-1]
 
 
 def _cpu(
     node: Node,
     numa: int,
     devices: Sequence[PciDevice],
-    by_bus: Mapping[str, PciDevice],
     gpus: Mapping[str, int],
     nets: Mapping[str, Sequence[Net]],
 ) -> Cpu:
-    arch = {"aarch64": "arm64", "ppc64le": "ppc64"}.get(node.machine, node.machine)
+    by_bus = {device.bus_id: device for device in node.pci}
     below: dict[str, list[str]] = {"": []}
-    for device in sorted(devices, key=lambda d: d.bus_id):
+    for device in devices:
         parent = ""
-        for bus in _elements(device):
+        # The device and every second bridge above it, topmost first: a switch is one, a root port none.
+        for bus in (*device.above, device.bus_id)[::-1][::2][::-1]:
             if bus not in below.setdefault(parent, []):
                 below[parent].append(bus)
             parent = bus
@@ -174,16 +121,14 @@ def _cpu(
             (device.vendor, device.device, *device.ids),
             gpus.get(bus),
             bus in gpus and has_gpudirect(node),
-            0,
             tuple(nets.get(bus, ())),
             # A tree that a node made up may be none.
             tuple(element(c, (*above, bus)) for c in below.get(bus, ()) if c not in (*above, bus)),
         )
 
-    processor = node.processor
-    return Cpu(
-        numa, arch, processor.vendor, processor.family, processor.model, tuple(map(element, below[""]))
-    )
+    arch = {"aarch64": "arm64", "ppc64le": "ppc64"}.get(node.machine, node.machine)
+    cpu = node.processor
+    return Cpu(numa, arch, cpu.vendor, cpu.family, cpu.model, tuple(map(element, below[""])))
 
 
 def _link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[str, int]:

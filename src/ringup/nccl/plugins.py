@@ -11,10 +11,11 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-from ringup.facts import Node
+from ringup.model import Node
+from ringup.nccl.lines import NO_PLUGIN
 
 _LOADED = re.compile(r"Loaded net plugin|Plugin Path|Successfully loaded external network plugin")
-_NONE = re.compile(r"No plugin found|Could not find: ?libnccl-net|libnccl-net\S*: cannot open")
+_NONE = re.compile(NO_PLUGIN)
 
 _SAME = {"AWS": "OFI", "Libfabric": "OFI", "IBext": "IB"}
 """How networks begin that plugins bring -> what they are called where they are expected."""
@@ -60,4 +61,4 @@ def loads(node: Node, environment: Mapping[str, str]) -> str | None:
     if "nccl_plugins" in node.unknown or not node.interpreter.path:
         return None
     found = next((p for n in names for p in node.nccl_plugins if n in (p, posixpath.basename(p))), "")
-    return found or ("the one it loaded when it was asked" if _LOADED.search(said) else "")
+    return found or ("the one it loaded when it was queried" if _LOADED.search(said) else "")

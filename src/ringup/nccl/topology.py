@@ -11,23 +11,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ringup.nccl.choice import Version
+from ringup.nccl.interface_choice import Version
 from ringup.parse.topology import Cpu, Matrix, Pci, Topology
+from ringup.units import summarize_names
 
 ORDER = ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")
 """Kinds of path, close to far."""
-_LANE = {
-    "2.5": 15,
-    "5": 30,
-    "5.0": 30,
-    "8": 60,
-    "8.0": 60,
-    "16": 120,
-    "16.0": 120,
-    "32": 240,
-    "32.0": 240,
-    "64.0": 480,
-}
+_LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}
 """GT/s -> units of 100 Mbit/s per lane, kvDictPciGen; anything else counts as 60."""
 SMALL_STEP: Version = (2, 30, 7)
 """From here on a GPU's number is taken modulo the GPUs that share its devices."""
@@ -67,14 +57,6 @@ class Use:
     gpudirect: bool = False
 
 
-@dataclass(frozen=True)
-class Used:
-    """The whole choice; `doubts` says what could make it another."""
-
-    uses: tuple[Use, ...] = ()
-    doubts: tuple[str, ...] = ()
-
-
 def pci_gbyte_s(pci: Pci) -> float:
     """
     Bandwidth NCCL ascribes to a PCI link.
@@ -83,7 +65,7 @@ def pci_gbyte_s(pci: Pci) -> float:
     24.0
     """
     match = re.match(r"[\d.]+", pci.link_gt_s)
-    return (pci.link_width or 16) * _LANE.get(match[0] if match else "", 60) / 80
+    return (pci.link_width or 16) * _LANE.get(match[0].removesuffix(".0") if match else "", 60) / 80
 
 
 def cpu_gbyte_s(cpu: Cpu, version: Version) -> float:
@@ -137,11 +119,9 @@ class _Spot:
         return min((pci_gbyte_s(p) for p in self.way), default=5000.0)
 
 
-def _between(
-    gpu: _Spot, card: _Spot, cpus: Sequence[Cpu], version: Version, furthest: str, speed: float
-) -> Path:
+def _between(gpu: _Spot, card: _Spot, furthest: str, speed: float, by_cpus: float) -> Path:
     """
-    The path NCCL computes; `speed` in GB/s.
+    The path NCCL computes; `speed` is the device's in GB/s, `by_cpus` that of the link between CPUs.
 
     `furthest` is the longest kind of path over which GPUDirect is used, "" for none; without it data
     goes by way of the GPU's CPU.
@@ -163,7 +143,7 @@ def _between(
     rate = min(gpu.to_cpu_gbyte_s, card.to_cpu_gbyte_s, speed)
     if gpu.cpu == card.cpu:
         return Path(rate, "PHB", not shared and is_direct("PHB"))
-    return Path(min(rate, cpu_gbyte_s(cpus[gpu.cpu], version)), "SYS", is_direct("SYS"))
+    return Path(min(rate, by_cpus), "SYS", is_direct("SYS"))
 
 
 def gdr_level(environment: Mapping[str, str]) -> str:
@@ -204,32 +184,23 @@ def paths(
     for n, cpu in enumerate(flat.cpus):
         cards.update({net.name: (_Spot(n, ()), False) for net in cpu.nets})
     found: dict[int, dict[str, Path]] = {}
-    located = [(w, cards[p]) for w in devices for p in [_place(w, cards)] if p]
-    located.sort(key=lambda pair: pair[1][0].way[-1].index if pair[1][0].way else 0)
+    places = [(w, next((n for n in w.place.split("/") if n and n in cards), "")) for w in devices]
+    located = [(w, *cards[place]) for w, place in places if place]
+    located.sort(key=lambda one: one[1].way[-1].index if one[1].way else 0)
     for gpu, (spot, gpu_direct) in sorted(gpus.items()):
-        found[gpu] = {
-            w.name: _between(
-                spot,
-                where,
-                flat.cpus,
-                version,
-                level if gpu_direct and direct else "",
-                (w.speed_mbit_s or 10000.0) / 8000,
-            )
-            for w, (where, direct) in located
-        }
+        found[gpu] = {}
+        for w, where, direct in located:
+            furthest, speed = level if gpu_direct and direct else "", (w.speed_mbit_s or 10000.0) / 8000
+            by_cpus = cpu_gbyte_s(flat.cpus[spot.cpu], version)
+            found[gpu][w.name] = _between(spot, where, furthest, speed, by_cpus)
     return found
-
-
-def _place(device: Where, cards: Mapping[str, object]) -> str:
-    return next((name for name in device.place.split("/") if name and name in cards), "")
 
 
 def matrix_paths(matrix: Matrix, devices: Sequence[Where]) -> dict[int, dict[str, Path]]:
     """The same from `nvidia-smi topo -m`, which tells distance and no bandwidth: PCI gen 4 x16 is assumed."""
     kinds = {"NODE": "PHB", "X": "LOC"}
     found: dict[int, dict[str, Path]] = {}
-    for (gpu, name), cell in sorted(matrix.distance.items()):
+    for (gpu, name), cell in sorted(matrix.items()):
         for device in devices:
             if name in device.place.split("/"):
                 kind = kinds.get(cell, cell)
@@ -251,37 +222,30 @@ def mirrored(number: int, power: int) -> int:
     >>> [mirrored(n, 4) for n in range(4)]
     [0, 2, 1, 3]
     """
-    mirror, bit, high = 0, 1, power >> 1
-    while high:
-        mirror |= high if number & bit else 0
-        bit, high = bit << 1, high >> 1
-    return mirror
+    bits = power.bit_length() - 1
+    return int(f"{number % power:0{bits}b}"[::-1], 2) if bits else 0
 
 
-def choose(found: Mapping[int, Mapping[str, Path]], environment: Mapping[str, str], version: Version) -> Used:
-    """What each GPU uses on all its channels, from its paths."""
+def choose(
+    found: Mapping[int, Mapping[str, Path]], environment: Mapping[str, str], version: Version
+) -> tuple[list[Use], list[str]]:
+    """What each GPU uses on all its channels, from its paths; and what could make it another device."""
     uses: list[Use] = []
     doubts: list[str] = []
     for gpu, options in found.items():
         near = best(options)
         if not near:
             continue
-        sharing = [g for g, o in found.items() if _closest_to(near[0], g, o, found)]
+        # The GPUs best placed for the device.
+        to_it = {str(g): o[near[0]] for g, o in found.items() if near[0] in o}
+        sharing = [int(g) for g in best(to_it)]
         for name in _spread(gpu, near, sharing, environment, version):
             uses.append(Use(gpu, name, _reason(name, options, near), options[name].gpudirect))
     if any(len(best(o)) > 1 for o in found.values()) and len(found) > 1:
         doubts.append("several GPUs share equally good devices: the ring search may pair them otherwise")
     if len(found) > 1 and any(o[n].kind in ("PHB", "SYS") for o in found.values() for n in best(o)):
         doubts.append("a GPU without a device of its own may send by way of another over NVLink (PXN)")
-    return Used(tuple(uses), tuple(doubts))
-
-
-def _closest_to(
-    device: str, gpu: int, options: Mapping[str, Path], found: Mapping[int, Mapping[str, Path]]
-) -> bool:
-    """Whether `gpu` is among the GPUs best placed for `device`."""
-    reach = {str(g): o[device] for g, o in found.items() if device in o}
-    return device in options and str(gpu) in best(reach)
+    return uses, doubts
 
 
 def _spread(
@@ -304,9 +268,9 @@ def _spread(
 
 
 def _reason(name: str, options: Mapping[str, Path], near: list[str]) -> str:
-    told = [f"{n} {p.gbyte_s:g} GB/s {p.kind}" for n, p in _best_first(options)]
-    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-    shown = f"({', '.join(told[:MOST_TOLD])}{more})"
+    best_first = sorted(options.items(), key=lambda pair: (-pair[1].gbyte_s, ORDER.index(pair[1].kind)))
+    listed = [f"{n} {p.gbyte_s:g} GB/s {p.kind}" for n, p in best_first]
+    shown = f"({summarize_names(listed, MOST_TOLD)})"
     if options[name].gpudirect:
         shown += ", with GPUDirect RDMA"
     if len(options) == 1:
@@ -315,7 +279,3 @@ def _reason(name: str, options: Mapping[str, Path], near: list[str]) -> str:
         return f"one of {len(near)} equally good {shown}"
     widest = [n for n, p in options.items() if p.gbyte_s == options[name].gbyte_s]
     return f"{'most bandwidth' if len(widest) == 1 else 'closest of the fastest'} {shown}"
-
-
-def _best_first(options: Mapping[str, Path]) -> list[tuple[str, Path]]:
-    return sorted(options.items(), key=lambda pair: (-pair[1].gbyte_s, ORDER.index(pair[1].kind)))

@@ -1,19 +1,13 @@
-"""
-What a setting does that whoever wrote it did not mean: the traps of NCCL's filters and switches.
-
-Each sentence names the value and what NCCL makes of it.
-"""
+"""Settings of NCCL that do something else than they seem to; each sentence names the value and its effect."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ringup.facts import Interface, RdmaPort
-from ringup.nccl import names
-from ringup.nccl.choice import Version
-from ringup.nccl.rdma import is_disabled, most_devices, number
-
-MOST_INTERFACE_NAMES = 16
+from ringup.model import Interface, RdmaPort
+from ringup.nccl.interface_choice import ANY, Filter, Version, parse_names
+from ringup.nccl.rdma_devices import is_disabled, most_devices
+from ringup.nccl.variables import number
 
 
 def all_traps(
@@ -30,7 +24,7 @@ def all_traps(
     )
 
 
-def _spelling(name: str, value: str, limit: int) -> Iterator[str]:
+def spelling(name: str, value: str, limit: int = 16) -> Iterator[str]:
     """What is wrong with a filter whatever the node has."""
     said = f"{name}={value}"
     rest = value[1:] if value.startswith("^") else value
@@ -44,24 +38,25 @@ def _spelling(name: str, value: str, limit: int) -> Iterator[str]:
             f"`export {name}=={exact}`, where the first = is the shell's)"
         )
     elif rest.startswith("=^"):
-        yield f"{said}: ^ must come before =, as it stands it asks for names that begin with ^"
+        yield f"{said}: ^ must come before =; written this way it matches names that begin with ^"
     if any(quote in value for quote in "\"'"):
         yield f"{said}: quotes are part of the name, nothing matches; leave them out of the value itself"
     if any(item != item.strip() for item in rest.lstrip("=").split(",")):
-        yield f"{said}: blanks are part of the name, what stands beside one never matches; write no blank"
+        yield f"{said}: blanks count as part of the name, so the entry never matches; remove them"
     items = [item for item in rest.lstrip("=").split(",") if item]
     if len(items) > limit:
         yield f"{said}: only the first {limit} names count, the rest is ignored"
 
 
-def _items(value: str, limit: int) -> tuple[names.Filter, list[str]]:
-    parsed = names.parse(value, limit)
-    return parsed, [item.name for item in parsed.items]
-
-
-def _takes(parsed: names.Filter, item: str, known: Sequence[str]) -> list[str]:
-    """Names an item of a filter stands for."""
+def _takes(parsed: Filter, item: str, known: Sequence[str]) -> list[str]:
     return [name for name in known if (name == item if parsed.exact else name.startswith(item))]
+
+
+def _too_many(said: str, parsed: Filter, item: str, taken: Sequence[str]) -> Iterator[str]:
+    """An item without = that stands for its own name and for others."""
+    if not parsed.exact and item in taken and len(taken) > 1:
+        what, also = "excludes" if parsed.negate else "takes", ", ".join(n for n in taken if n != item)
+        yield f"{said}: without = it {what} every name that begins with {item}, also {also}"
 
 
 def _socket_traps(
@@ -77,25 +72,23 @@ def _socket_traps(
     if len(value) == 1:
         yield f"{said}: a value of one character is ignored"
         return
-    yield from _spelling("NCCL_SOCKET_IFNAME", value, MOST_INTERFACE_NAMES)
+    yield from spelling("NCCL_SOCKET_IFNAME", value)
     if environment.get("NCCL_COMM_ID"):
-        yield f"{said} is not looked at for the bootstrap: NCCL_COMM_ID is set, its subnet counts"
-    parsed, items = _items(value, MOST_INTERFACE_NAMES)
-    if any(item.port != names.ANY for item in parsed.items):
+        yield f"{said} is ignored for the bootstrap: NCCL_COMM_ID is set, and its subnet decides"
+    parsed = parse_names(value)
+    if any(port != ANY for _, port in parsed.items):
         yield f"{said}: what follows : is ignored for interfaces"
     known = [i.name for i in interfaces]
     devices = {p.device for p in ports}
-    for item in items:
+    for item, _ in parsed.items:
+        taken = _takes(parsed, item, known)
         if item in devices and item not in known:
             netdev = next((p.netdev for p in ports if p.device == item and p.netdev), "")
             instead = f", its interface is {netdev}" if netdev else ""
             yield f"{said}: {item} is an RDMA device, not an interface{instead}"
-        elif known and not _takes(parsed, item, known):
+        elif known and not taken:
             yield f"{said}: no interface {'is called' if parsed.exact else 'begins with'} {item}"
-        elif not parsed.exact and item in known and len(_takes(parsed, item, known)) > 1:
-            also = ", ".join(name for name in _takes(parsed, item, known) if name != item)
-            what = "excludes" if parsed.negate else "takes"
-            yield f"{said}: without = it {what} every name that begins with {item}, also {also}"
+        yield from _too_many(said, parsed, item, taken)
     if parsed.negate and parsed.accepts("lo"):
         yield f"{said}: a filter of one's own does not exclude lo or docker, add them: {value},docker,lo"
 
@@ -114,12 +107,12 @@ def _hca_traps(
         yield f"{said} changes nothing: NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']}"
         return
     limit = most_devices(version)
-    yield from _spelling("NCCL_IB_HCA", value, limit)
-    parsed, items = _items(value, limit)
+    yield from spelling("NCCL_IB_HCA", value, limit)
+    parsed = parse_names(value, limit)
     known = list(dict.fromkeys(p.device for p in ports))
     netdevs = {p.netdev: p for p in ports if p.netdev}
     others = {i.name for i in interfaces}
-    for item, ported in zip(items, parsed.items, strict=True):
+    for item, port in parsed.items:
         taken = _takes(parsed, item, known)
         if not taken and item in netdevs:
             yield f"{said}: {item} is an interface, RDMA devices are wanted: it is {netdevs[item].device}'s"
@@ -127,13 +120,9 @@ def _hca_traps(
             yield f"{said}: {item} is an interface with no RDMA device known, no device matches"
         elif known and not taken:
             yield f"{said}: no device {'is called' if parsed.exact else 'begins with'} {item}"
-        elif not parsed.exact and item in known and len(taken) > 1:
-            also = ", ".join(name for name in taken if name != item)
-            what = "excludes" if parsed.negate else "takes"
-            yield f"{said}: without = it {what} every name that begins with {item}, also {also}"
-        numbers = {p.number for p in ports if p.device in taken}
-        if ported.port != names.ANY and taken and ported.port not in numbers:
-            yield f"{said}: {item} has no port {ported.port}"
+        yield from _too_many(said, parsed, item, taken)
+        if port != ANY and taken and port not in {p.number for p in ports if p.device in taken}:
+            yield f"{said}: {item} has no port {port}"
 
 
 def _switch_traps(

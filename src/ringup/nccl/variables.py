@@ -1,138 +1,151 @@
 """
-The variables NCCL reads, to tell a setting from a spelling mistake.
+The environment variables of `variables.json`: who reads each, in which releases, what it does, whose it is.
 
-Names from `NCCL_PARAM` and `ncclGetEnv` in the sources of every release 2.3.5 to 2.30.7.
+Names and releases are from `NCCL_PARAM` and `ncclGetEnv` in the sources of every NCCL from 2.3.5 to 2.30.7; a
+row without `since` and `until` is read by all from 2.18 on.  The clouds' are from their own guides: Google's
+GPUDirect-TCPX, FasTrak (TCPXO) and gIB plugins, AWS's aws-ofi-nccl with EFA, Azure's ND topology files.
 """
 
 from __future__ import annotations
 
-_ALL = """
-    AGG_ALLOC_MODE AGG_CHANNEL_SIZE ALGO ALLGATHERV_ENABLE ALLOC_P2P_NET_LL_BUFFERS BUFFSIZE
-    CGA_CLUSTER_SIZE CHECKS_DISABLE CHECK_MODE CHECK_POINTERS CHUNK_SIZE COLLNET_ENABLE
-    COLLNET_NODE_THRESHOLD COMM_BLOCKING COMM_ID COMM_SHRINK_SHARE_RESOURCES
-    COMM_SPLIT_SHARE_RESOURCES CONF_FILE CONNECT_ROUND_MAX_PEERS CREATE_THREAD_CONTEXT CROSS_NIC
-    CTA_POLICY CUDA_PATH CUMEM_ENABLE CUMEM_HOST_ENABLE DEBUG DEBUG_FILE DEBUG_SUBSYS
-    DEBUG_TIMESTAMP_FORMAT DEBUG_TIMESTAMP_LEVELS DEV_API_JIT DISABLE_MEM_MANAGER DMABUF_ENABLE
-    ELASTIC_BUFFER_REGISTER ENABLE_VERSION_CHECK ENV_PLUGIN GDAKI_USE_RELIABLE_DB GDRCOPY_ENABLE
-    GDRCOPY_FIFO_ENABLE GDRCOPY_FLUSH_ENABLE GDRCOPY_SYNC_ENABLE GDRCOPY_TAIL_ENABLE
-    GDR_FLUSH_DISABLE GIN_COUNTER_POOL_SIZE GIN_ENABLE GIN_ERROR_QUERY_SEC GIN_EXCLUSIVE_CONTEXTS
-    GIN_GDAKI_MAX_DEST_RD_ATOMIC GIN_GDAKI_MAX_QP_RD_ATOMIC GIN_GDAKI_NIC_HANDLER GIN_GDAKI_QP_DEPTH
-    GIN_IB_TC GIN_NCONNECTIONS GIN_NCONTEXTS GIN_PLUGIN GIN_PLUGIN_REF_COUNT GIN_PROXY_QUEUE_SIZE
-    GIN_SIGNAL_POOL_SIZE GIN_TYPE GRAPH GRAPH_DUMP_FILE GRAPH_DUMP_FILE_RANK GRAPH_FILE
-    GRAPH_HELPER_DISABLE GRAPH_MIXING_SUPPORT GRAPH_REGISTER GRAPH_STREAM_ORDERING GROUP_CUDA_STREAM
-    HOSTID IBVERBS_LIB IB_ADAPTIVE_ROUTING IB_ADDR_FAMILY IB_ADDR_RANGE IB_AR_THRESHOLD
-    IB_CUDA_SUPPORT IB_DATA_DIRECT IB_DEVICE_PCI_ORDER IB_DISABLE IB_ECE_ENABLE IB_FIFO_TC
-    IB_GDR_LEVEL IB_GID_INDEX IB_HCA IB_MERGE_NICS IB_MERGE_VFS IB_MQP_RETRY_ALL IB_MQP_RETRY_CNT
-    IB_MQP_RETRY_SLEEP_MSEC IB_OOO_RQ IB_PCI_RELAXED_ORDERING IB_PKEY
-    IB_PREPOST_RECEIVE_WORK_REQUESTS IB_QPS_PER_CONNECTION IB_QUERY_PORT_SPEED
-    IB_RECEIVER_SIDE_MATCHING_SCHEME IB_RESILIENCY_PORT_FAILOVER
-    IB_RESILIENCY_PORT_FAILOVER_MAX_ATTEMPTS IB_RESILIENCY_PORT_FAILOVER_PROBE_DELAY
-    IB_RESILIENCY_PORT_RECOVERY IB_RESILIENCY_PORT_RECOVERY_ACK_TIMEOUT
-    IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_BATCH_INTERVAL
-    IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_BATCH_SIZE
-    IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_SEQUENCE_SIZE
-    IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_TIMEOUT IB_RESILIENCY_PORT_RECOVERY_ATTEMPTS_MAX
-    IB_RESILIENCY_PORT_RECOVERY_START_DELAY IB_RETRY_CNT IB_RETURN_ASYNC_EVENTS IB_ROCE_VERSION_NUM
-    IB_ROUTABLE_FLID_GID_INDEX IB_SL IB_SPLIT_DATA_ON_QPS IB_SUBNET_AWARE_ROUTING
-    IB_SUBNET_PREFIX_LEN IB_TC IB_TIMEOUT IB_USE_INLINE IB_WARN_RAIL_LOCAL IGNORE_COLLNET_MISMATCH
-    IGNORE_CPU_AFFINITY IGNORE_DISABLED_P2P IGNORE_NET_MISMATCH INSPECTOR_COLL_POOL_SIZE
-    INSPECTOR_COMM_POOL_SIZE INSPECTOR_DUMP_COLL_RING_SIZE INSPECTOR_DUMP_DIR
-    INSPECTOR_DUMP_MIN_SIZE_BYTES INSPECTOR_DUMP_P2P_RING_SIZE INSPECTOR_DUMP_THREAD_ENABLE
-    INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS INSPECTOR_DUMP_VERBOSE INSPECTOR_ENABLE
-    INSPECTOR_ENABLE_P2P INSPECTOR_ENABLE_WARN INSPECTOR_P2P_POOL_SIZE INSPECTOR_PROM_DUMP
-    INSPECTOR_REQUIRE_KERNEL_TIMING IPC_USE_ABSTRACT_SOCKET L1_SHARED_MEMORY_CARVEOUT LAUNCH_MODE
-    LAUNCH_ORDER_IMPLICIT LAUNCH_RACE_FATAL LEGACY_CUDA_REGISTER LL128_BUFFSIZE LL128_C2C
-    LL128_NTHREADS LL_BUFFSIZE LL_THRESHOLD LOCAL_REGISTER LSA_TEAM_SIZE MAX_CTAS MAX_NCHANNELS
-    MAX_NRINGS MAX_P2P_NCHANNELS MEM_SYNC_DOMAIN MIN_CTAS MIN_NCHANNELS MIN_NRINGS MIN_P2P_NCHANNELS
-    MLOPART_RDMA_ENABLE MNNVL MNNVL_CLIQUE_ID MNNVL_CROSS_CLIQUE MNNVL_ENABLE MNNVL_RAIL_PER_HOST
-    MNNVL_SCATTER_NETS_ENABLE MNNVL_UUID MULTI_RANK_GPU_ENABLE MULTI_SEGMENT_REGISTER
-    NCCL_ALLOC_P2P_NET_LL_BUFFERS NCHANNELS_PER_NET_PEER NET NETDEVS_POLICY NET_DISABLE_INTRA
-    NET_FORCE_FLUSH NET_FORCE_MERGE NET_GDR_C2C NET_GDR_LEVEL NET_GDR_MLOPART NET_GDR_READ
-    NET_MERGE_LEVEL NET_MERGE_POLICY NET_OPTIONAL_RECV_COMPLETION NET_OVERHEAD NET_PLUGIN
-    NET_PLUGIN_REF_COUNT NET_SHARED_BUFFERS NET_SHARED_COMMS NO_CACHE NSOCKS_PERTHREAD NTHREADS
-    NUM_RMA_CTX NVB_DISABLE NVB_PRECONNECT NVLINK_UTIL_CENTRIC_SCHED_ENABLE NVLSTREE_MAX_CHUNKSIZE
-    NVLS_CHUNKSIZE NVLS_ENABLE NVLS_NCHANNELS NVTX_DISABLE OOB_NET_ENABLE OOB_NET_IFNAME
-    P2P_DIRECT_DISABLE P2P_DISABLE P2P_EPOCH_ENABLE P2P_LEVEL P2P_LL_THRESHOLD P2P_MAX_PEERS
-    P2P_NET_CHUNKSIZE P2P_NVL_CHUNKSIZE P2P_PCI_CHUNKSIZE P2P_PER_CHANNEL_NET_BW P2P_PXN_LEVEL
-    P2P_READ_ENABLE P2P_SCHEDULE_GROUP_SIZE P2P_USE_CUDA_MEMCPY PARAM_DUMP_ALL PAT_ENABLE
-    PROFILER_PLUGIN PROFILE_DUMP_FILE PROFILE_EVENT_MASK PROGRESS_APPENDOP_FREQ PROTO
-    PROXY_APPEND_BATCH_SIZE PROXY_CPUSET PROXY_DUMP_SIGNAL PROXY_PROFILE PXN_C2C PXN_DISABLE
-    RAS_ADDR RAS_ENABLE RAS_TIMEOUT_FACTOR REPORT_CONNECT_PROGRESS RINGS RMA_DISABLE RMA_PLUGIN
-    RMA_PLUGIN_REF_COUNT RMA_PROXY_DUMP_SIGNAL RMA_PROXY_QUEUE_SIZE RUNTIME_CONNECT
-    SET_CPU_STACK_SIZE SET_STACK_SIZE SET_THREAD_NAME SHADOW_MEMPOOL_MAX_SIZE SHARED_BUFF_COUNT
-    SHM_DISABLE SHM_LOCALITY SHM_MEMCPY_MODE SHM_USE_CUDA_MEMCPY SINGLE_PROC_MEM_REG_ENABLE
-    SINGLE_RING_THRESHOLD SOCKET_FAMILY SOCKET_IFNAME SOCKET_INLINE SOCKET_MAGIC SOCKET_MIN_TASKSIZE
-    SOCKET_NTHREADS SOCKET_POLL_TIMEOUT_MSEC SOCKET_RCVBUF SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC
-    SOCKET_SNDBUF SYM_CE_THRESHOLD SYM_CTAS SYM_GIN_KERNELS_ENABLE SYM_KERNEL SYM_NOWIN_ENABLE
-    SYM_REUSE_SYSMEM_HANDLES SYM_RS_GIN_CHUNK_SIZE SYM_TMA_ENABLE THREAD_THRESHOLD THREAD_THRESHOLDS
-    TOPO_DUMP_FILE TOPO_DUMP_FILE_RANK TOPO_FILE TOPO_SPLIT_MLOPART TREE_THRESHOLD TUNER_CONFIG_FILE
-    TUNER_PLUGIN UID_STAGGER_RATE UID_STAGGER_THRESHOLD UNPACK_DOUBLE_NCHANNELS
-    WARN_ENABLE_DEBUG_INFO WIN_ENABLE WIN_STRIDE WORK_ARGS_BYTES WORK_FIFO_BYTES WORK_FIFO_DEPTH
-"""
-NAMES = frozenset("NCCL_" + name for name in _ALL.split())
-"""Every variable some release of NCCL reads."""
+import difflib
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from typing import Literal
 
-MUST_MATCH = frozenset(
-    {
-        "NCCL_ALGO",
-        "NCCL_BUFFSIZE",
-        "NCCL_IB_QPS_PER_CONNECTION",
-        "NCCL_NTHREADS",
-        "NCCL_PROTO",
-        "NCCL_SOCKET_MAGIC",
-    }
+import msgspec
+
+from ringup.nccl.interface_choice import Version, version_of
+
+
+class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row; a name that ends with `*` stands for all that begin so."""
+
+    name: str
+    by: Literal["NCCL", "Gloo", "torch", "CUDA", "UCX", "libfabric", "plugin"] = "NCCL"
+    """Who reads it."""
+    since: str = ""
+    until: str = ""
+    """The first and the last release that reads it, where not all do."""
+    kind: Literal["", "steering", "gid", "gloo", "fabric", "debugging", "experiment"] = ""
+    """How `planning.preset_variables` judges it."""
+    what: str = ""
+    must_match: bool = False
+    """Must be equal on all ranks: it changes the size or order of messages."""
+    per_node: bool = False
+    """May differ between nodes."""
+    clouds: Mapping[str, tuple[str, ...]] = {}
+    """Cloud -> parts of a value, in small letters, that only this cloud uses; "" for every value."""
+
+
+_ROWS = msgspec.json.decode(
+    (resources.files("ringup.nccl") / "variables.json").read_bytes(), type=list[Variable]
 )
-"""Those that must be equal on all ranks: they change the size or order of messages."""
-
-PER_NODE = frozenset(
-    (
-        "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_OOB_NET_IFNAME", "NCCL_HOSTID", "NCCL_DEBUG",
-        "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_TOPO_DUMP_FILE", "GLOO_SOCKET_IFNAME",
-        "UCX_NET_DEVICES",
-    )
-)  # fmt: skip
-"""Those that may well differ between nodes."""
-
-OTHERS = frozenset({"GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "GLOO_SOCKET_TCP_NODELAY"})
-"""What torch reads for Gloo."""
-
+TABLE = {row.name: row for row in _ROWS}
+_FAMILIES = tuple(name[:-1] for name in TABLE if name.endswith("*"))
+MACHINES = {"Google Cloud": "google", "AWS": "amazon", "Azure": "microsoft"}
+"""Cloud -> what the DMI vendor and product of its machines contain, in small letters."""
 MOST_EDITS = 2
 
-OURS = ("NCCL_TESTS_", "NCCL_OFI_", "NCCL_NSIGHT_", "NCCL_GPUDIRECTTCPX_", "NCCL_FASTRAK_")
-"""Prefixes of variables that plugins and tools read, not NCCL."""
+
+def row_of(name: str) -> Variable:
+    """A variable's row; an empty one where nothing is known of it."""
+    return TABLE.get(name) or Variable(name)
 
 
+@lru_cache(maxsize=1024)  # every node has the same names, and each is compared with all that are known
 def meant(name: str) -> str:
     """
-    The known variable a name was probably meant to be; "" when it is known, a plugin's, or like none.
+    The known variable that a name probably was meant to be; "" when it is known, a plugin's, or like none.
 
     >>> meant("NCCL_SOCKET_IFNAMES"), meant("NCCL_DEBUG"), meant("NCCL_OFI_TOPO")
     ('NCCL_SOCKET_IFNAME', '', '')
     """
-    if not name.startswith(("NCCL_", "GLOO_")) or name in NAMES | OTHERS or name.startswith(OURS):
+    if not name.startswith(("NCCL_", "GLOO_")) or name in TABLE or name.startswith(_FAMILIES):
         return ""
-    known = sorted(NAMES if name.startswith("NCCL_") else OTHERS)
-    distance, nearest = min((edits(name, k), k) for k in known)
-    # Two edits make one short name of another: NCCL_NET is none of NCCL_RAS.
-    return nearest if distance <= min(MOST_EDITS, (len(nearest) - len("NCCL_")) // 3) else ""
+    # Two letters make one short name of another: NCCL_NET is none of NCCL_RAS.
+    most = min(MOST_EDITS, (len(name) - len("NCCL_")) // 3)
+    near = [k for k in TABLE if k[:5] == name[:5] and abs(len(k) - len(name)) <= most]
+    return next(iter(difflib.get_close_matches(name, near, 1, 1 - (most + 0.5) / len(name))), "")
 
 
-def edits(one: str, other: str) -> int:
+def edits(a: str, b: str) -> int:
     """
-    Letters to insert, drop, replace or swap with the next to make `other` of `one`.
+    Letters to add, leave out, change or swap with the next one to make one of the other.
 
-    >>> edits("NCCL_IB_HAC", "NCCL_IB_HCA"), edits("NCCL_DEBG", "NCCL_DEBUG"), edits("ab", "xy")
+    >>> edits("NCCL_DEBUG", "NCCL_DEUBG"), edits("IFNAM", "IFNAME"), edits("", "ab")
     (1, 1, 2)
     """
-    if abs(len(one) - len(other)) > MOST_EDITS:
-        return MOST_EDITS + 1
-    before, row = [0] * (len(other) + 1), list(range(len(other) + 1))
-    last = before
-    for i, letter in enumerate(one, start=1):
-        last, before, row = before, row, [i]
-        for j, wanted in enumerate(other, start=1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
-            if i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], wanted):
-                cost = min(cost, last[j - 2] + 1)
-            row.append(cost)
-    return row[-1]
+    while a and a[:1] == b[:1]:
+        a, b = a[1:], b[1:]
+    before, row = [0], [*range(len(b) + 1)]
+    for i, letter in enumerate(a, 1):
+        two_before, before, row = before, row, [i]
+        for j, other in enumerate(b, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != other)))
+            if i > 1 and j > 1 and (a[i - 2], letter) == (other, b[j - 2]):
+                row[-1] = min(row[-1], two_before[j - 2] + 1)
+    return int(row[-1])
+
+
+@lru_cache(maxsize=256)
+def only_candidate(name: str) -> str:
+    """
+    The known variable that a misspelt name stands for, if no other can be: no other within two more edits,
+    no digit apart; "" otherwise.
+
+    >>> only_candidate("GLOO_SOCKET_IFNAM"), only_candidate("NCCL_MX_NCHANNELS")
+    ('GLOO_SOCKET_IFNAME', '')
+    """
+    best = meant(name)
+    most = edits(name, best) + 2
+    alike = [known for known in TABLE if abs(len(known) - len(name)) <= most and known[:4] == name[:4]]
+    near = [known for known in alike if edits(known, name) <= most]
+    return best if near == [best] and re.sub(r"\D", "", name) == re.sub(r"\D", "", best) else ""
+
+
+def unread(name: str, version: Version) -> str:
+    """
+    Why a release does not read a variable; "" when it does, or when nothing is known of the name.
+
+    >>> unread("NCCL_IB_MERGE_NICS", (2, 18, 5)), unread("NCCL_RINGS", (2, 27, 7))
+    ('NCCL 2.18.5 does not read it: it came with 2.20.3', 'NCCL 2.27.7 does not read it: the last was 2.4.8')
+    """
+    row, head = row_of(name), f"NCCL {'.'.join(map(str, version))} does not read it:"
+    if row.since and version < version_of(row.since):
+        return f"{head} it came with {row.since}"
+    return f"{head} the last was {row.until}" if row.until and version > version_of(row.until) else ""
+
+
+def owner(name: str, value: str) -> str:
+    """
+    The one cloud whose setting this is, "" for anybody's.
+
+    >>> owner("NCCL_FASTRAK_NUM_FLOWS", "2"), owner("NCCL_NET", "Socket")
+    ('Google Cloud', '')
+    """
+    family = next((f"{f}*" for f in _FAMILIES if name.startswith(f)), name)
+    for cloud, parts in row_of(family).clouds.items():
+        if any(part in value.lower() for part in parts):
+            return cloud
+    return ""
+
+
+def number(environment: Mapping[str, str], name: str, default: int) -> int:
+    """
+    A variable as NCCL's NCCL_PARAM reads it: strtoll with base 0, so text that is no number is 0.
+
+    >>> number({"A": "0x2"}, "A", 5), number({"A": "true"}, "A", 5), number({"A": ""}, "A", 5)
+    (2, 0, 5)
+    """
+    text = environment.get(name, "")
+    if not text:
+        return default
+    match = re.match(r"\s*([+-]?)(?:0[xX]([0-9a-fA-F]{1,20})|(0[0-7]{0,20})|(\d{1,20}))", text)
+    if not match:
+        return 0
+    sign, *digits = match.groups()
+    value = next(int(text, base) for text, base in zip(digits, (16, 8, 10), strict=True) if text)
+    return -value if sign == "-" else value

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 LONGEST_HEADER = 200
+_COUNTS = {"ready": "announced_bytes", "setup-end": "setup_code", "setup-failed": "setup_failed"}
+_WORDS = {"unusable": "python", "setup": "setup_words"}
+"""Mark -> field of `Frames`."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +21,8 @@ class Frames:
     announced_bytes: int | None = None
     """Length of the facts as told ahead, None when that was not reached."""
     facts: bytes = b""
-    plain: dict[str, str] = field(default_factory=dict)
-    """Output of each plain command, where no python answered."""
+    python: str | None = None
+    """Paths of Pythons that could not run the program; None where one answered."""
     setup_words: str = ""
     setup_code: int | None = None
     """Exit status of --setup, None when it was not asked or did not come to its end."""
@@ -48,26 +51,16 @@ def split_frames(out: bytes, token: str) -> Frames:
     pieces = ("\n" + out.decode("latin-1")).split(f"\n\x1e{token} ")
     noise = pieces[0][1:].encode("latin-1")
     found: dict[str, object] = {}
-    plain: dict[str, str] = {}
     for piece in pieces[1:]:
         header, _, body = piece.partition("\n")
-        words = header[:LONGEST_HEADER].split()
         content = body.encode("latin-1")
-        match words:
-            case ["begin"]:
-                found["begun"] = True
-            case ["ready", count]:
-                found["announced_bytes"] = number(count)
+        match header[:LONGEST_HEADER].split():
+            case ["ready" | "setup-end" | "setup-failed" as mark, count]:
+                found[_COUNTS[mark]] = number(count)
+            case ["unusable" | "setup" as mark]:
+                found[_WORDS[mark]] = content.decode("utf-8", "replace").strip()
             case ["facts"]:
                 found["facts"] = content
-            case ["plain", name]:
-                plain[name] = content.decode("utf-8", "replace").strip("\n")
-            case ["setup"]:
-                found["setup_words"] = content.decode("utf-8", "replace").strip()
-            case ["setup-end", code]:
-                found["setup_code"] = number(code)
-            case ["setup-failed", code]:
-                found["setup_failed"] = number(code)
-            case ["end"]:
-                found["ended"] = True
-    return Frames(noise=noise, plain=plain, **found)  # type: ignore[arg-type]
+            case ["begin" | "end" as mark]:
+                found["begun" if mark == "begin" else "ended"] = True
+    return Frames(noise=noise, **found)  # type: ignore[arg-type]

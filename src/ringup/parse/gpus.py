@@ -1,18 +1,17 @@
-"""GPUs from what nvidia-smi and rocm-smi print, and how many of them a job sees."""
+"""GPUs from what nvidia-smi prints, and how many of them a job sees."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
-from ringup.facts import Gpu, GpuLink, GpuProcess, KernelEvent, NvLink
+from ringup.model import Gpu, GpuLink, GpuProcess, KernelEvent, NvLink
 
 MIB = 1024**2
 MOST_GPUS = 256
-_GPU_LINE = re.compile(r"^GPU (\d+): (.*?)(?: \(UUID: ([\w-]+)\))?\s*$", re.MULTILINE)
+_GPU_LINE = re.compile(r"^GPU (\d+): (.{0,300}?)(?: \(UUID: ([\w-]+)\))?[ \t\r]*$", re.MULTILINE)
 _BUS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _NOTHING = ("N/A", "[N/A]", "[Not Supported]", "Not Supported", "[Unknown]", "")
@@ -22,8 +21,7 @@ _TROUBLE = re.compile(
 _LINK = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|(<inactive>))")
 _ALL_INACTIVE = re.compile("all links are inActive")
 _ERRORS = re.compile(r"^\s*Link (\d+): (?:Replay|Recovery|CRC) Errors: (\d+)")
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(.*)")
-_SXID = re.compile(r"SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(.*)")
+_XID = re.compile(r"(?:NVRM: X|(S)X)id \(PCI:([0-9a-fA-F:.]+)\): (\d{1,9})(?!\d)(.*)")
 
 
 def gpu_uuids(text: str) -> list[str]:
@@ -107,41 +105,6 @@ def bus_id(text: str) -> str:
     return f"{int(match[1] or '0', 16):04x}:{match[2]}:{match[3]}.{match[4] or '0'}".lower()
 
 
-class _Row:
-    """One line of --query-gpu: values by the names that were asked."""
-
-    def __init__(self, fields: Sequence[str], line: str) -> None:
-        # A model's name may hold a comma in theory; no other value does.
-        values = [v.strip() for v in line.split(",")]
-        extra = len(values) - len(fields)
-        if extra > 0 and "name" in fields:
-            at = fields.index("name")
-            values[at : at + extra + 1] = [",".join(values[at : at + extra + 1])]
-        if len(values) != len(fields):
-            raise ValueError(f"{len(values)} values for {len(fields)} fields")
-        self.by_name = dict(zip(fields, values, strict=True))
-        self.trouble = next(
-            (m[1] for v in values if (m := _TROUBLE.fullmatch(v)) and "Permissions" not in m[1]), ""
-        )
-
-    def text(self, name: str) -> str:
-        value = self.by_name.get(name, "")
-        return "" if value in _NOTHING or _TROUBLE.fullmatch(value) else value
-
-    def number(self, name: str) -> float | None:
-        try:
-            return float(self.text(name).split()[0])
-        except (ValueError, IndexError):
-            return None
-
-    def whole(self, name: str) -> int | None:
-        value = self.number(name)
-        return None if value is None or value != value or abs(value) > 1 << 60 else int(value)
-
-    def yes(self, name: str) -> bool | None:
-        return {"yes": True, "no": False, "enabled": True, "disabled": False}.get(self.text(name).lower())
-
-
 def parse_gpus(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
     """
     Answer of `nvidia-smi --query-gpu=FIELDS --format=csv,noheader,nounits`.
@@ -153,68 +116,59 @@ def parse_gpus(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
     """
     found = []
     for line in lines:
-        try:
-            row = _Row(fields, line)
-        except ValueError:
-            continue
-        index = row.whole("index")
-        if index is None or not 0 <= index < MOST_GPUS:
-            continue
-        found.append(_gpu(index, row))
+        values = [v.strip() for v in line.split(",")]
+        trouble = next((m[1] for v in values if (m := _TROUBLE.fullmatch(v)) and "Perm" not in m[1]), "")
+        known = [(n, v) for n, v in zip(fields, values, strict=False) if v not in _NOTHING]
+        row = {name: value for name, value in known if not _TROUBLE.fullmatch(value)}
+        index = _whole(row, "index")
+        if len(values) == len(fields) and index is not None and index < MOST_GPUS:
+            found.append(_gpu(index, row, trouble))
     return tuple(found)
 
 
-def _gpu(index: int, row: _Row) -> Gpu:
-    reasons = row.text("clocks_throttle_reasons.active") or row.text("clocks_event_reasons.active")
-    pages = [row.whole(f"retired_pages.{n}.count") for n in ("single_bit_ecc", "double_bit")]
-    told = [p for p in pages if p is not None]
-    used = row.whole("memory.used")
+def _whole(row: Mapping[str, str], name: str) -> int | None:
+    match = re.match(r"\d{1,15}(?!\d)", row.get(name, ""))
+    return int(match[0]) if match else None
+
+
+def _number(row: Mapping[str, str], name: str) -> float | None:
+    match = re.match(r"\d{1,15}(?:\.\d{1,9})?(?!\d)", row.get(name, ""))
+    return float(match[0]) if match else None
+
+
+def _yes(row: Mapping[str, str], name: str) -> bool | None:
+    return {"yes": True, "no": False, "enabled": True, "disabled": False}.get(row.get(name, "").lower())
+
+
+def _gpu(index: int, row: Mapping[str, str], trouble: str) -> Gpu:
+    reasons = row.get("clocks_throttle_reasons.active") or row.get("clocks_event_reasons.active", "")
+    pages = [_whole(row, f"retired_pages.{n}.count") for n in ("single_bit_ecc", "double_bit")]
+    retired = [p for p in pages if p is not None]
+    used = _whole(row, "memory.used")
     return Gpu(
         index=index,
-        name=row.text("name"),
-        uuid=row.text("uuid"),
-        bus_id=bus_id(row.text("pci.bus_id")),
-        memory_bytes=(row.whole("memory.total") or 0) * MIB,
+        name=row.get("name", ""),
+        uuid=row.get("uuid", ""),
+        bus_id=bus_id(row.get("pci.bus_id", "")),
+        memory_bytes=(_whole(row, "memory.total") or 0) * MIB,
         used_bytes=None if used is None else used * MIB,
-        compute_capability=row.text("compute_cap"),
-        sm_clock_mhz=row.number("clocks.sm"),
-        max_sm_clock_mhz=row.number("clocks.max.sm"),
         throttle_reasons=int(reasons, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", reasons) else None,
-        ecc_uncorrected=row.whole("ecc.errors.uncorrected.volatile.total"),
-        remap_pending=row.yes("remapped_rows.pending"),
-        remap_failed=row.yes("remapped_rows.failure"),
-        retired_pages=sum(told) if told else None,
-        retirement_pending=row.yes("retired_pages.pending"),
-        is_mig=row.yes("mig.mode.current"),
-        compute_mode=row.text("compute_mode"),
-        power_limit_w=row.number("power.limit"),
-        temperature_c=row.number("temperature.gpu"),
-        link_generation=row.whole("pcie.link.gen.current"),
-        max_link_generation=row.whole("pcie.link.gen.max"),
-        link_width=row.whole("pcie.link.width.current"),
-        max_link_width=row.whole("pcie.link.width.max"),
-        vbios=row.text("vbios_version"),
+        ecc_uncorrected=_whole(row, "ecc.errors.uncorrected.volatile.total"),
+        remap_pending=_yes(row, "remapped_rows.pending"),
+        remap_failed=_yes(row, "remapped_rows.failure"),
+        retired_pages=sum(retired) if retired else None,
+        retirement_pending=_yes(row, "retired_pages.pending"),
+        is_mig=_yes(row, "mig.mode.current"),
+        compute_mode=row.get("compute_mode", ""),
+        power_limit_w=_number(row, "power.limit"),
+        temperature_c=_number(row, "temperature.gpu"),
+        link_width=_whole(row, "pcie.link.width.current"),
+        max_link_width=_whole(row, "pcie.link.width.max"),
         # Some releases write "state  Completed" and "status Success".
-        fabric_state=row.text("fabric.state").removeprefix("state").strip(),
-        fabric_status=row.text("fabric.status").removeprefix("status").strip(),
-        recovery_action=row.text("gpu_recovery_action"),
-        trouble=row.trouble,
-    )
-
-
-def parse_remapped(lines: Iterable[str], gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """
-    The GPUs with `--query-remapped-rows=gpu_bus_id,remapped_rows.pending,remapped_rows.failure`.
-
-    >>> parse_remapped(["00000000:1A:00.0, No, Yes"], [Gpu(0, bus_id="0000:1a:00.0")])[0].remap_failed
-    True
-    """
-    fields = ("gpu_bus_id", "remapped_rows.pending", "remapped_rows.failure")
-    rows = [_Row(fields, line) for line in lines if line.count(",") == 2]
-    told = {bus_id(row.text(fields[0])): (row.yes(fields[1]), row.yes(fields[2])) for row in rows}
-    return tuple(
-        replace(g, remap_pending=told[g.bus_id][0], remap_failed=told[g.bus_id][1]) if g.bus_id in told else g
-        for g in gpus
+        fabric_state=row.get("fabric.state", "").removeprefix("state").strip(),
+        fabric_status=row.get("fabric.status", "").removeprefix("status").strip(),
+        recovery_action=row.get("gpu_recovery_action", ""),
+        trouble=trouble,
     )
 
 
@@ -267,31 +221,34 @@ def _of_gpus(lines: Iterable[str], pattern: re.Pattern[str]) -> Iterable[tuple[i
             yield gpu, match
 
 
+def gpu_table(lines: Iterable[str]) -> dict[tuple[int, str], str]:
+    """
+    Rows of GPUs in a table such as `nvidia-smi topo -p2p r` or `topo -m`: (GPU, column) -> cell.
+
+    >>> gpu_table([" GPU0 NIC0", " GPU0 X PXB", " NIC0 PXB X"])
+    {(0, 'GPU0'): 'X', (0, 'NIC0'): 'PXB'}
+    """
+    columns: list[str] = []
+    found: dict[tuple[int, str], str] = {}
+    for line in lines:
+        words = _ESCAPES.sub("", line).split() or [""]
+        if words[0] == "GPU0" and "X" not in words:
+            columns = words
+        elif match := re.fullmatch(r"GPU(\d{1,3})", words[0]):
+            found.update(zip(((int(match[1]), name) for name in columns), words[1:], strict=False))
+    return found
+
+
 def parse_square(lines: Iterable[str]) -> dict[tuple[int, int], str]:
     """
-    Cells between GPUs of a table such as `nvidia-smi topo -p2p r` or `topo -m`.
+    Cells between GPUs of such a table.
 
     >>> parse_square([" GPU0 GPU1", " GPU0 X CNS", " GPU1 CNS X"])
     {(0, 1): 'CNS', (1, 0): 'CNS'}
     """
-    columns: list[str] = []
-    found = {}
-    for line in lines:
-        words = _ESCAPES.sub("", line).split()
-        if not columns:
-            if words[:1] == ["GPU0"] and "X" not in words:
-                columns = words
-            elif words[:2] == ["GPU0", "X"]:  # one GPU has no header worth the name
-                columns = ["GPU0"]
-            continue
-        match = re.fullmatch(r"GPU(\d{1,3})", words[0]) if words else None
-        if not match:
-            continue
-        for name, cell in zip(columns, words[1:], strict=False):
-            other = re.fullmatch(r"GPU(\d{1,3})", name)
-            if other and cell != "X":
-                found[int(match[1]), int(other[1])] = cell[:8]
-    return found
+    cells = gpu_table(lines).items()
+    numbers = {name: int(name[3:]) for (_, name), _ in cells if re.fullmatch(r"GPU\d{1,3}", name)}
+    return {(row, numbers[name]): cell[:8] for (row, name), cell in cells if name in numbers and cell != "X"}
 
 
 def parse_links(peers: Iterable[str], matrix: Iterable[str] = ()) -> tuple[GpuLink, ...]:
@@ -307,62 +264,20 @@ def parse_links(peers: Iterable[str], matrix: Iterable[str] = ()) -> tuple[GpuLi
 
 def parse_kernel_events(lines: Iterable[str], uptime_s: float) -> tuple[KernelEvent, ...]:
     """
-    Xid and SXid among lines of /dev/kmsg ("PRIORITY,NUMBER,MICROSECONDS,-;TEXT") or dmesg, the last of each.
+    Xid and SXid among lines of /dev/kmsg ("PRIORITY,NUMBER,MICROSECONDS,-;TEXT"), the last of each.
 
     >>> parse_kernel_events(["4,99,60000000,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."],
     ...     100.0)[0].age_s
     40.0
     """
-    found: dict[tuple[str, str, int], KernelEvent] = {}
+    found: dict[tuple[Literal["xid", "sxid"], str, int], KernelEvent] = {}
     for line in lines:
-        kind: Literal["xid", "sxid"] = "xid"
-        match = _XID.search(line)
-        if not match:
-            kind, match = "sxid", _SXID.search(line)
-        if not match or len(match[2]) > 9:
-            continue
-        stamp = re.match(r"\d+,\d+,(\d{1,18}),|\[ *(\d{1,12}\.\d+)\]", line)
-        at_s = (int(stamp[1]) / 1e6 if stamp[1] else float(stamp[2])) if stamp else uptime_s
-        key = kind, bus_id(match[1]), int(match[2])
-        before = found.pop(key, None)
-        text = match[3].strip(" ,")[:200]
-        age_s = round(max(0.0, uptime_s - at_s), 1)
-        found[key] = KernelEvent(*key, text, age_s, before.count + 1 if before else 1)
+        if match := _XID.search(line):
+            stamp = re.match(r"\d+,\d+,(\d{1,18}),", line)
+            age_s = round(max(0.0, uptime_s - int(stamp[1]) / 1e6), 1) if stamp else 0.0
+            kind: Literal["xid", "sxid"] = "sxid" if match[1] else "xid"
+            key = kind, bus_id(match[2]), int(match[3])
+            before = found.pop(key, None)
+            text = match[4].strip(" ,")[:200]
+            found[key] = KernelEvent(*key, text, age_s, before.count + 1 if before else 1)
     return tuple(found.values())
-
-
-def parse_rocm_smi(text: str) -> tuple[Gpu, ...]:
-    """
-    Answer of `rocm-smi --showproductname --showbus --showmeminfo vram --json`.
-
-    Keys are as ROCm 5 and 6 write them, which differ in capitals.  Raises ValueError for anything else.
-
-    >>> parse_rocm_smi('{"card0": {"PCI Bus": "0000:E7:00.0", "VRAM Total Memory (B)": "68702699520",'
-    ...     '"Card series": "Instinct MI210"}}')[0].name
-    'Instinct MI210'
-    """
-    start = text.find("{")
-    cards: Mapping[str, Any] = json.loads(text[start:]) if start >= 0 else {}
-    found = []
-    for card, values in sorted(cards.items(), key=lambda item: (len(item[0]), item[0])):
-        match = re.fullmatch(r"card(\d{1,3})", card)
-        if not match or not isinstance(values, dict):
-            continue
-        told = {str(k).lower(): str(v) for k, v in values.items()}
-
-        def amount(key: str, told: Mapping[str, str] = told) -> int | None:
-            return int(told[key]) if told.get(key, "").isdecimal() and len(told[key]) < 18 else None
-
-        found.append(
-            Gpu(
-                int(match[1]),
-                told.get("card series") or told.get("card model", ""),
-                bus_id=bus_id(told.get("pci bus", "")),
-                vendor="amd",
-                memory_bytes=amount("vram total memory (b)") or 0,
-                used_bytes=amount("vram total used memory (b)"),
-            )
-        )
-    if not found:
-        raise ValueError("rocm-smi told of no card")
-    return tuple(found)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ringup.facts import Interface, RdmaPort
-from ringup.parse.addresses import parse_addresses
-from ringup.parse.rdma import IN_LIBRARY_ORDER, merge, parse_rdma
+from ringup.model import Interface, RdmaPort
+from ringup.parse.gpus import parse_square
+from ringup.parse.interfaces import parse_addresses
+from ringup.parse.rdma_output import IN_LIBRARY_ORDER, merge, parse_rdma
 from ringup.parse.topology import Matrix, parse_topo_matrix
+from ringup.units import LONGEST_LINE, lines_of
 
 MOST_CHARACTERS = 8 << 20
-LONGEST_LINE = 2000
+_PEER_STATES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
+"""Of the table of `nvidia-smi topo -p2p`; `topo -m` has others."""
 _NOISE = re.compile(r" NCCL (?:INFO|TRACE|WARN) ")
 
 
@@ -23,14 +27,16 @@ class Pasted:
     devices_in_library_order: bool = True
     interfaces: tuple[Interface, ...] = ()
     interfaces_in_kernel_order: bool = True
-    matrix: Matrix = field(default_factory=Matrix)
+    matrix: Matrix = field(default_factory=dict)
     is_cut: bool = False
     """The text was longer than is read."""
+    peers: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """Pairs of GPUs -> what `nvidia-smi topo -p2p` says of them, "OK" or why not."""
 
     @property
     def is_empty(self) -> bool:
         """Nothing in it was understood."""
-        return not (self.rdma_ports or self.interfaces or self.matrix.distance)
+        return not (self.rdma_ports or self.interfaces or self.matrix or self.peers)
 
 
 def parse_pasted(text: str) -> Pasted:
@@ -42,25 +48,17 @@ def parse_pasted(text: str) -> Pasted:
     'ib0'
     """
     cut = text[:MOST_CHARACTERS]
-    interfaces = parse_addresses(_without_noise(cut, keep_json=True))
-    lines = _without_noise(cut)
+    # Without lines no tool prints: NCCL's own, and those too long.
+    kept = (line for line in cut.splitlines() if len(line) <= LONGEST_LINE and not _NOISE.search(line))
+    lines = "\n".join(kept)
     return Pasted(
         parse_rdma(lines),
         any(parse(lines) for parse in IN_LIBRARY_ORDER),
-        interfaces.found,
-        interfaces.in_kernel_order,
+        *parse_addresses(lines),
         parse_topo_matrix(lines),
         len(text) > MOST_CHARACTERS,
+        {pair: cell for pair, cell in parse_square(lines_of(lines)).items() if cell in _PEER_STATES},
     )
-
-
-def _without_noise(text: str, *, keep_json: bool = False) -> str:
-    """The text without lines no tool prints: NCCL's own, and those too long."""
-    kept = []
-    for line in text.splitlines():
-        if (len(line) <= LONGEST_LINE and not _NOISE.search(line)) or (keep_json and '[{"ifindex"' in line):
-            kept.append(line)
-    return "\n".join(kept)
 
 
 def together(one: Pasted, other: Pasted) -> Pasted:
@@ -71,6 +69,7 @@ def together(one: Pasted, other: Pasted) -> Pasted:
         one.devices_in_library_order and other.devices_in_library_order,
         first.interfaces,
         first.interfaces_in_kernel_order,
-        Matrix({**other.matrix.distance, **one.matrix.distance}),
+        {**other.matrix, **one.matrix},
         one.is_cut or other.is_cut,
+        {**other.peers, **one.peers},
     )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ringup.parse.gpus import gpu_table
+from ringup.units import lines_of
 
 MOST_BYTES = 8 << 20
 MOST_ELEMENTS = 20_000
 DEEPEST = 64
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-_CELL = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS")
+_CELLS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_LEGEND = re.compile(r"^\s+(NIC\d+): (\S+)\s*$")
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,6 @@ class Net:
     name: str
     speed_mbit_s: int
     gpudirect: bool
-    guid: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,11 @@ class Pci:
     link_gt_s: str = ""
     """As sysfs has it: "16.0 GT/s PCIe"."""
     link_width: int = 0
-    ids: tuple[int, int, int, int] = (0, 0, 0, 0)
+    ids: tuple[int, ...] = (0, 0, 0, 0)
     """Vendor, device, subsystem vendor, subsystem device."""
     gpu: int | None = None
     """CUDA's number of the GPU here, None for anything else."""
     gpu_gpudirect: bool = False
-    nvlinks: int = 0
     nets: tuple[Net, ...] = ()
     children: tuple[Pci, ...] = ()
 
@@ -72,12 +73,8 @@ class Topology:
                 stack += [(*path, child) for child in reversed(path[-1].children)]
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """`nvidia-smi topo -m`: how far each NIC is from each GPU, in nvidia-smi's words."""
-
-    distance: dict[tuple[int, str], str] = field(default_factory=dict)
-    """(GPU, RDMA device) -> "PIX", "PXB", "PHB", "NODE" or "SYS"."""
+Matrix = Mapping[tuple[int, str], str]
+"""How far each NIC is from each GPU: (GPU, RDMA device) -> "PIX", "PXB", "PHB", "NODE" or "SYS"."""
 
 
 def parse_topology(text: str) -> Topology:
@@ -99,17 +96,13 @@ def parse_topology(text: str) -> Topology:
         root = ElementTree.fromstring(text[start : text.rindex("</system>") + len("</system>")])
     except (ElementTree.ParseError, ValueError, RecursionError) as error:
         raise ValueError(f"not a topology dump: {error}") from error
-    if sum(1 for _ in root.iter()) > MOST_ELEMENTS or _depth(root) > DEEPEST:
-        raise ValueError("too many elements for a topology dump")
     index = {element: n for n, element in enumerate(root.iter())}
+    level, depth = [root], 0
+    while level and depth <= DEEPEST:
+        level, depth = [child for e in level for child in e], depth + 1
+    if len(index) > MOST_ELEMENTS or depth > DEEPEST:
+        raise ValueError("too many elements for a topology dump")
     return Topology(tuple(_cpu(e, index) for e in root if e.tag == "cpu"))
-
-
-def _depth(element: ElementTree.Element) -> int:
-    level, deepest = [element], 0
-    while level and deepest <= DEEPEST:
-        level, deepest = [child for e in level for child in e], deepest + 1
-    return deepest
 
 
 def _whole(element: ElementTree.Element, name: str, default: int = 0) -> int:
@@ -138,15 +131,9 @@ def _pci(element: ElementTree.Element, index: dict[ElementTree.Element, int]) ->
         index[element],
         element.get("link_speed", ""),
         _whole(element, "link_width"),
-        (
-            _whole(element, "vendor"),
-            _whole(element, "device"),
-            _whole(element, "subsystem_vendor"),
-            _whole(element, "subsystem_device"),
-        ),
+        (*(_whole(element, n) for n in ("vendor", "device", "subsystem_vendor", "subsystem_device")),),
         None if gpu is None else _whole(gpu, "dev", -1),
         gpu is not None and _whole(gpu, "gdr") > 0,
-        0 if gpu is None else len(gpu.findall("nvlink")),
         _nets(element),
         tuple(_pci(e, index) for e in element if e.tag == "pci"),
     )
@@ -154,7 +141,7 @@ def _pci(element: ElementTree.Element, index: dict[ElementTree.Element, int]) ->
 
 def _nets(element: ElementTree.Element) -> tuple[Net, ...]:
     return tuple(
-        Net(net.get("name", ""), _whole(net, "speed"), _whole(net, "gdr") > 0, net.get("guid", ""))
+        Net(net.get("name", ""), _whole(net, "speed"), _whole(net, "gdr") > 0)
         for nic in element
         if nic.tag == "nic"
         for net in nic
@@ -164,32 +151,17 @@ def _nets(element: ElementTree.Element) -> tuple[Net, ...]:
 
 def parse_topo_matrix(text: str) -> Matrix:
     """
-    The table of `nvidia-smi topo -m`, its NICs under the names its legend gives.
+    NICs in the table of `nvidia-smi topo -m`, under the names its legend gives.
 
     >>> parse_topo_matrix("\\tGPU0\\tNIC0\\tCPU Affinity\\nGPU0\\t X \\tPXB\\t0-63\\nNIC0\\tPXB\\t X \\n"
-    ...     "NIC Legend:\\n\\n  NIC0: mlx5_0\\n").distance
+    ...     "NIC Legend:\\n\\n  NIC0: mlx5_0\\n")
     {(0, 'mlx5_0'): 'PXB'}
     """
-    lines = [_ESCAPES.sub("", line) for line in text.splitlines()]
-    head = next(
-        (n for n, line in enumerate(lines) if line.split()[:1] == ["GPU0"] and "X" not in line.split()), -1
-    )
-    if head < 0:
-        return Matrix()
-    columns: list[str] = []
-    for word in lines[head].split():
-        if word in ("CPU", "NUMA", "Affinity"):
-            break
-        columns.append(word)
-    legends = (re.match(r"^\s+(NIC\d+): (\S+)\s*$", line) for line in lines[head:])
-    legend: dict[str, str] = {match[1]: match[2] for match in legends if match}
-    found = {}
-    for line in lines[head + 1 : head + 1 + 2 * len(columns)]:
-        words = line.split()
-        gpu = re.fullmatch(r"GPU(\d{1,4})", words[0]) if words else None
-        if not gpu:
-            continue
-        for name, cell in zip(columns, words[1:], strict=False):
-            if not name.startswith("GPU") and _CELL.fullmatch(cell):
-                found[int(gpu[1]), legend.get(name, name)] = cell
-    return Matrix(found)
+    lines = lines_of(text)
+    legend = {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
+    cells = gpu_table(lines).items()
+    return {
+        (gpu, legend.get(name, name)): cell
+        for (gpu, name), cell in cells
+        if cell in _CELLS and not name.startswith(("GPU", "CPU", "NUMA", "Affinity"))
+    }

@@ -24,7 +24,7 @@ export NPROC=8
 export NCCL_DEBUG=WARN
 # yours (--env)
 : "${HF_TOKEN:?set it before you start this}"
-# The card that the ranks meet on; empty: the job finds the fastest that joins all nodes.
+# The card that the ranks use; empty: the job finds the fastest that joins all nodes.
 export INTERFACE=''
 
 main() {
@@ -129,7 +129,6 @@ Find where the ranks can meet: an address of the head node that every node of th
 INTERFACE and MASTER_PORT in the environment leave no choice.
 """
 
-import errno
 import fcntl
 import os
 import secrets
@@ -173,24 +172,19 @@ def speed(name):
 
 def listen(port):
     """A socket that hears IPv4 and IPv6, None where the port is taken."""
-    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-        try:
-            s = socket.socket(family)
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            s.bind((address, port))
-            s.listen(1024)
-            return s
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return None
-    return None
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
+    except OSError:
+        return None
 
 
 def read(s, size):
-    data = b""
+    """So many bytes; a peer that dribbles has TRY_S for all of them, not for each."""
+    data, until = b"", time.monotonic() + TRY_S
     while len(data) < size:
+        s.settimeout(max(0.001, until - time.monotonic()))
         piece = s.recv(65536)
         if not piece:
             raise OSError("closed")
@@ -200,7 +194,6 @@ def read(s, size):
 
 def hear(s, token, reached):
     """Note one attempt of one node in `reached`: (address, port) -> rank -> its own card there."""
-    s.settimeout(TRY_S)
     try:
         with s:
             words = read(s, 256 + len(PAYLOAD))[:256].decode().split()

@@ -42,12 +42,13 @@ on() {
 }
 
 lease() {
-  while kill -0 "$$" 2>/dev/null && echo; do sleep 2; done
+  # The end of the connection is no error of this file's.
+  while kill -0 "$$" 2>/dev/null && echo 2>/dev/null; do sleep 2; done
 }
 
 node_file() {
   declare -p NPROC NNODES PYTHON MASTER_ADDR MASTER_PORT HF_TOKEN
-  echo "NODE_RANK=$1 ADDRESS=${addresses[$1]} INTERFACE=${interfaces[$1]}"
+  printf 'NODE_RANK=%q ADDRESS=%q INTERFACE=%q\n' "$1" "${addresses[$1]}" "${interfaces[$1]}"
   echo "export RUN_ID=$RUN_ID"
   declare -f on_node guarded end_all wait_all
   echo guarded

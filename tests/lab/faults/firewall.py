@@ -24,14 +24,14 @@ def fw_reject(lab: Lab, host: str = "node0", ports: str = "29500") -> Iterator[N
 
 @fault("fw-highports")
 def fw_highports(lab: Lab, host: str = "node0", ports: str = "29500") -> Iterator[None]:
-    """A host drops connections to every port but ssh's and these: "only the port I asked for"."""
+    """A host drops connections to every port but ssh's and these: "only the port I requested"."""
     with filtered(lab, host, f"tcp dport {{ 22, {ports} }} accept\n{NEW_TCP} drop\nmeta l4proto udp drop"):
         yield
 
 
 @fault("fw-oneway")
 def fw_oneway(lab: Lab, host: str = "node0", source: str = "node1") -> Iterator[None]:
-    """A host drops every connection that `source` opens to it, ssh excepted; the other way works."""
+    """A host drops every connection that `source` opens to it, except ssh; the other direction works."""
     # By hardware address: that covers the source's IPv6 link-local addresses too.
     links = lab.sh(source, "cat /sys/class/net/*/address").split()
     macs = ", ".join(sorted({link for link in links if link != "00:00:00:00:00:00"}))
@@ -42,7 +42,7 @@ def fw_oneway(lab: Lab, host: str = "node0", source: str = "node1") -> Iterator[
 
 @fault("data-cut")
 def data_cut(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """A host drops everything but ssh, both ways, on every card."""
+    """A host drops everything but ssh, in both directions, on every card."""
     rules = "tcp dport 22 accept\ntcp sport 22 accept\ndrop"
     with filtered(lab, host, rules, rules):
         yield
@@ -50,6 +50,6 @@ def data_cut(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("link-cut")
 def link_cut(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """A host drops everything, both ways, open connections too: no FIN, no RST, no answer."""
+    """A host drops everything, in both directions, open connections too: no FIN, no RST, no answer."""
     with filtered(lab, host, "drop", "drop"):
         yield

@@ -184,7 +184,7 @@ def spoilt(lab: Lab, host: str, what: str) -> Iterator[None]:
 
 @fault("gpu-machines")
 def gpu_machines(lab: Lab, what: str = "", host: str = "node1") -> Iterator[None]:
-    """Every host has four GPUs by all that files and nvidia-smi tell; `what` (lost, hot) is wrong on one."""
+    """Files and nvidia-smi show four GPUs on every host; `what` (lost, hot) is wrong on one."""
     with contextlib.ExitStack() as stack:
         for each in lab.hosts:
             stack.enter_context(_machine(lab, each.name))

@@ -33,14 +33,14 @@ def allowing(lab: Lab, host: str, name: str, value: str) -> Iterator[None]:
 
 @fault("half-duplex")
 def half_duplex(lab: Lab, host: str = "node1", nic: str | None = None) -> Iterator[None]:
-    """A card says that it runs half duplex."""
+    """A card reports half duplex."""
     with telling(lab, host, f"/sys/class/net/{card(lab, host, nic).name}/duplex", "half"):
         yield
 
 
 @fault("crc-errors")
 def crc_errors(lab: Lab, host: str = "node1", nic: str | None = None, step: int = 3) -> Iterator[None]:
-    """A card counts damaged packets, more of them every twentieth of a second."""
+    """A card counts damaged packets; the count rises every twentieth of a second."""
     path = f"/sys/class/net/{card(lab, host, nic).name}/statistics/rx_crc_errors"
     with telling(lab, host, path, "00000000") as own, counting(lab, host, {own: step}):
         yield
@@ -48,7 +48,7 @@ def crc_errors(lab: Lab, host: str = "node1", nic: str | None = None, step: int 
 
 @fault("conntrack-full")
 def conntrack_full(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """The table of tracked connections has room for a few more only."""
+    """The connection tracking table is almost full: 65,530 of 65,536 entries."""
     folder = f"{SYSCTL}/netfilter/nf_conntrack"
     with telling(lab, host, f"{folder}_count", "65530"), telling(lab, host, f"{folder}_max", "65536"):
         yield
@@ -56,14 +56,14 @@ def conntrack_full(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("short-backlog")
 def short_backlog(lab: Lab, host: str = "node0", length: int = 12) -> Iterator[None]:
-    """Only so many connections may wait to be accepted."""
+    """Only `length` connections (default: 12) may wait to be accepted."""
     with allowing(lab, host, "core/somaxconn", str(length)):
         yield
 
 
 @fault("small-buffers")
 def small_buffers(lab: Lab, host: str = "node1", most_bytes: int = 212992) -> Iterator[None]:
-    """The kernel may give a connection no more than 208 KiB of buffers."""
+    """The kernel limits a connection's buffers to 208 KiB."""
     with (
         allowing(lab, host, "ipv4/tcp_rmem", f"4096 131072 {most_bytes}"),
         allowing(lab, host, "ipv4/tcp_wmem", f"4096 16384 {most_bytes}"),

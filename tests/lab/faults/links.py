@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import uuid
 from collections.abc import Iterator
 
 from ..cluster import Lab
@@ -16,7 +19,7 @@ TWINS = (Nic("enp99s0", "10.0.0.10/24"), Nic("enp100s0", "10.0.0.110/24"))
 
 @fault("article-002", net=ARTICLE_002)
 def article_002(lab: Lab, host: str = "node0") -> Iterator[None]:
-    """A host has one more card, em1 10.12.5.64, sorting first and under its own name; the gateway drops."""
+    """A host has a first card em1 10.12.5.64 that its own name resolves to; the gateway drops its packets."""
     own = lab.host(host)
     end = f"em1h{lab.hosts.index(own)}"
     # Number 4 is before every card that `wiring.plug` numbers.
@@ -31,7 +34,7 @@ def article_002(lab: Lab, host: str = "node0") -> Iterator[None]:
 
 @fault("article-002-no-route", net=ARTICLE_002)
 def article_002_no_route(lab: Lab, host: str = "node0", without: str = "node1") -> Iterator[None]:
-    """The same, and `without` has no default route: "Network is unreachable" instead of silence."""
+    """As article-002, and `without` has no default route: "Network is unreachable" instead of no answer."""
     with article_002(lab, host), no_default_route(lab, without):
         yield
 
@@ -59,7 +62,7 @@ def nic_down(lab: Lab, host: str = "node1", nic: str | None = None) -> Iterator[
 
 @fault("no-carrier")
 def no_carrier(lab: Lab, host: str = "node1", nic: str | None = None) -> Iterator[None]:
-    """A card's cable is pulled out at the switch: up, but no carrier."""
+    """A card's cable is unplugged at the switch: up, but no carrier."""
     end = card(lab, host, nic).fabric_end
     lab.fabric(f"ip link set {end} down")
     forget_neighbours(lab)
@@ -72,16 +75,27 @@ def no_carrier(lab: Lab, host: str = "node1", nic: str | None = None) -> Iterato
 
 @fault("host-off")
 def host_off(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """A host is off: every cable of it is dead, and nobody answers for its addresses."""
+    """A host is off: no cable has a carrier, and its addresses do not answer."""
     with contextlib.ExitStack() as stack:
         for port in lab.host(host).ports:
             stack.enter_context(no_carrier(lab, host, port.name))
         yield
 
 
+@fault("power-off")
+def power_off(lab: Lab, host: str = "node1") -> Iterator[None]:
+    """A host loses power: host-off, and every process is gone; it comes back with another boot id."""
+    with host_off(lab, host):
+        for process in lab.processes(host):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        yield
+        (lab.host(host).state / "boot_id").write_text(f"{uuid.uuid4()}\n")
+
+
 @fault("loss")
 def loss(lab: Lab, host: str = "node1", nic: str | None = None, percent: int = 5) -> Iterator[None]:
-    """A card loses this share of its packets, each way; the first card, so ssh's too if it has no other."""
+    """A card loses this share of its packets in each direction; by default the first card, perhaps ssh's."""
     name = card(lab, host, nic).name
     chance = f"numgen random mod 100 < {percent} drop"
     with filtered(lab, host, f"iifname {name} {chance}", f"oifname {name} {chance}"):
@@ -89,9 +103,10 @@ def loss(lab: Lab, host: str = "node1", nic: str | None = None, percent: int = 5
 
 
 @fault("loss-ssh")
-def loss_ssh(lab: Lab, host: str = "node1", percent: int = 20) -> Iterator[None]:
-    """The card that ssh goes through loses 20 % of its packets, each way."""
-    with loss(lab, host, "ssh", percent):
+def loss_ssh(lab: Lab, host: str = "node1", every: int = 5) -> Iterator[None]:
+    """The card that ssh uses loses every fifth packet in each direction: by count, so never all of a few."""
+    name, lost = card(lab, host, "ssh").name, f"numgen inc mod {every} == 0 drop"
+    with filtered(lab, host, f"iifname {name} {lost}", f"oifname {name} {lost}"):
         yield
 
 
@@ -108,7 +123,7 @@ def mtu(lab: Lab, host: str = "node1", nic: str | None = None, size_bytes: int =
 def mtu_blackhole(
     lab: Lab, host: str = "node1", nic: str | None = None, size_bytes: int = 1400
 ) -> Iterator[None]:
-    """Packets over 1400 bytes vanish on a card, both ways, without a word; ping works."""
+    """A card silently drops packets over 1400 bytes, in both directions; ping works."""
     name = card(lab, host, nic).name
     large = f"meta length > {size_bytes} drop"
     with filtered(lab, host, f"iifname {name} {large}", f"oifname {name} {large}"):
@@ -117,7 +132,7 @@ def mtu_blackhole(
 
 @fault("mtu-blackhole-ssh")
 def mtu_blackhole_ssh(lab: Lab, host: str = "node1", size_bytes: int = 1400) -> Iterator[None]:
-    """The same on the card that ssh goes through: ssh hangs in its key exchange."""
+    """As mtu-blackhole, on the card that ssh uses: ssh hangs in its key exchange."""
     with mtu_blackhole(lab, host, "ssh", size_bytes):
         yield
 
@@ -126,7 +141,7 @@ def mtu_blackhole_ssh(lab: Lab, host: str = "node1", size_bytes: int = 1400) -> 
 def mtu_blackhole_after_login(
     lab: Lab, host: str = "node1", size_bytes: int = 1400, login_bytes: int = 9000
 ) -> Iterator[None]:
-    """The same, but each ssh connection's first 9000 bytes pass: login works, the first long answer hangs."""
+    """As mtu-blackhole, but each ssh connection's first 9000 bytes pass: only the first long answer hangs."""
     name = card(lab, host, "ssh").name
     rules = [
         f"tcp {way} 22 ct bytes < {login_bytes} accept\n{link} {name} meta length > {size_bytes} drop"
@@ -139,7 +154,7 @@ def mtu_blackhole_after_login(
 
 @fault("slow-nic")
 def slow_nic(lab: Lab, host: str = "node1", nic: str | None = None, rate: str = "100mbit") -> Iterator[None]:
-    """A card passes 100 Mbit/s, each way."""
+    """A card passes 100 Mbit/s in each direction."""
     port = card(lab, host, nic)
     shape = f"root tbf rate {rate} burst 32k latency 50ms"
     lab.fabric(f"tc qdisc add dev {port.fabric_end} {shape}")
@@ -175,7 +190,7 @@ def strict_twins(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("asym-route", nics=TWO_CARDS)
 def asym_route(lab: Lab, host: str = "node0", peer: str = "node1", nic: str = "ib0") -> Iterator[None]:
-    """A host filters strictly by reverse path, and its way to a peer's second card leaves by its first."""
+    """A host filters strictly by reverse path, and its route to a peer's second card uses its first."""
     own, other = lab.host(host).port(), card(lab, peer, nic)
     route = f"{other.address}/32 dev {own.name}"
     names = ("all", own.name, lab.host(host).port(nic).name)

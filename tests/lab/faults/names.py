@@ -30,21 +30,21 @@ def everyone(lab: Lab) -> list[str]:
 
 @fault("name-loopback")
 def name_loopback(lab: Lab, host: str = "node0", of: str = "") -> Iterator[None]:
-    """A host's own name (or the name `of`) means 127.0.1.1 on it, as Debian's installer writes it."""
+    """A host's own name (or the name `of`) resolves to 127.0.1.1 on it, as Debian's installer writes it."""
     with named(lab, [host], of or host, "127.0.1.1"):
         yield
 
 
 @fault("name-docker0", docker0=True)
 def name_docker0(lab: Lab, host: str = "node0", of: str = "") -> Iterator[None]:
-    """A host's own name (or the name `of`) means docker0's 172.17.0.1 on it."""
+    """A host's own name (or the name `of`) resolves to docker0's 172.17.0.1 on it."""
     with named(lab, [host], of or host, "172.17.0.1"):
         yield
 
 
 @fault("name-dead")
 def name_dead(lab: Lab, host: str = "node1", of: str = "node0", address: str = "") -> Iterator[None]:
-    """On a host, the name `of` means an address that nobody has, on the same network."""
+    """On a host, the name `of` resolves to an unused address on the same network."""
     # Two below the gateway, which is the last: no lab counts up to there.
     nobody = address or lab.host(of).port(lab.names_switch).gateway.rpartition(".")[0] + ".252"
     with named(lab, [host], of, nobody):
@@ -53,21 +53,21 @@ def name_dead(lab: Lab, host: str = "node1", of: str = "node0", address: str = "
 
 @fault("name-unknown")
 def name_unknown(lab: Lab, host: str = "node1", of: str = "node0") -> Iterator[None]:
-    """A host does not know the name `of`."""
+    """A host cannot resolve the name `of`."""
     with named(lab, [host], of, ""):
         yield
 
 
 @fault("own-name-unknown")
 def own_name_unknown(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """A host does not know its own name."""
+    """A host cannot resolve its own name."""
     with named(lab, [host], host, ""):
         yield
 
 
 @fault("names-unknown")
 def names_unknown(lab: Lab, host: str = "") -> Iterator[None]:
-    """A host (default: every host) knows no name but localhost; ssh still has addresses in its own config."""
+    """A host (default: all) resolves no name but localhost; ssh still has addresses in its own config."""
     paths = [lab.host(name).etc("hosts") for name in ([host] if host else everyone(lab))]
     with edited(*paths):
         for path in paths:
@@ -77,7 +77,7 @@ def names_unknown(lab: Lab, host: str = "") -> Iterator[None]:
 
 @fault("name-ipv6-only")
 def name_ipv6_only(lab: Lab, of: str = "node0") -> Iterator[None]:
-    """The name `of` means an IPv6 address everywhere, while IPv4 is on the card all the same."""
+    """The name `of` resolves to an IPv6 address everywhere, although the card has IPv4."""
     with contextlib.ExitStack() as stack:
         for position, host in enumerate(lab.hosts):
             address = f"fd00:99::{10 + position:x}/64 dev {host.port(lab.names_switch).name}"

@@ -48,7 +48,7 @@ def _listening(lab: Lab, host: str, port: int, argv: Sequence[str], env: dict[st
 
 @fault("port-busy")
 def port_busy(lab: Lab, host: str = "node0", port: int = 29500) -> Iterator[None]:
-    """Something that is no training run listens on a port."""
+    """A program that is not a training run listens on a port."""
     with _listening(lab, host, port, ["nc", "-lk", str(port)], {}):
         yield
 
@@ -123,7 +123,7 @@ def low_nofile(lab: Lab, host: str = "node1", value: int = 64) -> Iterator[None]
 
 @fault("low-memlock")
 def low_memlock(lab: Lab, host: str = "node1", value_bytes: int = 65536) -> Iterator[None]:
-    """An ssh session may lock 64 kB of memory, and has not the right to lock more (CAP_IPC_LOCK)."""
+    """An ssh session may lock 64 kB of memory and cannot raise that (no CAP_IPC_LOCK)."""
     own = lab.host(host)
     own.command = 'exec setpriv --bounding-set -ipc_lock /bin/sh -c "$SSH_ORIGINAL_COMMAND"'
     lab.reload_sshd(own)
@@ -137,7 +137,7 @@ def low_memlock(lab: Lab, host: str = "node1", value_bytes: int = 65536) -> Iter
 
 @fault("clock")
 def clock(lab: Lab, host: str = "node1", ahead_s: int = 90) -> Iterator[None]:
-    """A host's clock is 90 s ahead, for all that a session on it starts."""
+    """A host's clock is 90 s ahead in every process that a session on it starts."""
     library = next(Path("/usr/lib").glob(f"**/{LIBFAKETIME}"), None)
     if library is None:
         raise RuntimeError("the clock fault needs faketime (Debian: faketime)")
@@ -161,6 +161,6 @@ def clock(lab: Lab, host: str = "node1", ahead_s: int = 90) -> Iterator[None]:
 def ifname_absent(
     lab: Lab, host: str = "node1", variable: str = "GLOO_SOCKET_IFNAME", value: str = "eth7"
 ) -> Iterator[None]:
-    """A host's sessions have GLOO_SOCKET_IFNAME set to an interface that is not there."""
+    """A host's sessions have GLOO_SOCKET_IFNAME set to an interface that does not exist."""
     with environment(lab, host, **{variable: value}):
         yield

@@ -45,7 +45,7 @@ def torch_missing(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("torch-version")
 def torch_version(lab: Lab, host: str = "node1", version: str = "2.6.0") -> Iterator[None]:
-    """A host's torch says that it is 2.6.0, in its metadata and in torch.__version__."""
+    """A host's torch reports 2.6.0, in its metadata and in torch.__version__."""
     torch = _torch()
     info = next(torch.parent.glob("torch-*.dist-info"))
     new = f"torch-{version}.dist-info"
@@ -58,7 +58,7 @@ def torch_version(lab: Lab, host: str = "node1", version: str = "2.6.0") -> Iter
 
 @fault("venv-missing")
 def venv_missing(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """A host does not have the venv at all: its folder is empty there."""
+    """A host does not have the venv: its folder is empty there."""
     empty = f"/run/empty{next(_numbers)}"
     do = f"mkdir {empty}; mount --bind {empty} {sys.prefix}"
     with done_and_undone(lab, host, do, f"umount -l {sys.prefix}; rmdir {empty}"):

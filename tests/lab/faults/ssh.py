@@ -12,7 +12,7 @@ from .names import everyone, named
 
 @fault("ssh-key-unknown")
 def ssh_key_unknown(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """Nobody has the host's key in known_hosts."""
+    """No known_hosts file has the host's key."""
     paths = lab.known_hosts_files
     with edited(*paths):
         for path in paths:
@@ -23,7 +23,7 @@ def ssh_key_unknown(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("ssh-key-changed")
 def ssh_key_changed(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """Everybody has another key for the host in known_hosts."""
+    """All known_hosts files have another key for the host."""
     paths = lab.known_hosts_files
     other = (lab.state / "id_ed25519.pub").read_text().split()[1]
     with edited(*paths):
@@ -36,7 +36,7 @@ def ssh_key_changed(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("ssh-key-refused")
 def ssh_key_refused(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """The host accepts nobody's key."""
+    """The host accepts no key."""
     path = lab.host(host).ssh_dir / "authorized_keys"
     with edited(path):
         path.write_text("")
@@ -45,28 +45,28 @@ def ssh_key_refused(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("ssh-refused")
 def ssh_refused(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """New connections to the host's ssh port are refused, as without an sshd; open ones go on."""
+    """New connections to the host's ssh port are refused, as without an sshd; open ones continue."""
     with filtered(lab, host, f"tcp dport 22 {NEW_TCP} reject with tcp reset"):
         yield
 
 
 @fault("ssh-dropped")
 def ssh_dropped(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """The host's ssh port does not answer at all; Linux's own connect gives up after some two minutes."""
+    """The host's ssh port does not answer; Linux's own connect gives up after about two minutes."""
     with filtered(lab, host, "tcp dport 22 drop"):
         yield
 
 
 @fault("ssh-no-route")
 def ssh_no_route(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """The card that ssh goes through has no carrier: "No route to host" after 3 s."""
+    """The card that ssh uses has no carrier: "No route to host" after 3 s."""
     with no_carrier(lab, host, "ssh"):
         yield
 
 
 @fault("ssh-name-unknown")
 def ssh_name_unknown(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """The host's name is known nowhere, not to ssh either."""
+    """The host's name resolves nowhere, and ssh's config does not have it."""
     paths = lab.ssh_config_files
     with named(lab, everyone(lab), host, ""), edited(*paths):
         for path in paths:

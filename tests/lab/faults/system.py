@@ -71,7 +71,7 @@ def running(lab: Lab, host: str, program: str, *words: str) -> Iterator[None]:
 
 @fault("numa-balancing")
 def numa_balancing(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """A host of two memory nodes moves pages between them by itself."""
+    """A host with two memory nodes moves pages between them automatically."""
     files = {"node0/cpulist": "0", "node1/cpulist": "1"}
     with (
         tree(lab, host, "/sys/devices/system/node", files),
@@ -92,7 +92,7 @@ def swapping(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("cgroup-tight")
 def cgroup_tight(lab: Lab, host: str = "node1", version: int = 2) -> Iterator[None]:
-    """A container or a scheduler gives a host half a processor's time and 32 processes."""
+    """A container or a scheduler gives a host half a CPU and 32 processes."""
     two = {"cpu.max": "50000 100000\n", "memory.max": "max\n", "pids.max": "32\n"}
     one = {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n", "pids/pids.max": "32\n"}
     with tree(lab, host, "/sys/fs/cgroup", one if version == 1 else two):
@@ -101,21 +101,21 @@ def cgroup_tight(lab: Lab, host: str = "node1", version: int = 2) -> Iterator[No
 
 @fault("oom-killed")
 def oom_killed(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """The kernel has ended three processes of this container for memory."""
+    """The kernel killed three processes of this container for memory."""
     with tree(lab, host, "/sys/fs/cgroup", {"memory.events": "low 0\nhigh 0\nmax 9\noom 3\noom_kill 3\n"}):
         yield
 
 
 @fault("counters-of-memory")
 def counters_of_memory(lab: Lab, host: str = "node1", oom_kills: int = 3) -> Iterator[None]:
-    """A host's counters of memory stand still, in a file that a test may change."""
+    """A host's memory counters do not change; they are in a file that a test may edit."""
     with instead(lab, host, {"/proc/vmstat": f"pswpin 0\noom_kill {oom_kills}\n"}):
         yield
 
 
 @fault("zombies")
 def zombies(lab: Lab, host: str = "node1", count: int = 60) -> Iterator[None]:
-    """Children that have ended and that nobody takes away."""
+    """Children that have ended and that their parent does not reap."""
     with running(lab, host, ZOMBIES, str(count)):
         yield
 
@@ -133,7 +133,7 @@ def dead_mount(lab: Lab, host: str = "node1", path: str = "/run/dead") -> Iterat
 
 @fault("dead-tmpdir")
 def dead_tmpdir(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """TMPDIR lies on a file server that is down."""
+    """TMPDIR is on a file server that is down."""
     with dead_mount(lab, host), environment(lab, host, TMPDIR="/run/dead"):
         yield
 
@@ -153,7 +153,7 @@ def stuck_process(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("full-tmpdir")
 def full_tmpdir(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """TMPDIR is a file system of its own, and full."""
+    """TMPDIR is a separate file system, and full."""
     do = "mkdir /run/scratch; mount -t tmpfs -o size=1m,mode=1777 tmpfs /run/scratch"
     fill = "cat /dev/zero > /run/scratch/full 2>/dev/null || true"
     with (
@@ -165,7 +165,7 @@ def full_tmpdir(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("shm-left")
 def shm_left(lab: Lab, host: str = "node1", mib: int = 80) -> Iterator[None]:
-    """A run that has ended left a file of torch's in /dev/shm."""
+    """An ended run left a file of torch's in /dev/shm."""
     path = "/dev/shm/torch_99999_1234567890_0"
     with done_and_undone(lab, host, f"head -c {mib}M /dev/zero > {path}", f"rm {path}"):
         yield
@@ -173,7 +173,7 @@ def shm_left(lab: Lab, host: str = "node1", mib: int = 80) -> Iterator[None]:
 
 @fault("ptrace-forbidden")
 def ptrace_forbidden(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """The kernel lets nobody look into a process (kernel.yama.ptrace_scope=3)."""
+    """The kernel lets no process trace another (kernel.yama.ptrace_scope=3)."""
     # The kernel may have no Yama, and no file can be made in /proc: the folder is covered.
     top = "/proc/sys/kernel"
     keep = f"boot=$(cat {top}/random/boot_id); name=$(cat {top}/hostname)"
@@ -204,7 +204,7 @@ def nccl_conf(lab: Lab, host: str = "node1", line: str = "NCCL_SOCKET_NTHREADS=2
 
 @fault("rc-prints")
 def rc_prints(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """A shell's start-up file greets even where there is no terminal."""
+    """A shell's start-up file prints a greeting even without a terminal."""
     with done_and_undone(lab, host, "echo 'echo Welcome to the cluster' > /root/.bashrc", "rm /root/.bashrc"):
         yield
 
@@ -231,7 +231,7 @@ def script_elsewhere(lab: Lab, host: str = "node1", path: str = "/root/project")
 
 @fault("torch-with-cuda")
 def torch_with_cuda(lab: Lab, version: str = "2.8.0", preload_on: str = "") -> Iterator[None]:
-    """PYTHONPATH leads every host to a torch that says it has CUDA, and to its NCCL."""
+    """PYTHONPATH makes every host use a torch that reports CUDA, and its NCCL."""
     site = "/run/site"
     text = f"__version__ = '{version}'\\ncuda = '12.8'\\n"
     folders = f"{site}/nvidia_nccl_cu12-2.27.3.dist-info {site}/nvidia/nccl/lib {site}/torch"
@@ -251,21 +251,21 @@ def torch_with_cuda(lab: Lab, version: str = "2.8.0", preload_on: str = "") -> I
 
 @fault("two-nccl")
 def two_nccl(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """The same, and LD_PRELOAD brings another NCCL than torch's wheel on a host."""
+    """As torch-with-cuda, and on a host LD_PRELOAD loads another NCCL than that of torch's wheel."""
     with torch_with_cuda(lab, preload_on=host):
         yield
 
 
 @fault("variables")
 def variables(lab: Lab, host: str = "node1", **values: str) -> Iterator[None]:
-    """A host's sessions find these variables set (default: NCCL_P2P_DISABLE=1)."""
+    """A host's sessions have these variables set (default: NCCL_P2P_DISABLE=1)."""
     with environment(lab, host, **(values or {"NCCL_P2P_DISABLE": "1"})):
         yield
 
 
 @fault("same-name")
 def same_name(lab: Lab, host: str = "node1", name: str = "node0") -> Iterator[None]:
-    """A host calls itself by another's name."""
+    """A host has the host name of another."""
     own = lab.host(host).name
     with done_and_undone(lab, host, f"hostname {name}", f"hostname {own}"):
         yield
@@ -302,7 +302,7 @@ def no_python(lab: Lab, host: str = "node1") -> Iterator[None]:
 
 @fault("blind")
 def blind(lab: Lab, host: str = "node1") -> Iterator[None]:
-    """Of /proc and /sys a host's sessions see nothing at all."""
+    """A host's sessions cannot see /proc and /sys."""
     # sshd itself goes on: it needs neither once it listens.
     do = "mount -t tmpfs -o mode=755 tmpfs /sys; mount -t tmpfs -o mode=755 tmpfs /proc"
     # umount(8) wants /proc itself.

@@ -1,5 +1,5 @@
 """
-Causes: named problems read out of a story, each with its evidence; one module a family of problems.
+Causes: named problems read out of a run's logs, each with its evidence; one module a family of problems.
 
 Importing this fills the registry.
 """
@@ -9,35 +9,17 @@ from __future__ import annotations
 from ringup.logs.causes import (
     aftermath,
     devices,
-    disagree,
     interface,
     launch,
-    meeting,
-    numbers,
-    plugin,
+    mismatch,
+    one_line,
     process,
-    rdma,
     rdma_running,
+    rdma_setup,
+    rendezvous,
     software,
-    unreachable,
+    transports,
 )
 from ringup.logs.rule import CAUSES, Cause, find
 
-__all__ = [
-    "CAUSES",
-    "Cause",
-    "aftermath",
-    "devices",
-    "disagree",
-    "find",
-    "interface",
-    "launch",
-    "meeting",
-    "numbers",
-    "plugin",
-    "process",
-    "rdma",
-    "rdma_running",
-    "software",
-    "unreachable",
-]
+__all__ = ["Cause", "find"]

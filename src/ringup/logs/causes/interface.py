@@ -1,200 +1,147 @@
-"""Which network interfaces NCCL and Gloo chose."""
+"""Which network interfaces NCCL and Gloo chose, and whether peers can be reached through them."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from ringup import problems
-from ringup.logs.causes.signs import failure, hang, trained
+from ringup.logs.causes.symptoms import failure, first_of_each, first_value, hang, on, stopped
+from ringup.logs.evidence import HostNetworks, LogEvidence, is_link_local
 from ringup.logs.lines import Event
-from ringup.logs.rule import Cause, cause, seen
-from ringup.logs.story import HostStory, Story, is_link_local, is_loopback, is_virtual
+from ringup.logs.patterns import OF_ROLE
+from ringup.logs.rule import Cause, Found, cause, report
+from ringup.model.network import has_virtual_name, is_loopback
 from ringup.rules import Fix
+from ringup.units import assignment, summarize_names
+
+_NCCL_SYNTAX = r".*[\^,=].*"
 
 
-@cause(problems.INTERFACE_NAME_MISSING, passing=True)
-def interface_name_missing(story: Story) -> Iterator[Cause]:
-    said = story.all("no-socket-interface")
-    gloo = [e for e in story.all("gloo-no-address") if not re.search(r"[\^,=]", e["name"])]
-    if said or gloo:
-        host = (said or gloo)[0].host
-        name = gloo[0]["name"] if gloo else ""
-        variable = "GLOO_SOCKET_IFNAME" if gloo and not said else "NCCL_SOCKET_IFNAME"
-        speaker = story.host((said or gloo)[0])
-        name = name or speaker.value("NCCL_SOCKET_IFNAME")
-        text = (
-            f"no usable interface fits {variable}{'=' + name if name else ''}{f' on {host}' if host else ''}"
-        )
-        listed = [
-            e
-            for e in story.all("ibdev2netdev")
-            if name and e["netdev"] == name and e["state"].lower() == "down"
-        ]
-        offered = [e for e in story.all("offered-interface") if e.host == host]
-        listed += [e for e in offered if e["name"] == name and e["state"] == "Down"]
-        if listed:
-            text += " (it is listed as Down)"
-        elif offered and name:
-            up = ", ".join(e["name"] for e in offered if e["state"] == "Up" and e["kind"] != "loopback")
-            text += f" (it has {up})"
-        set_by = [speaker.env[variable]] if variable in speaker.env else []
-        yield seen([*said, *gloo, *set_by, *listed], text)
-        return
-    garbage = [e for e in story.all("address-family") if e.number("family") not in (0, 2, 10)]
+@cause("interface-name-missing", overcome=None)
+def interface_name_missing(log: LogEvidence) -> Found:
+    nccl = log.all("no-socket-interface")
+    gloo = [e for e in log.all("gloo-no-address") if not re.fullmatch(_NCCL_SYNTAX, e["name"])]
+    if nccl or gloo:
+        return _name_missing(log, nccl, gloo)
+    garbage = [e for e in log.all("address-family") if e.number("family") not in (0, 2, 10)]
     if garbage:
-        yield seen(
-            garbage,
-            "another rank published no address at all: its interface setting matches nothing; read "
-            "that rank's log",
-            "medium",
-            nodes=(),
-            ranks=(),
-        )
-    elif bare := story.all("no-address"):
-        yield seen(bare, "there is no address to make a socket for: no usable interface here", "medium")
+        text = "another rank published no address at all: its interface setting matches nothing; "
+        text += "read that rank's log"
+        return report(garbage, text, "medium", nodes=(), ranks=())
+    text = "there is no address to make a socket for: no usable interface here"
+    return report(log.all("no-address"), text, "medium")
 
 
-@cause(problems.GLOO_IFNAME_IN_NCCL_SYNTAX, passing=True)
-def gloo_ifname_in_nccl_syntax(story: Story) -> Iterator[Cause]:
-    said = [e for e in story.all("gloo-no-address") if re.search(r"[\^,=]", e["name"])]
-    if said:
-        yield seen(said, f"Gloo looks for an interface called {said[0]['name']!r}")
+def _name_missing(log: LogEvidence, nccl: list[Event], gloo: list[Event]) -> Cause | None:
+    first = (nccl or gloo)[0]
+    speaker = log.host(first)
+    variable = "NCCL_SOCKET_IFNAME" if nccl else "GLOO_SOCKET_IFNAME"
+    name = (gloo[0]["name"] if gloo else "") or speaker.value("NCCL_SOCKET_IFNAME")
+    text = f"no usable interface fits {variable}{'=' + name if name else ''}{on(first.host)}"
+    offered = [e for e in log.all("offered-interface") if e.host == first.host]
+    down = log.all("ibdev2netdev", state="(?i)down", netdev=re.escape(name)) if name else []
+    down += [e for e in offered if e["name"] == name and e["state"] == "Down"]
+    if down:
+        text += " (it is listed as Down)"
+    elif offered and name:
+        up = ", ".join(e["name"] for e in offered if e["state"] == "Up" and e["kind"] != "loopback")
+        text += f" (it has {up})"
+    return report([*nccl, *gloo, speaker.env.get(variable), *down], text)
 
 
-def _socket_names(host: HostStory) -> list[str]:
-    return [name for name, _ in host.sockets.values()]
+@cause("gloo-ifname-in-nccl-syntax", overcome=None)
+def gloo_ifname_in_nccl_syntax(log: LogEvidence) -> Found:
+    lines = log.all("gloo-no-address", name=_NCCL_SYNTAX)
+    return report(lines, f"Gloo looks for an interface called {first_value(lines, 'name')!r}")
 
 
-_NOT_OF_THE_NETWORK = (
-    "exit",
-    "exit-signal",
-    "exception",
-    "child-failed",
-    "cuda-failure",
-    "nccl-cuda",
-    "gpu-oom",
-)
-"""Failures that no interface is behind."""
-
-
-def _one_machine(story: Story) -> bool:
+def _one_machine(log: LogEvidence) -> bool:
     """Whether the log shows that all ranks run on one machine: no data crosses an interface."""
-    if shown := [e.number("nodes") for e in story.all("topology")]:
+    if shown := [e.number("nodes") for e in log.all("topology")]:
         return max(shown) == 1
-    if len(story.hosts) > 1 or story.spans_hosts:
+    if len(log.hosts) > 1 or log.spans_hosts:
         return False
-    here = {(c.comm_id or str(c.nranks), c.rank, c.nranks) for c in story.communicators}
+    here = {(c.comm_id or str(c.nranks), c.rank, c.nranks) for c in log.communicators}
     counts = Counter((key, nranks) for key, _, nranks in here)
     return any(count == nranks for (_, nranks), count in counts.items())
 
 
-@cause(problems.VIRTUAL_INTERFACE_CHOSEN)
-def virtual_interface_chosen(story: Story) -> Iterator[Cause]:
-    failed = failure(story) or hang(story)
-    alone = _one_machine(story)
-    lost = not trained(story) and (failure(story, *_NOT_OF_THE_NETWORK) or hang(story))
-    blind = _dialled_blindly(story)
-    for host in story.hosts.values():
-        virtual = [n for n in _socket_names(host) if is_virtual(n)]
-        boot = bool(host.bootstrap and is_virtual(host.bootstrap[0]))
-        if host.ib_devices and host.kind not in ("", "Socket") and not boot:
-            continue
-        carrying = [n for net, i in host.used if (n := host.device(net, i)) and is_virtual(n)]
-        listed = (
-            host.events.get("net-using", [])
-            + host.events.get("socket-list", [])
-            + host.events.get("bootstrap", [])
-        )
-        bind = [e for e in story.all("nccl-bind") if e.host == host.name]
-        if not virtual and not boot:
-            continue
-        names = ", ".join(
-            dict.fromkeys(([host.bootstrap[0]] if boot and host.bootstrap else []) + carrying + virtual)
-        )[:120]
-        where = f" on {host.name}" if host.name else ""
-        done = [c for c in story.communicators if c.host == host.name and c.completed]
-        fix = _pin(story, host)
-        if alone and failed:
-            continue
-        if done and not (lost and (bind or carrying)):
-            yield seen(
-                listed, f"virtual interfaces ({names}) are in use{where}", "low", severity="note", fix=fix
-            )
-        elif (
-            boot
-            or bind
-            or ((carrying or blind) and failed)
-            or (len(virtual) > 1 and 2 * len(virtual) > len(host.sockets))
-        ):
-            confidence = "high" if bind or boot else "medium"
-            yield seen([*bind, *listed], f"NCCL uses virtual interfaces{where}: {names}", confidence, fix=fix)  # type: ignore[arg-type]
-        elif virtual and not failed:
-            yield seen(
-                listed,
-                f"virtual interfaces ({names}) are among NCCL's{where}",
-                "low",
-                severity="warning",
-                fix=fix,
-            )
-    bridges = _bridge_addresses(story)
-    if (
-        len(bridges) > 1
-        and failed
-        and not any(is_virtual(n) for h in story.hosts.values() for n in _socket_names(h))
-    ):
-        yield seen(
-            bridges,
-            "several hosts use an address of Docker's default bridge, which no other host can reach",
-            "low",
-        )
-    used = [e for e in story.all("nccl-connect", "gloo-connect") if e["address"].startswith("172.17.")]
-    if (
-        used
-        and not story.hosts.keys() & {""}
-        and not any(h.bootstrap and is_virtual(h.bootstrap[0]) for h in story.hosts.values())
-    ):
-        yield seen(
-            used, f"a rank dials {used[0]['address']}, an address of Docker's default bridge", "medium"
-        )
+@cause("virtual-interface-chosen")
+def virtual_interface_chosen(log: LogEvidence) -> Iterator[Cause | None]:
+    failed = stopped(log)
+    if not (failed and _one_machine(log)):
+        yield from (_virtual(log, host, failed) for host in log.hosts.values())
+    bridges = first_of_each((e.host, e) for e in log.all("bootstrap", address=r"172\.17\..*"))
+    listed = any(has_virtual_name(n) for h in log.hosts.values() for n, _ in h.sockets.values())
+    if len(bridges) > 1 and failed and not listed:
+        text = "several hosts use an address of Docker's default bridge, which no other host can reach"
+        yield report(bridges.values(), text, "low")
+    dialled = log.all("nccl-connect", "gloo-connect", address=r"172\.17\..*")
+    if "" not in log.hosts and not any(map(_boots_on_virtual, log.hosts.values())):
+        text = f"a rank dials {first_value(dialled, 'address')}, an address of Docker's default bridge"
+        yield report(dialled, text, "medium")
 
 
-def _dialled_blindly(story: Story) -> bool:
+def _boots_on_virtual(host: HostNetworks) -> bool:
+    return bool(host.bootstrap and has_virtual_name(host.bootstrap[0]))
+
+
+def _virtual(log: LogEvidence, host: HostNetworks, failed: Event | None) -> Cause | None:
+    from ringup.logs.causes.process import own_exceptions  # here: causes are registered in order of import
+
+    boot = _boots_on_virtual(host)
+    virtual = [n for n, _ in host.sockets.values() if has_virtual_name(n)]
+    if (host.ib_devices and host.kind not in ("", "Socket") and not boot) or not (virtual or boot):
+        return None
+    bind = [e for e in log.all("nccl-bind") if e.host == host.name]
+    carrying = [n for net, i in host.used if (n := host.device(net, i)) and has_virtual_name(n)]
+    listed = [e for tag in ("net-using", "socket-list", "bootstrap") for e in host.events.get(tag, ())]
+    names = summarize_names(
+        [*([host.bootstrap[0]] if boot and host.bootstrap else []), *carrying, *virtual], 6
+    )
+    where, fix = on(host.name), _pin(host)
+    signalled = any(e["name"] or e["code"].startswith("-") for e in log.all("exit"))
+    died = signalled or log.has("exit-signal", "gpu-oom", "oom-kill", "cuda-failure", "illegal-access")
+    died = died or bool(own_exceptions(log))
+    lost = not log.outcome.trained and (failure(log, *OF_ROLE["local"]) or hang(log))
+    done = any(c.host == host.name and c.complete for c in log.communicators)
+    most = len(virtual) > max(1, len(host.sockets) / 2)
+    if done and not (lost and (bind or carrying)):
+        text = f"virtual interfaces ({names}) are in use{where}"
+        return report(listed, text, "low", severity="note", fix=fix)
+    if boot or bind or (failed and (carrying or _dialled_blindly(log))) or (most and not died):
+        text = f"NCCL uses virtual interfaces{where}: {names}"
+        return report([*bind, *listed], text, "high" if bind or boot else "medium", fix=fix)
+    if died or not failed:
+        text = f"virtual interfaces ({names}) are among NCCL's{where}"
+        return report(listed, text, "low", severity="warning", fix=fix)
+    return None
+
+
+def _dialled_blindly(log: LogEvidence) -> bool:
     """
     Whether a data connection failed and no line says to which address.
 
     NCCL before 2.4 spreads channels over all listed interfaces and leaves the address out.
     """
-    dialled = [e for e in story.all("nccl-connect") if "retrying" not in e.text]
-    boot = any("bootstrap" in e["source"] for e in story.all("unwind"))
-    return bool(dialled) and not boot and not any(e["address"] for e in dialled)
+    dialled = log.all("nccl-connect", lacks="retrying")
+    boot = log.all("unwind", source=".*bootstrap.*")
+    return bool(dialled) and not boot and not first_value(dialled, "address")
 
 
-def _bridge_addresses(story: Story) -> list[Event]:
-    """One `Bootstrap` or `Using` line per host whose address is Docker's default 172.17.x."""
-    found: dict[str, Event] = {}
-    for event in story.all("bootstrap"):
-        if event["address"].startswith("172.17."):
-            found.setdefault(event.host, event)
-    return list(found.values())
-
-
-def _pin(story: Story, host: HostStory) -> Fix:
-    sane = [
-        n
-        for n, a in host.sockets.values()
-        if not is_virtual(n) and not is_link_local(a) and not is_loopback(a)
-    ]
-    if not sane:
-        return Fix(
-            "name the routable interface, or exclude these: NCCL_SOCKET_IFNAME=^docker,br-,veth,virbr,lo"
-        )
-    return Fix(f"NCCL_SOCKET_IFNAME={sane[0]} on every process", env={"NCCL_SOCKET_IFNAME": sane[0]})
+def _pin(host: HostNetworks) -> Fix:
+    for name, address in host.sockets.values():
+        if not (has_virtual_name(name) or is_link_local(address) or is_loopback(address)):
+            return Fix(
+                f"{assignment('NCCL_SOCKET_IFNAME', name)} on every process", env={"NCCL_SOCKET_IFNAME": name}
+            )
+    return Fix("name the routable interface, or exclude these: NCCL_SOCKET_IFNAME=^docker,br-,veth,virbr,lo")
 
 
 @cause("link-local-address-chosen")
-def link_local_address_chosen(story: Story) -> Iterator[Cause]:
+def link_local_address_chosen(log: LogEvidence) -> Found:
     """
     A peer is dialled at an fe80:: or 169.254 address; that works only on one link and with equal interfaces.
 
@@ -205,79 +152,169 @@ def link_local_address_chosen(story: Story) -> Iterator[Cause]:
 
     In logs: `Connect to fe80::...%ib0<port> failed`.
     """
-    dialled = [e for e in story.all("nccl-connect", "gloo-connect") if is_link_local(e["address"].strip("["))]
+    dialled = [e for e in log.all("nccl-connect", "gloo-connect") if is_link_local(e["address"].strip("["))]
     if dialled:
-        yield seen(
-            dialled,
-            f"the peer's link-local address {dialled[0]['address']} cannot be reached from here",
-            "high",
-            fix=_off_the_link(dialled[0]["address"]),
-        )
-        return
-    failed = failure(story) or hang(story)
-    for host in story.hosts.values():
-        refused = [e for e in story.all("nccl-bind") if e.host == host.name]
-        if (
-            refused
-            and host.bootstrap
-            and is_link_local(host.bootstrap[1])
-            and not is_virtual(host.bootstrap[0])
-        ):
-            listed = host.events.get("bootstrap", [])[:1]
-            text = f"{host.bootstrap[0]} has only a link-local address, and NCCL cannot listen on it"
-            yield seen([*refused, *listed], text, "medium", fix=_off_the_link(host.bootstrap[1]))
-            return
-        carrying = [
-            host.sockets[i]
-            for net, i in host.used
-            if net == "Socket" and i in host.sockets and is_link_local(host.sockets[i][1])
-        ]
-        done = any(c.completed for c in story.communicators if c.host == host.name)
-        bind = [e for e in story.all("nccl-bind") if e.host == host.name]
-        if carrying and failed and not done:
-            listed = host.events.get("net-using", [])
-            yield seen(
-                [*bind, *listed],
-                f"data channels use {carrying[0][0]}, which has only a link-local address",
-                "medium",
-            )
-            return
+        address = dialled[0]["address"]
+        text = f"the peer's link-local address {address} cannot be reached from here"
+        return report(dialled, text, fix=_off_the_link(address))
+    for host in log.hosts.values():
+        refused = [e for e in log.all("nccl-bind") if e.host == host.name]
+        name, address = host.bootstrap or ("", "")
+        if refused and is_link_local(address) and not has_virtual_name(name):
+            text = f"{name} has only a link-local address, and NCCL cannot listen on it"
+            events = [*refused, *host.events.get("bootstrap", [])[:1]]
+            return report(events, text, "medium", fix=_off_the_link(address))
+        used = [host.sockets[i] for net, i in host.used if net == "Socket" and i in host.sockets]
+        carrying = [name for name, address in used if is_link_local(address)]
+        done = any(c.complete for c in log.communicators if c.host == host.name)
+        if carrying and stopped(log) and not done:
+            text = f"data channels use {carrying[0]}, which has only a link-local address"
+            return report([*refused, *host.events.get("net-using", [])], text, "medium")
+    return None
 
 
 def _off_the_link(address: str) -> Fix:
     if address.startswith("169.254."):
         return Fix("NCCL_SOCKET_IFNAME = an interface with a routable address, on every process")
-    return Fix(
-        "NCCL_SOCKET_FAMILY=AF_INET, or name an interface with IPv4", env={"NCCL_SOCKET_FAMILY": "AF_INET"}
+    env = {"NCCL_SOCKET_FAMILY": "AF_INET"}
+    return Fix("NCCL_SOCKET_FAMILY=AF_INET, or name an interface with IPv4", env)
+
+
+@cause("loopback-interface-chosen")
+def loopback_interface_chosen(log: LogEvidence) -> Found:
+    if _one_machine(log):
+        return None
+    for host in log.hosts.values():
+        chosen = [n for n, a in host.sockets.values() if n == "lo" or is_loopback(a)]
+        boot = bool(host.bootstrap and (host.bootstrap[0] == "lo" or is_loopback(host.bootstrap[1])))
+        sure = boot or len(host.sockets) == len(chosen)
+        if not (boot or chosen) or not (sure or host.sockets.get(0, ("",))[0] == "lo"):
+            continue
+        if not log.spans_hosts and not any(net == "Socket" for net, _ in host.used):
+            continue
+        listed = [e for tag in ("bootstrap", "net-using", "env-set") for e in host.events.get(tag, ())]
+        return report(
+            [e for e in listed if e.tag != "env-set" or e["name"] == "NCCL_SOCKET_IFNAME"],
+            f"NCCL uses lo{on(host.name)} in a job of several hosts",
+            "high" if sure else "medium" if len(log.hosts) > 1 and failure(log) else "low",
+        )
+    dialled = [e for e in log.all("nccl-connect") if is_loopback(e["address"]) and log.spans_hosts]
+    return report(dialled, f"a peer is dialled at {first_value(dialled, 'address')}", "medium")
+
+
+# Addresses that cannot be reached, although the interface looks right.
+
+
+def network_of(address: str) -> str:
+    """
+    The /24 an IPv4 address most likely stands in; "" for anything else.
+
+    Logs do not print prefix lengths; two addresses of one /24 are taken for neighbours,
+    two of different /16 for strangers.
+
+    >>> network_of("10.12.5.64"), network_of("fe80::1")
+    ('10.12.5', '')
+    """
+    try:
+        return str(ipaddress.IPv4Address(address)).rpartition(".")[0]
+    except ValueError:
+        return ""
+
+
+@cause("peer-unreachable-on-interface", overcome=None)
+def peer_unreachable_on_interface(log: LogEvidence) -> Found:
+    foreign, lost = log.all("no-common-subnet"), log.all("mpi-lost")
+    if foreign:
+        address = first_value(foreign, "address") or "NCCL_COMM_ID's address"
+        text = f"no interface here is in the network of {address}, which NCCL_COMM_ID names"
+        return report(foreign, text)
+    dialled = [e for e in log.all("nccl-connect", "gloo-connect") if _is_real_peer(e)]
+    hard = [e for e in dialled if "retrying" not in e.text] or (dialled if not log.outcome.set_up else [])
+    if log.has("file-init"):  # the address stands in a file, and may be that of an earlier run
+        hard = [e for e in hard if "Connection refused" not in (e["reason"], e["reason2"])]
+    if log.has("root-count", "root-info", "rank-checked-in"):
+        # The root gave up after the ranks reported to it: nobody listens at its address any more.
+        gone = ("Connection refused", "Software caused connection abort")
+        hard = [e for e in hard if e["reason"] not in gone]
+    apart = _strangers(log)
+    if hard:
+        return _unreachable(log, hard, apart)
+    if lost and not log.has("ssh-connect"):
+        text = "mpirun lost its daemon on a node: no way back to the first node's address?"
+        return report(lost, text, "low")
+    if log.has("gloo-mesh") and not log.has("gloo-remote", "gloo-connect", "gloo-loopback"):
+        text = (
+            "Gloo cannot connect to a peer and does not say where: compare the addresses the hosts announce"
+        )
+        return report(log.all("gloo-mesh"), text, "low")
+    if not apart or log.outcome.set_up:
+        return None
+    fix = _shared_fix(log)
+    shown = ", ".join(f"{h.name} {' '.join(h.bootstrap)}" for h in log.hosts.values() if h.bootstrap)
+    text = f"hosts bootstrap on addresses of different networks ({shown}) and nobody got past it"
+    sure = fix or hang(log)
+    return report(
+        [*apart, hang(log)],
+        text,
+        "medium" if sure else "low",
+        severity=None if sure else "warning",
+        fix=fix,
     )
 
 
-@cause(problems.LOOPBACK_INTERFACE_CHOSEN)
-def loopback_interface_chosen(story: Story) -> Iterator[Cause]:
-    if _one_machine(story):
-        return
-    for host in story.hosts.values():
-        chosen = [n for n, a in host.sockets.values() if n == "lo" or is_loopback(a)]
-        boot = bool(host.bootstrap and (host.bootstrap[0] == "lo" or is_loopback(host.bootstrap[1])))
-        if not (
-            boot or (chosen and (len(host.sockets) == len(chosen) or host.sockets.get(0, ("",))[0] == "lo"))
-        ):
-            continue
-        if not story.spans_hosts and not any(net == "Socket" for net, _ in host.used):
-            continue
-        listed = (
-            host.events.get("bootstrap", [])
-            + host.events.get("net-using", [])
-            + host.events.get("env-set", [])
+def _is_real_peer(event: Event) -> bool:
+    address = event["address"].strip("[]")
+    return not is_link_local(address) and not is_loopback(address)
+
+
+def _unreachable(log: LogEvidence, events: list[Event], apart: list[Event]) -> Cause | None:
+    address = first_value(events, "address")
+    reason = first_value(events, "reason", "reason2")
+    speaker = events[0].host
+    if speaker in log.hosts and address in [a for _, a in log.hosts[speaker].sockets.values() if a]:
+        if any("refused" in e.text for e in events):
+            text = f"{speaker} cannot connect to its own address {address}: "
+            text += "look for the failure of its own service thread first"
+            return report(events, text, "low")
+        text = f"{speaker} gets no answer from its own address {address} ({reason.lower() or 'timeout'}): "
+        text += "a firewall there drops it; a listener that died would refuse"
+        return report(
+            events,
+            text,
+            "medium",
+            fix=Fix(f"firewall rules of {speaker} for its own address", commands=("nft list ruleset",)),
         )
-        sure = len(host.sockets) == len(chosen) or boot
-        wanted = [e for e in listed if e.tag != "env-set" or e["name"] == "NCCL_SOCKET_IFNAME"]
-        yield seen(
-            wanted,
-            f"NCCL uses lo{f' on {host.name}' if host.name else ''} in a job of several hosts",
-            "high" if sure else "medium" if len(story.hosts) > 1 and failure(story) else "low",
-        )
-        return
-    dialled = [e for e in story.all("nccl-connect") if is_loopback(e["address"]) and story.spans_hosts]
-    if dialled:
-        yield seen(dialled, f"a peer is dialled at {dialled[0]['address']}", "medium")
+    text = f"{address or 'a peer'} cannot be reached{f' from {speaker}' if speaker else ''}"
+    for host in log.hosts.values():
+        if address and host.bootstrap and host.bootstrap[1] == address:
+            text += f"; it is what {host.name} chose ({host.bootstrap[0]})"
+            break
+    if reason and reason != "Software caused connection abort":
+        text += f": {reason.lower()}"
+    return report([*events, *apart], text, "high" if address and apart else "medium", fix=_shared_fix(log))
+
+
+def _strangers(log: LogEvidence) -> list[Event]:
+    """Bootstrap lines of hosts whose addresses share not even a /16."""
+    placed = [h for h in log.hosts.values() if h.bootstrap and network_of(h.bootstrap[1])]
+    firsts = [h.events["bootstrap"][0] for h in placed]
+    wide = {network_of(e["address"]).rpartition(".")[0] for e in firsts}
+    return firsts if len(wide) > 1 else []
+
+
+def _shared_fix(log: LogEvidence) -> Fix | None:
+    """The interface of a network every host has an address in, where the lists show one."""
+    names: dict[str, dict[str, str]] = defaultdict(dict)
+    hosts = [h for h in log.hosts.values() if h.sockets]
+    for host in hosts:
+        for name, address in host.sockets.values():
+            if network_of(address) and not is_loopback(address):
+                names[network_of(address)].setdefault(host.name, name)
+    shared = next((v for v in names.values() if len(v) == len(hosts) > 1), {})
+    if len(set(shared.values())) > 1:
+        each = ", ".join(f"{host}: {name}" for host, name in shared.items())
+        return Fix(f"NCCL_SOCKET_IFNAME = the interface of the network all hosts share ({each})")
+    for value in shared.values():
+        text = f"{assignment('NCCL_SOCKET_IFNAME', value)} on every process (the network all hosts share)"
+        return Fix(text, env={"NCCL_SOCKET_IFNAME": value, "GLOO_SOCKET_IFNAME": value})
+    return None

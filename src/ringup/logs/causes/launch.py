@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 
-from ringup import problems
-from ringup.logs.causes.signs import failure, is_of_a_peer, made_do, of_the_web, went_on
+from ringup.logs.causes.symptoms import (
+    LAUNCHER_FRAMES,
+    OWN_MODULES,
+    SHELL_TEXT,
+    failure,
+    first_value,
+    is_of_a_peer,
+    of_the_web,
+    on,
+)
+from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
-from ringup.logs.rule import Cause, cause, seen
-from ringup.logs.story import Story
+from ringup.logs.outcome import made_do
+from ringup.logs.rule import Confidence, Found, cause, report
+from ringup.units import ranges
 
 _LAUNCHERS = re.compile(
     r"(?:^|/)(?:torchrun|python[\d.]*|deepspeed|accelerate|colossalai|mpirun|mpiexec|orted|prted"
-    r"|pdsh|srun|conda|module|"
-    r"horovodrun|llamafactory-cli|ray)$"
+    r"|pdsh|srun|conda|module|horovodrun|llamafactory-cli|ray)$"
 )
-_OWN_MODULES = re.compile(
-    r"^(?:torch|deepspeed|accelerate|colossalai|transformers|horovod|mpi4py|jax|vllm|llamafactory"
-    r"|megatron)(?:\.|$)"
-)
+
+
+@cause("world-never-formed")
+def world_never_formed(log: LogEvidence) -> Found:
+    """As `ringup run` has seen it by the ranks' sockets and by what their frameworks counted."""
+    apart = log.all("run-apart")[-1:]
+    return report(apart, first_value(apart, "text"))
 
 
 @cause("slurm-tasks-mismatch")
-def slurm_tasks_mismatch(story: Story) -> Iterator[Cause]:
+def slurm_tasks_mismatch(log: LogEvidence) -> Found:
     """
     Slurm's tasks do not match nodes x devices of the trainer.
 
@@ -35,180 +46,154 @@ def slurm_tasks_mismatch(story: Story) -> Iterator[Cause]:
 
     In logs: `GLOBAL_RANK: 1, MEMBER: 2/8` twice, or only for the first half of the members.
     """
-    said = story.all("slurm-mismatch")
-    if said:
-        yield seen(said, "the trainer says its devices and nodes do not fit Slurm's tasks", "high")
-        return
-    rows = story.all("global-rank")
+    if refused := log.all("slurm-mismatch"):
+        return report(refused, "the trainer says its devices and nodes do not fit Slurm's tasks")
+    if log.outcome.went_on:
+        return None
+    rows = log.all("global-rank")
+    started = log.all("command", "slurm-variable", "batch-option", has="srun|SLURM")
     members = Counter((e["member"], e["nranks"]) for e in rows)
     twice = [e for e in rows if members[e["member"], e["nranks"]] > 1]
-    by_slurm = any(
-        "srun" in e.text or "SLURM" in e.text for e in story.all("command", "slurm-variable", "batch-option")
-    )
-    if twice and not went_on(story):
-        yield seen(
-            twice,
-            f"every global rank is started {max(members.values())} times: one task per node where "
-            f"ranks were wanted",
-            "high" if by_slurm else "medium",
-        )
-        return
+    if twice and started:
+        times = max(members.values())
+        text = f"every global rank is started {times} times: one task per node where ranks were wanted"
+        return report(twice, text)
+    if twice:
+        return None  # without Slurm two nodes have one number
     wanted = max((e.number("nranks") for e in rows), default=0)
     numbers = sorted({e.number("member") for e in rows})
-    if not rows or 2 * len(numbers) > wanted or numbers != list(range(1, len(numbers) + 1)):
-        return
-    if story.has("all-registered") or went_on(story):
-        return
+    is_head = numbers == list(range(1, len(numbers) + 1)) and 2 * len(numbers) <= wanted
+    if len({e["nranks"] for e in rows}) > 1 or not is_head or log.has("all-registered"):
+        return None
     text = f"only the first {len(numbers)} of {wanted} members were started"
-    yield seen(rows, text, "medium" if by_slurm or failure(story) else "low")
+    return report(rows, text, "medium" if started or failure(log) else "low")
 
 
-@cause(problems.LAUNCHER_ARGUMENT_MISREAD, passing=True)
-def launcher_argument_misread(story: Story) -> Iterator[Cause]:
-    """An option's value was taken for something else (the script, an address)."""
-    strange = [
+_UNKNOWN = re.compile(r"unrecognized arguments|[Nn]o such option|invalid choice")
+
+
+@cause("launcher-argument-misread", overcome=None)
+def launcher_argument_misread(log: LogEvidence) -> Found:
+    value = r"(?i)false|true|none|null|yes|no|-.*|[\d.]+(?::\d+)?|[^\s=]+=\S+"
+    if strange := log.all("entrypoint", entrypoint=value):
+        return report(strange, f"the launcher took {strange[0]['entrypoint']!r} for the script")
+    if usage := log.all("launcher-usage", lacks="local[-_]rank"):
+        if word := usage[0]["word"]:
+            return report(usage, f"the launcher took {word!r} for the script")
+        unknown = [e for e in usage if _UNKNOWN.search(e["text"])]
+        text = f"the launcher does not know an argument: {unknown[0]['text'][:160]}" if unknown else ""
+        sure: Confidence = "high" if unknown else "medium"
+        return report(usage, text or "the launcher refuses its own arguments", sure)
+    raised = [
         e
-        for e in story.all("entrypoint")
-        if re.fullmatch(
-            r"(?i)(?:false|true|none|null|yes|no|-.*|\d+|[\d.]+(?::\d+)?|\S+=\S+)", e["entrypoint"] or "x"
-        )
+        for e in log.all("exception", type="ValueError|AssertionError")
+        if LAUNCHER_FRAMES.search(e["frame"])
     ]
-    if strange:
-        yield seen(strange, f"the launcher took {strange[0]['entrypoint']!r} for the script", "high")
-        return
-    usage = [e for e in story.all("launcher-usage") if not re.search(r"local[-_]rank", e.text)]
-    if usage:
-        word = usage[0]["word"]
-        text = (
-            f"the launcher took {word!r} for the script" if word else "the launcher refuses its own arguments"
-        )
-        yield seen(usage, text, "high" if word else "medium")
-        return
-    shell = [e for e in story.all("name-tried") if re.search(r"[/=]", e["host"])]
-    if shell:
-        yield seen(shell, f"{shell[0]['host']!r} was taken for the address of the head", "low")
+    if raised := [e for e in raised if log.tags_at(e) == {"exception"}]:
+        return report(raised, f"the launcher refuses its own arguments: {raised[0]['text'][:160]}", "medium")
+    shell = log.all("name-tried", host=".*[/=].*")
+    return report(shell, f"{first_value(shell, 'host')!r} was taken for the address of the head", "low")
 
 
-@cause(problems.LOCAL_RANK_ARGUMENT_REJECTED, passing=True)
-def local_rank_argument_rejected(story: Story) -> Iterator[Cause]:
-    """`torch.distributed.launch` passes `--local-rank=N`, the script knows only another spelling or none."""
-    said = story.all("local-rank-argument")
-    if said:
-        yield seen(said, "the script refuses the local-rank argument its launcher passes")
+@cause("local-rank-argument-rejected", overcome=None)
+def local_rank_argument_rejected(log: LogEvidence) -> Found:
+    text = "the script refuses the local-rank argument its launcher passes"
+    return report(log.all("local-rank-argument"), text)
 
 
-@cause("hostfile-missing", passing=True)
-def hostfile_missing(story: Story) -> Iterator[Cause]:
+@cause("hostfile-missing", overcome=None)
+def hostfile_missing(log: LogEvidence) -> Found:
     """
     DeepSpeed found no host file, so it can only use this machine.
 
-    Why: it looks for /job/hostfile unless told otherwise; several nodes need one.
+    Why: by default it looks for /job/hostfile; several nodes need one.
 
     Fix: `--hostfile FILE` with one `HOST slots=N` line per node.
 
     In logs: `Unable to find hostfile`, then `Num nodes is >1 but no extra nodes available`.
     """
-    needed = story.all("hostfile-needed")
-    warned = story.all("hostfile-missing")
+    needed, warned = log.all("hostfile-needed"), log.all("hostfile-missing")
     if needed:
-        yield seen([*needed, *warned], "several nodes are wanted and no host file names them")
-        return
-    nodes = max(
-        (e.number(f) for e in story.all("min-nodes") for f in ("nodes2", "nodes3", "nodes4", "nodes5")),
-        default=0,
-    )
-    if warned and nodes > 1 and not went_on(story):
-        yield seen(warned, f"{nodes} nodes are wanted and no host file names them", "medium")
+        return report([*needed, *warned], "several nodes are wanted and no host file names them")
+    nodes = log.nodes_wanted(("nodes2", "nodes3", "nodes4", "nodes5"))
+    text = f"{nodes} nodes are wanted and no host file names them"
+    return report(warned, text, "medium") if nodes > 1 and not log.outcome.went_on else None
 
 
-@cause("device-ordinal-not-visible", passing=True)
-def device_ordinal_not_visible(story: Story) -> Iterator[Cause]:
+@cause("device-ordinal-not-visible", overcome=None)
+def device_ordinal_not_visible(log: LogEvidence) -> Found:
     """
     A rank asked for a GPU number its process does not see.
 
     Why: more ranks than visible GPUs, the global rank used as device on a second node, or one GPU
     bound per task.
 
-    Fix: as many ranks per node as visible devices; `torch.cuda.set_device(LOCAL_RANK)`;
-    `--gpus-per-node` rather
-    than `--gpus-per-task`.
+    Fix: as many ranks per node as visible devices; `torch.cuda.set_device(LOCAL_RANK)`; `--gpus-per-node`
+    rather than `--gpus-per-task`.
 
     In logs: `CUDA error: invalid device ordinal`.
     """
     # A peer's number that means nothing here (transport/p2p) is another matter: GPUs hidden between ranks.
-    bad = [e for e in story.all("bad-ordinal") if not is_of_a_peer(e)]
+    bad = [e for e in log.all("bad-ordinal") if not is_of_a_peer(e)]
+    visible = log.all("visible-devices")
+    devices = first_value(visible, "devices")
+    more = f" (CUDA_VISIBLE_DEVICES={devices})" if devices else ""
     if bad:
-        visible = next((e["devices"] for e in story.all("visible-devices")), "")
-        more = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
-        yield seen(
-            [*bad, *story.all("visible-devices")[:1]],
-            f"a process asked for a GPU number it does not see{more}",
-        )
-        return
-    none = story.all("no-device")
-    if none and not story.has("gpu-lost", "xid"):
-        yield seen(none, "a process sees no GPU at all: CUDA_VISIBLE_DEVICES, container or driver", "medium")
+        return report([*bad, *visible[:1]], f"a process requested a GPU number that it does not see{more}")
+    if log.has("gpu-lost", "xid", "driver-library"):
+        return None
+    none = [e for e in log.all("no-device") if not made_do(e)]
+    return report(none, "a process sees no GPU at all: CUDA_VISIBLE_DEVICES, container or driver")
 
 
-@cause(problems.SAME_GPU_TWICE)
-def same_gpu_twice(story: Story) -> Iterator[Cause]:
-    said = story.all("same-gpu")
-    if not said:
-        if shared := _on_one_bus_id(story):
-            yield seen(
-                [*shared, *story.all("nccl-usage")[:1]],
-                "ranks of one communicator begin with one GPU (bus id), which NCCL calls invalid usage",
-                "medium",
-            )
-        return
-    ranks = [e.number(f) for e in said for f in ("a", "b") if e[f]]
-    pairs = {(e["a"], e["b"]) for e in said if e["a"]}
-    hosts = {c.rank: c.host for c in story.communicators if c.host}
-    apart = [(a, b) for a, b in pairs if len({hosts.get(int(a)), hosts.get(int(b))} - {None}) == 2]
-    device = next((e["device"] for e in said if e["device"]), "")
-    text = f"ranks {story.show_ranks(ranks)} sit on one GPU" if ranks else "several ranks sit on one GPU"
-    if apart:
-        text += ", though on two hosts: the hosts look like one to NCCL (cloned identity)"
-    yield seen(said, text + (f" (bus id {device})" if device else ""), "high", ranks=ranks)
+@cause("same-gpu-twice")
+def same_gpu_twice(log: LogEvidence) -> Found:
+    twice = log.all("same-gpu")
+    if not twice:
+        shared = _on_one_bus_id(log)
+        text = "ranks of one communicator begin with one GPU (bus id), which NCCL calls invalid usage"
+        return report([*shared, *log.all("nccl-usage")[:1]], text, "medium") if shared else None
+    ranks = [e.number(f) for e in twice for f in ("a", "b") if e[f]]
+    hosts = {c.rank: c.host for c in log.communicators if c.host}
+    pairs = [{hosts.get(e.number("a")), hosts.get(e.number("b"))} - {None} for e in twice if e["a"]]
+    text = f"{'ranks ' + ranges(ranks) if ranks else 'several ranks'} sit on one GPU"
+    if any(len(pair) == 2 for pair in pairs):
+        text += ", though on two hosts: NCCL takes the hosts for one (cloned identity)"
+    if device := first_value(twice, "device"):
+        text += f" (bus id {device})"
+    return report(twice, text, ranks=ranks)
 
 
-def _on_one_bus_id(story: Story) -> list[Event]:
+def _on_one_bus_id(log: LogEvidence) -> list[Event]:
     """Init lines of two ranks with one host, communicator and bus id, where NCCL was used wrongly."""
-    if not story.has("nccl-usage") or story.init_complete:
+    if not log.has("nccl-usage") or log.outcome.set_up:
         return []
-    found: dict[tuple[str, ...], dict[str, Event]] = {}
-    for event in story.all("init"):
+    found: dict[tuple[str, ...], dict[str, Event]] = defaultdict(dict)
+    for event in log.all("init"):
         match = re.search(r"busId (\w+) commId (\w+)", event["more"])
         if match and event.host:
-            found.setdefault((event.host, *match.groups()), {}).setdefault(event["rank"], event)
+            found[event.host, match[1], match[2]].setdefault(event["rank"], event)
     return next((list(ranks.values())[:2] for ranks in found.values() if len(ranks) > 1), [])
 
 
-@cause(problems.SSH_NOT_PASSWORDLESS, passing=True)
-def ssh_not_passwordless(story: Story) -> Iterator[Cause]:
-    denied = [e for e in story.all("ssh-denied") if not of_the_web(e)]
-    code = story.all("ssh-255")
-    connect = story.all("ssh-connect")
-    if not (denied or connect) and any("ssh:" in e.text for e in story.all("name-unknown")):
-        return  # ssh says why it failed: it does not know the name
-    if not (denied or code or connect):
-        unstarted = story.all("mpi-unreachable")
-        if unstarted:
-            yield seen(unstarted, "mpirun cannot start its daemon on a node, and does not say why", "low")
-        return
+@cause("ssh-not-passwordless", overcome=None)
+def ssh_not_passwordless(log: LogEvidence) -> Found:
+    denied = [e for e in log.all("ssh-denied") if not of_the_web(e)]
+    code, connect = log.all("ssh-255"), log.all("ssh-connect")
+    if not (denied or connect) and log.all("name-unknown", has="ssh:"):
+        return None  # ssh says why it failed: it does not know the name
     if connect and not denied:
-        host, reason = connect[0]["host"], connect[0]["reason"]
-        yield seen(
-            [*connect, *code],
-            f"ssh does not reach {host or 'a node'}: {reason or 'the connection breaks'}",
-            "medium",
-        )
-        return
-    yield seen([*denied, *code], "a node refuses the launcher's ssh login", "high" if denied else "medium")
+        broken = [e for e in connect if not e["reason"]]  # a reason has a name of its own
+        return report([*broken, *code] if broken else [], "ssh's connection to a node breaks", "medium")
+    if denied or code:
+        text = "a node refuses the launcher's ssh login"
+        return report([*denied, *code], text, "high" if denied else "medium")
+    text = "mpirun cannot start its daemon on a node, and does not say why"
+    return report(log.all("mpi-unreachable"), text, "low")
 
 
-@cause("environment-breaks-remote-shell", passing=True)
-def environment_breaks_remote_shell(story: Story) -> Iterator[Cause]:
+@cause("environment-breaks-remote-shell", overcome=None)
+def environment_breaks_remote_shell(log: LogEvidence) -> Found:
     """
     The launcher pastes the whole environment into a shell line, and a value breaks it.
 
@@ -218,42 +203,36 @@ def environment_breaks_remote_shell(story: Story) -> Iterator[Cause]:
 
     In logs: `export: ...: not a valid identifier`, `readonly variable`, a path where a host should be.
     """
-    broken = story.all("shell-broken")
-    if broken:
-        yield seen(broken, "the shell cannot read the environment the launcher put before the command")
-        return
-    shell = [e for e in story.all("name-tried") if re.search(r"[/=$\"']|\.(?:sh|bashrc)\b", e["host"])]
-    if shell:
-        yield seen(
-            shell,
-            f"{shell[0]['host']!r} stands where the head's address should be: a broken shell line",
-            "medium",
-        )
+    if broken := log.all("shell-broken"):
+        return report(broken, "the shell cannot read the environment the launcher put before the command")
+    shell = [e for e in log.all("name-tried") if SHELL_TEXT.search(e["host"])]
+    text = f"{first_value(shell, 'host')!r} is used as the head's address: a broken shell line"
+    return report(shell, text, "medium")
 
 
-@cause(problems.PYTHON_OR_LAUNCHER_MISSING, passing=True)
-def python_or_launcher_missing(story: Story) -> Iterator[Cause]:
-    missing = [e for e in story.all("command-missing") if _concerns_the_job(e)]
-    modules = [e for e in story.all("module-missing") if _OWN_MODULES.match(e["module"]) and not made_do(e)]
-    if not missing and not modules:
-        return
-    first = (missing or modules)[0]
-    what = next((first[f] for f in ("name", "name2", "name3", "dir", "script", "module") if first[f]), "")
-    where = f" on {first.host or first.label}" if first.host or first.label else " on one node"
-    yield seen([*missing, *modules], f"{what or 'the interpreter or launcher'} does not exist{where}")
+@cause("python-or-launcher-missing", overcome=None)
+def python_or_launcher_missing(log: LogEvidence) -> Found:
+    modules = [e for e in log.all("module-missing") if OWN_MODULES.match(e["module"]) and not made_do(e)]
+    missing = [*(e for e in log.all("command-missing") if _concerns_the_job(e)), *modules]
+    if not missing:
+        return None
+    what = first_value(missing, "name", "name2", "name3", "dir", "script", "module")
+    where = on(missing[0].host or missing[0].label) or " on one node"
+    return report(missing, f"{what or 'the interpreter or launcher'} does not exist{where}")
+
+
+_PROGRAM = re.compile(
+    r"python|torchrun|deepspeed|accelerate|/bin/|execv|executable|unable to launch|orted|Conda|Environment"
+)
+_OTHER_FILE = re.compile(r"FileNotFoundError|\.so\b|\.so:|\.json|\.yaml|/sys/|/dev/|libnccl")
 
 
 def _concerns_the_job(event: Event) -> bool:
     """Whether the thing not found is an interpreter, a launcher, a directory or the script itself."""
-    name = event["name"] or event["name2"] or event["name3"]
-    if name:
-        return bool(_LAUNCHERS.search(name)) or ("/bin/" in name) or name.endswith(".py")
+    if name := first_value([event], "name", "name2"):
+        return bool(_LAUNCHERS.search(name)) or "/bin/" in name or name.endswith(".py")
     if event["script"]:
-        return not re.fullmatch(r"(?i)(?:\S*/)?(?:-\S*|false|true|none|\d+)", event["script"])
-    if event["dir"]:
-        return True
+        return not re.fullmatch(r"(?i)(?:\S*/)?(?:-[^\s/]*|false|true|none|\d+)", event["script"])
     return bool(
-        re.search(
-            r"python|torchrun|deepspeed|accelerate|/bin/|execv|executable|orted|Conda|Environment", event.text
-        )
-    ) and not (re.search(r"FileNotFoundError|\.so\b|\.so:|\.json|\.yaml|/sys/|/dev/|libnccl", event.text))
+        event["dir"] or event["name3"] or (_PROGRAM.search(event.text) and not _OTHER_FILE.search(event.text))
+    )

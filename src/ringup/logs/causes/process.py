@@ -3,68 +3,49 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from ringup import problems
-from ringup.logs.causes.signs import (
-    CONSEQUENCE_TAGS,
+from ringup.logs.causes.symptoms import (
     HARMLESS_XID,
-    NOT_EXPLAINING,
+    LAUNCHER_FRAMES,
+    OWN_MODULES,
     UNBACKED,
-    made_do,
+    first_value,
     refused_semaphores,
-    went_on,
     xid_codes,
 )
+from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
-from ringup.logs.rule import Cause, cause, last_look, seen
-from ringup.logs.story import Story
+from ringup.logs.outcome import made_do
+from ringup.logs.patterns import OF_ROLE
+from ringup.logs.rule import Cause, Found, cause, report
+from ringup.units import show_ranks
 
-_SIGNALS = {
-    "SIGHUP": 1,
-    "HANGUP": 1,
-    "SIGINT": 2,
-    "SIGILL": 4,
-    "ILLEGAL INSTRUCTION": 4,
-    "SIGTRAP": 5,
-    "SIGABRT": 6,
-    "ABORTED": 6,
-    "SIGBUS": 7,
-    "BUS ERROR": 7,
-    "SIGFPE": 8,
-    "FLOATING POINT EXCEPTION": 8,
-    "SIGKILL": 9,
-    "KILLED": 9,
-    "OUT OF MEMORY": 9,
-    "SIGSEGV": 11,
-    "SEGMENTATION FAULT": 11,
-    "SIGPIPE": 13,
-    "SIGTERM": 15,
-    "TERMINATED": 15,
-}
+_NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
+_SIGNALS = {f"SIG{name}": number for number, name in enumerate(_NAMES.split(), 1)}
+_SIGNALS |= {"HANGUP": 1, "ILLEGAL INSTRUCTION": 4, "ABORTED": 6, "BUS ERROR": 7, "KILLED": 9}
+_SIGNALS |= {"FLOATING POINT EXCEPTION": 8, "OUT OF MEMORY": 9, "SEGMENTATION FAULT": 11, "TERMINATED": 15}
 """Numbers on Linux; srun prints the words, launchers the names."""
 
 WRAPPERS = re.compile(
     r"(?i)(?:^|\.)(?:ChildFailedError|DistBackendError|DistError|DistStoreError|DistNetworkError"
-    r"|CalledProcessError|ActorDiedError|RayActorError|RayTaskError\S*|"
-    r"ProcessRaisedException|ProcessExitedException|Rendezvous\w*|SystemExit|KeyboardInterrupt"
+    r"|CalledProcessError|ActorDiedError|RayActorError|RayTaskError\S{0,99}|"
+    r"ProcessRaisedException|ProcessExitedException|Rendezvous\w{0,99}|SystemExit|KeyboardInterrupt"
     r"|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|"
     r"ConnectionAbortedError|EOFError|SignalException|EngineDeadError|WorkerCrashedError"
     r"|TimeoutExpired|CancelledError|RemoteError|XlaRuntimeError|"
-    r"EngineCore\w*|NodeDiedError|GeneratorExit|BackendCompilerFailed)$"
+    r"EngineCore\w{0,99}|NodeDiedError|GeneratorExit|BackendCompilerFailed)$"
 )
 """Exceptions that only carry another failure: what they wrap is what counts."""
 
-_EITHER_WAY = re.compile(
-    r"(?:common|likely|possible|potential) (?:root )?(?:causes|reasons)|\(1\) the process (?:is|was) killed"
-    r"|may have been (?:killed|terminated)",
-    re.I,
+_EITHER_WAY = (
+    r"(?i)(?:common|likely|possible|potential) (?:root )?(?:causes|reasons)"
+    r"|\(1\) the process (?:is|was) killed|may have been (?:killed|terminated)"
 )
 """Sentences that list what may have happened (Ray prints one for every dead worker): they say nothing."""
 
-_LAUNCHER_FRAMES = re.compile(
-    r"torch/distributed/(?:run|launch|elastic)|deepspeed/launcher|accelerate/commands"
-)
+
+_OF_A_HANDLER = r"\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask"
+"""Sentences on what a process does if a signal comes: none has."""
 
 
 def signal_of(event: Event) -> int:
@@ -73,57 +54,43 @@ def signal_of(event: Event) -> int:
 
     Shells print 128+N, Python's subprocess -N, DeepSpeed's launcher 256-N.
     """
-    for name in ("signal", "signal2", "signal3"):
-        if event.number(name):
-            return event.number(name)
-    word = event["name"].upper()
-    if word:
-        return _SIGNALS.get(word, 0)
+    if number := event.number("signal") or event.number("signal2") or event.number("signal3"):
+        return number
+    if event["name"]:
+        return _SIGNALS.get(event["name"].upper(), 0)
     code = event.number("code") or event.number("code2")
     if code < 0:
         return -code
     if 128 < code < 160:
         return code - 128
-    return 256 - code if code >= 241 else 0
+    return 256 - code if 241 <= code < 256 else 0
 
 
-def exits(story: Story) -> list[tuple[int, Event]]:
-    """Every exit that tells a signal or a code above 0, as (signal, event)."""
-    found = []
-    for event in story.all("exit", "exit-signal"):
-        number = signal_of(event)
-        if number or event.number("code") > 0:
-            found.append((number, event))
-    return found
+def exits(log: LogEvidence) -> list[tuple[int, Event]]:
+    """Every exit with a signal or a code above 0, as (signal, event)."""
+    found = [(signal_of(e), e) for e in log.all("exit", "exit-signal")]
+    return [(number, e) for number, e in found if number or e.number("code") > 0]
 
 
 def _who(events: list[Event]) -> str:
-    ranks = sorted({e.rank for e in events if e.rank is not None})
-    if ranks:
-        return f"rank {', '.join(map(str, ranks))}"
-    local = next((e["local"] for e in events if e["local"]), "")
+    if ranks := {e.rank for e in events if e.rank is not None}:
+        return show_ranks(ranks)
+    local = first_value(events, "local")
     return f"local rank {local}" if local else "a rank"
 
 
-def _cancelled_before(story: Story, event: Event) -> bool:
-    return any(
-        c.file == event.file
-        and c.line < event.line
-        and re.search(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime", c.text)
-        for c in story.all("cancelled")
-    )
+_COUNTED = re.compile(r"(?i)Detected \d+ oom")
 
 
-@cause(problems.OOM_KILLER_RAN, passing=True)
-def oom_killer_ran(story: Story) -> Iterator[Cause]:
-    said = [e for e in story.all("oom-kill") if not re.search(r"CUDA out of memory|torch\.", e.text)]
-    said = [e for e in said if not _EITHER_WAY.search(e.text) or re.search(r"(?i)Detected \d+ oom", e.text)]
-    if said:
-        yield seen(said, "a process was killed for host memory, and the log says so")
+@cause("oom-killer-ran", overcome=None)
+def oom_killer_ran(log: LogEvidence) -> Found:
+    lines = log.all("oom-kill", lacks=r"CUDA out of memory|torch\.")
+    lines = [e for e in lines if not re.search(_EITHER_WAY, e.text) or _COUNTED.search(e.text)]
+    return report(lines, "a process was killed for host memory, and the log says so")
 
 
-@cause("rank-killed", passing=True)
-def rank_killed(story: Story) -> Iterator[Cause]:
+@cause("rank-killed", overcome=None)
+def rank_killed(log: LogEvidence) -> Found:
     """
     A rank got SIGKILL from outside; the log does not say by whom.
 
@@ -133,36 +100,20 @@ def rank_killed(story: Story) -> Iterator[Cause]:
 
     In logs: `exitcode: -9`, `Signal 9 (SIGKILL)`, `Killed` with no Python error.
     """
-    killed = [e for number, e in exits(story) if number == 9 and not _cancelled_before(story, e)]
-    words = [
-        e
-        for e in story.all("killed-word")
-        if not _cancelled_before(story, e) and not _EITHER_WAY.search(e.text)
-    ]
-    words = [
-        e
-        for e in words
-        if not re.search(
-            r"(?i)kill(?:ed|ing)? (?:by|all|old|existing|subprocess|process)|Killing|sigkill_handler"
-            r"|forcefully|Sending",
-            e.text,
-        )
-    ]
-    if any(e["ends"] for e in story.all("exit")):
+    killed = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
+    other = r"|kill(?:ed|ing)? (?:by|all|old|existing|(?:sub)?process)|Killing|sigkill_handler|forcefully"
+    words = log.all("killed-word", lacks=f"{_EITHER_WAY}{other}|Sending|{_OF_A_HANDLER}")
+    words = [e for e in log.outcome.before_the_end(words) if not log.outcome.overcome(e)]
+    if any(e["ends"] for e in log.all("exit")):
         words = []  # the launcher ended the other ranks, and then itself
-    words += [e for e in story.all("loader-killed") if e["signal"].lower() == "killed"]
-    if killed or words:
-        ranks = [e.rank for e in killed if e.rank is not None]
-        yield seen(
-            [*killed, *words],
-            f"{_who(killed)} was killed with SIGKILL; the log does not say by whom",
-            "high" if killed else "medium",
-            ranks=ranks,
-        )
+    words += log.all("loader-killed", signal="(?i)killed")
+    text = f"{_who(killed)} was killed with SIGKILL; the log does not say by whom"
+    ranks = [e.rank for e in killed if e.rank is not None]
+    return report([*killed, *words], text, "high" if killed else "medium", ranks=ranks)
 
 
-@cause("rank-crashed", passing=True)
-def rank_crashed(story: Story) -> Iterator[Cause]:
+@cause("rank-crashed", overcome=None)
+def rank_crashed(log: LogEvidence) -> Found:
     """
     A rank died of its own fatal signal.
 
@@ -172,175 +123,202 @@ def rank_crashed(story: Story) -> Iterator[Cause]:
 
     In logs: `exitcode: -11`, `Segmentation fault`.
     """
-    unbacked = any(UNBACKED in e.text for e in story.all("crash-word"))
-    fatal = [e for n, e in exits(story) if n in (4, 5, 8, 11) or (n == 7 and not unbacked)]
-    words = [
-        e
-        for e in story.all("crash-word")
-        if not _EITHER_WAY.search(e.text)
-        and UNBACKED not in e.text
-        and not re.search(
-            r"(?i)DataLoader|\bworkers? (?:\(pid|process|is)|bus error .{0,20}worker\b|shared memory|\babort",
-            e.text,
-        )
-    ]
-    words += [e for e in story.all("loader-killed") if e["signal"].lower() in ("segmentation", "sigsegv")]
+    unbacked = bool(log.all("crash-word", has=UNBACKED))
+    fatal = [e for n, e in exits(log) if n in (4, 5, 8, 11) or (n == 7 and not unbacked)]
+    other = r"|DataLoader|\bworkers? (?:\(pid|process|is)|bus error .{0,20}worker\b|shared memory|\babort|"
+    words = log.all("crash-word", lacks=f"{_EITHER_WAY}{other}{UNBACKED}|{_OF_A_HANDLER}")
+    words += log.all("loader-killed", signal="(?i)segmentation|sigsegv")
     if fatal or words:
-        yield seen([*fatal, *words], f"{_who(fatal)} died of a fatal signal of its own", "high")
-        return
-    explained = story.has(
-        "work",
-        "work-aborted",
-        "watchdog-stuck",
-        "gloo-mesh",
-        "cpp-what",
-        "nccl-remote",
-        "gloo-no-address",
-        "gloo-name-not-here",
-    ) or any(not WRAPPERS.search(e["type"]) for e in story.all("exception"))
-    aborted = [e for number, e in exits(story) if number == 6]
-    if aborted and not explained:
-        yield seen(
-            aborted,
-            f"{_who(aborted)} aborted (SIGABRT); the reason stands above in that rank's output",
-            "low",
-        )
+        return report([*fatal, *words], f"{_who(fatal)} died of a fatal signal of its own")
+    of_gloo = log.has("gloo-mesh", "gloo-no-address", "gloo-name-not-here")
+    if of_gloo or log.has("work", "work-aborted", "watchdog-stuck", "nccl-remote", "jax-died"):
+        return None
+    if own_exceptions(log) or any(len(log.tags_at(e)) > 1 for e in log.all("cpp-what")):
+        return None
+    aborted = [e for number, e in exits(log) if number == 6]
+    text = f"{_who(aborted)} aborted (SIGABRT); that rank's output above has the reason"
+    # Python's handler of the signal and C++ speak on the rank that died, not on its peers.
+    words = log.all("abort-word", has="Fatal Python error|terminate called", lacks="c10::|gloo::|nccl")
+    return report([*aborted, *words], text, "medium" if aborted and words else "low")
 
 
-@last_look("rank-crashed")
-def aborted_with_a_word(story: Story) -> Iterator[Cause]:
+@cause("rank-crashed", overcome=None, fallback=True)
+def aborted_with_a_word(log: LogEvidence) -> Found:
     """An abort that says of what, or leaves a core, and nothing else tells more."""
-    ends = [
-        e for e in story.all("abort-word") if re.search(r"core dumped|terminate called|Assertion", e.text)
-    ]
-    ends += [e for number, e in exits(story) if number == 6]
-    what = story.all("cpp-what")
-    if ends and not (story.has("work", "watchdog-stuck") or any(map(story.overcome, ends))):
-        said = next((f": {e['text'][:120]}" for e in what if e["text"]), "; its last words stand above")
-        yield seen([*ends, *what], f"{_who(ends)} aborted (SIGABRT){said}", "low")
+    ends = log.all("abort-word", has="core dumped|terminate called|Assertion|received at time")
+    ends += [e for number, e in exits(log) if number == 6]
+    if not ends or log.has("work", "watchdog-stuck"):
+        return None
+    what = first_value(log.all("cpp-what"), "text")[:120]
+    text = f"{_who(ends)} aborted (SIGABRT){': ' + what if what else '; its last words stand above'}"
+    return report([*ends, *log.all("cpp-what")], text, "low")
 
 
-@cause("rank-raised-exception", passing=True)
-def rank_raised_exception(story: Story) -> Iterator[Cause]:
+@cause("rank-raised-exception", overcome=None)
+def rank_raised_exception(log: LogEvidence) -> Found:
     """
-    One rank ended with an exception no other name covers.
+    One rank ended with an exception that no other cause covers.
 
-    Why: its traceback tells; closed or reset connections on the other ranks follow from it.
+    Why: its traceback has the reason; closed or reset connections on the other ranks follow from it.
 
     Fix: that traceback, on that rank and host.
 
     In logs: a traceback on one rank, peers that print closed or reset connections.
     """
-    own = [e for e in story.all("exception") if _is_own(story, e) and not story.overcome(e)]
-    if not own:
-        yield from _kernel_failed(story)
-        yield from _ended_elsewhere(story)
-        yield from _loader_gone(story)
-        yield from _checkpoint_unfit(story)
-        return
-    yield _raised(story, own)
+    if own := own_exceptions(log):
+        return _raised(log, own)
+    return [_kernel_failed(log), _ended_elsewhere(log), _loader_gone(log), _checkpoint_unfit(log)]
 
 
-@last_look("rank-raised-exception")
-def exception_in_other_words(story: Story) -> Iterator[Cause]:
+def own_exceptions(log: LogEvidence) -> list[Event]:
+    """Exceptions of the program that the run did not overcome, and whose text no other name covers."""
+    own = [e for e in log.all("exception") if _is_of_the_program(log, e) and not log.outcome.overcome(e)]
+    own = [e for e in own if not LAUNCHER_FRAMES.search(e["frame"])]
+    if all(e["carried"] for e in own):  # Ray's head names a type, and the line it carries is told of above
+        told = {(e.file, e["type"].rpartition(".")[2]) for e in log.all("exception") if not e["carried"]}
+        own = [e for e in own if (e.file, e["type"]) not in told]
+    return [e for e in own if not _of_others(log, e) - OF_ROLE["context"]]
+
+
+def _of_others(log: LogEvidence, event: Event) -> set[str]:
+    """The tags with which an exception may be the matter of another cause."""
+    missing = [e for e in log.at(event.file, event.line) if e.tag == "module-missing"]
+    of_nobody = {"module-missing"} if not any(OWN_MODULES.match(e["module"]) for e in missing) else set()
+    return _tags_with(log, event) - of_nobody
+
+
+@cause("rank-raised-exception", overcome=None, fallback=True)
+def exception_in_other_words(log: LogEvidence) -> Found:
     """An exception that speaks of what another cause is about, where that cause did not come about."""
-    left = [e for e in story.all("exception") if _is_of_the_program(story, e) and not made_do(e)]
-    left = [e for e in left if not story.overcome(e) and "cancelled" not in story.tags_at(e)]
-    if left:
-        yield _raised(story, left)
+    left = _in_other_words(log)
+    return _raised(log, left) if left else None
 
 
-def _raised(story: Story, own: list[Event]) -> Cause:
+def _in_other_words(log: LogEvidence) -> list[Event]:
+    left = [e for e in log.all("exception") if _is_of_the_program(log, e) and not made_do(e)]
+    left = [e for e in left if not log.outcome.overcome(e) and "cancelled" not in log.tags_at(e)]
+    if log.has("exit", "child-failed"):  # else a launcher's own exception is what ended it
+        left = [e for e in left if not LAUNCHER_FRAMES.search(e["frame"])]
+    return left
+
+
+@cause("shared-file-raced", overcome=None)
+def shared_file_raced(log: LogEvidence) -> Found:
+    found = [e for e in log.all("stale-file") if not made_do(e)]
+    text = "a file on NFS was deleted or replaced while a rank held it open"
+    if found:
+        return report(found, text)
+    gone = [e for e in log.all("file-gone") if not (made_do(e) or log.outcome.overcome(e))]
+    ranks = {e.rank for e in log.events if e.rank is not None}
+    there = [e for e in gone if e["exists"] or e["exists2"]]
+    if there and len(ranks) > 1:
+        path = first_value(there, "path2", "path3")
+        return report(there, f"{_who(there)} made or removed {path} while another rank did, too", "medium")
+    missing = [e for e in gone if e["path"] and e["path"] == gone[0]["path"]]
+    some = {e.rank for e in missing if e.rank is not None}
+    if len({e.label for e in missing}) > 1 and "cache" in missing[0]["path"].lower():
+        text = f"{missing[0]['path']} is missing on several nodes: what one rank makes there is not shared"
+        return report(missing, text, "medium")
+    if not some or len(some) == len(ranks):
+        return None
+    text = f"{missing[0]['path']} is missing on {show_ranks(some)} alone: not shared, or deleted too early"
+    return report(missing, text, "medium")
+
+
+def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     # torch's hook for uncaught exceptions puts the rank before every line.
     traced = [e for e in own if e["traceback"] or re.search(r"\[rank\d+\]: ", e.text)]
-    first = (traced or own)[0]
-    same = [e for e in own if e["type"] == first["type"]]
-    kind = first["type"].rsplit(".", 1)[-1]
-    at = f" at {first['frame']}" if first["frame"] and "site-packages" not in first["frame"] else ""
+    first = next((e for e in traced or own if not e["carried"]), own[0])
+    kind = first["type"].rpartition(".")[2]
+    text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ")
+    if first["frame"] and "site-packages" not in first["frame"]:
+        text += f" at {first['frame']}"
     mild = not traced or (
-        went_on(story) and not story.has("exit", "child-failed", "nccl-remote", "gloo-closed")
+        log.outcome.went_on and not log.has("exit", "child-failed", "nccl-remote", "gloo-closed")
     )
-    settled = story.has("exit", "child-failed", "gloo-closed", "gloo-reset", "closed-by-peer")
-    text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ") + at
-    return seen(
-        same,
+    settled = log.has("exit", "child-failed", "gloo-closed", "gloo-reset", "closed-by-peer")
+    return report(
+        [e for e in own if e["type"] == first["type"]],
         text,
         "high" if traced and settled else "low" if mild else "medium",
         severity="warning" if mild and not traced and not settled else None,
     )
 
 
-def _kernel_failed(story: Story) -> Iterator[Cause]:
+def _kernel_failed(log: LogEvidence) -> Cause | None:
     """A GPU kernel of the program itself broke; NCCL's watchdog only reports it."""
-    faults = [e for e in story.all("illegal-access") if not story.tags_at(e) & {"cuda-failure"}]
-    if faults and not story.has("sxid", "ecc") and HARMLESS_XID.issuperset(xid_codes(story)):
-        asserted = any("assert" in e.text for e in faults)
-        what = "an assertion in a GPU kernel failed" if asserted else "a GPU kernel broke"
-        yield seen(
-            faults,
-            f"{what} on {_who(faults[:1])}; CUDA_LAUNCH_BLOCKING=1 shows which call",
-            "high" if asserted else "medium",
-        )
+    faults = [e for e in log.all("illegal-access") if "cuda-failure" not in log.tags_at(e)]
+    if log.has("sxid", "ecc") or not HARMLESS_XID.issuperset(xid_codes(log)):
+        return None
+    asserted = any("assert" in e.text for e in faults)
+    what = "an assertion in a GPU kernel failed" if asserted else "a GPU kernel broke"
+    text = f"{what} on {_who(faults[:1])}; CUDA_LAUNCH_BLOCKING=1 shows which call"
+    return report(faults, text, "high" if asserted else "medium")
 
 
-def _ended_elsewhere(story: Story) -> Iterator[Cause]:
+_BELOW_A_TITLE = 12
+"""Lines of an elastic agent's table of one failure."""
+
+
+def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     """The launcher's summary names the first rank that failed; why, only that rank's own output says."""
-    codes = [e for number, e in exits(story) if not number and not _cancelled_before(story, e)]
-    first = [e for e in codes if e["root"]] or codes
-    told = any(not WRAPPERS.search(e["type"]) for e in story.all("exception"))
-    proven = [e for e in first if e["first"]]
-    if proven:
-        # Whoever follows every process's end knows which came first: what peers say of it followed.
-        said = f"{_who(proven[:1])} ended first, with exit code {proven[0]['code']}; its own output says why"
-        yield seen(proven[:1], said, "medium")
-        return
-    if first and not told and not story.has("illegal-access", *CONSEQUENCE_TAGS):
-        yield seen(
-            first[:1],
-            f"{_who(first[:1])} ended first with exit code {first[0]['code']}; its own output says why",
-            "low",
-        )
+    codes = log.outcome.before_the_end((e for number, e in exits(log) if not number))
+    # Who follows every process's end knows which came first: what peers say of it followed.
+    if proven := [e for e in codes if e["first"]][:1]:
+        if any(e.rank == proven[0].rank for e in _in_other_words(log)):
+            return None  # its own output is here
+        text = f"{_who(proven)} ended first, with exit code {proven[0]['code']}; its own output says why"
+        return report(proven, text, "medium")
+    roots = log.all("child-failed", has="Root Cause")
+    first = [e for e in codes for r in roots if e.file == r.file and 0 < e.line - r.line < _BELOW_A_TITLE]
+    first = first or [e for e in codes if e.rank is not None] or codes
+    if not first or log.has("illegal-access", *OF_ROLE["consequence"]):
+        return None
+    if not all(WRAPPERS.search(e["type"]) for e in log.all("exception")):
+        return None
+    text = f"{_who(first[:1])} ended first with exit code {first[0]['code']}; its own output says why"
+    return report(first[:1], text, "low")
 
 
-def _loader_gone(story: Story) -> Iterator[Cause]:
+def _loader_gone(log: LogEvidence) -> Cause | None:
     """A data loader's worker ended and nothing tells of what."""
-    gone = [e for e in story.all("loader-exited") if not story.overcome(e)]
-    told = story.has("loader-killed", "loader-bus", "shm-torch", "oom-kill", "killed-word", "too-many-files")
-    if gone and not told:
-        text = "a data loader's worker ended without a word: host memory or /dev/shm most often; "
-        yield seen(gone, text + "num_workers=0 shows an error of its own", "low")
+    if log.has("loader-killed", "loader-bus", "shm-torch", "oom-kill", "killed-word", "too-many-files"):
+        return None
+    gone = [e for e in log.all("loader-exited") if not log.outcome.overcome(e)]
+    text = "a data loader's worker ended without a message: host memory or /dev/shm most often; "
+    return report(gone, text + "num_workers=0 shows an error of its own", "low")
 
 
-def _checkpoint_unfit(story: Story) -> Iterator[Cause]:
-    """The lines below a load_state_dict's error, where the error itself was not kept."""
-    sizes = story.all("state-dict")
-    if sizes and not went_on(story) and not story.has("exception"):
-        yield seen(sizes, f"{_who(sizes[:1])} loads a checkpoint that does not fit the model", "low")
+def _checkpoint_unfit(log: LogEvidence) -> Cause | None:
+    """The lines below a load_state_dict's error, where the error line itself is not in the log."""
+    if log.outcome.went_on or log.has("exception"):
+        return None
+    sizes = log.all("state-dict")
+    return report(sizes, f"{_who(sizes[:1])} loads a checkpoint that does not fit the model", "low")
 
 
-def _is_own(story: Story, event: Event) -> bool:
-    """Whether an exception is the program's own, and no text that another name covers."""
-    return _is_of_the_program(story, event) and not (_said_with(story, event) - NOT_EXPLAINING)
+def _tags_with(log: LogEvidence, event: Event) -> set[str]:
+    return log.tags_at(event, below=2 if re.search(r"(?i)nccl|gloo|cuda|hip", event.text) else 0)
 
 
-def _said_with(story: Story, event: Event) -> set[str]:
-    return story.tags_at(event, below=2 if re.search(r"(?i)nccl|gloo|cuda|hip", event.text) else 0)
+_HARMLESS = re.compile(r"Exception ignored in|Caught \w+ in DataLoader worker|other ranks still have inputs")
 
 
-def _is_of_the_program(story: Story, event: Event) -> bool:
+def _is_of_the_program(log: LogEvidence, event: Event) -> bool:
     """Whether an exception is neither a wrapping, nor a warning, nor the consequence of another's end."""
     empty_file = event["type"] == "EOFError" and event["text"]  # a pipe that closed has no words
-    if (WRAPPERS.search(event["type"]) and not empty_file) or re.search(
-        r"Exception ignored in|Caught \w+ in DataLoader worker|other ranks still have inputs", event.text
-    ):
+    # Python prints no colon where there is no message: this one of torch's spawn begins on the next line.
+    if event["type"] == "Exception" and not event["text"]:
         return False
-    if re.search(r"(?i)(?:warning)$", event["type"]) or _LAUNCHER_FRAMES.search(event["frame"]):
+    if (WRAPPERS.search(event["type"]) and not empty_file) or _HARMLESS.search(event.text):
         return False
-    return not (_said_with(story, event) & CONSEQUENCE_TAGS) and event not in refused_semaphores(story)
+    if event["type"].lower().endswith("warning"):
+        return False
+    return not (_tags_with(log, event) & OF_ROLE["consequence"]) and event not in refused_semaphores(log)
 
 
-@cause("terminal-closed", passing=True)
-def terminal_closed(story: Story) -> Iterator[Cause]:
+@cause("terminal-closed", overcome=None)
+def terminal_closed(log: LogEvidence) -> Found:
     """
     The launcher got SIGHUP: its terminal or ssh session ended.
 
@@ -350,13 +328,12 @@ def terminal_closed(story: Story) -> Iterator[Cause]:
 
     In logs: `Received 1 death signal`, `closing signal SIGHUP`.
     """
-    said = story.all("sighup") + [e for number, e in exits(story) if number == 1]
-    if said:
-        yield seen(said, "the launcher was hung up on: its terminal or ssh session ended")
+    events = log.all("sighup") + [e for number, e in exits(log) if number == 1]
+    return report(events, "the launcher was hung up on: its terminal or ssh session ended")
 
 
-@cause("job-cancelled", severity="warning")
-def job_cancelled(story: Story) -> Iterator[Cause]:
+@cause("job-cancelled", severity="warning", overcome="warning")
+def job_cancelled(log: LogEvidence) -> Found:
     """
     The scheduler or a user ended the job; this is no failure of the program.
 
@@ -366,34 +343,20 @@ def job_cancelled(story: Story) -> Iterator[Cause]:
 
     In logs: `CANCELLED AT ... DUE TO TIME LIMIT`, `Received 15 death signal`.
     """
-    said = [e for e in story.all("cancelled") if not re.search(r"closing signal", e.text)]
-    if story.has("exit", "exception", "closing-signal"):  # the launcher sends it when a rank of its own ends
-        said = [e for e in said if not re.search(r"Received SIG\w+: \d", e.text)]
-    if not said:
-        return
-    why = next((e[f].lower() for e in said for f in e.fields if f.startswith("why") and e[f]), "")
-    yield seen(
-        said,
-        f"the job was ended from outside{f' ({why})' if why else ''}",
-        "high",
-        severity="warning" if why and not went_on(story) else "note",
-        ranks=(),
-    )
+    why = log.outcome.limit
+    text = f"the job was ended from outside{f' ({why})' if why else ''}"
+    mild = not why or log.outcome.went_on
+    return report(log.outcome.from_outside, text, severity="note" if mild else "warning", ranks=())
 
 
-@cause(problems.ORPHAN_OF_EARLIER_RUN)
-def orphan_of_earlier_run(story: Story) -> Iterator[Cause]:
-    rows = story.all("orphan-row") if story.has("ps-header") else []
-    words = story.all("gpu-process-left")
-    beats = story.repeats.get("keepalive-failed", 0)
-    if rows:
+@cause("orphan-of-earlier-run", overcome="error")
+def orphan_of_earlier_run(log: LogEvidence) -> Found:
+    rows, words = log.all("orphan-row"), log.all("gpu-process-left")
+    if rows and log.has("ps-header"):
         pids = ", ".join(dict.fromkeys(e["pid"] for e in rows))
-        yield seen(rows, f"processes {pids} live on with parent 1: their launcher is gone", "high")
-    elif words and story.has("eaddrinuse", "gpu-oom"):
-        yield seen(words, "processes of an earlier run are still there", "medium")
-    elif beats >= 8:
-        yield seen(
-            story.all("keepalive-failed"),
-            f"an agent goes on without its rendezvous: {beats} keep-alive failures",
-            "medium",
-        )
+        return report(rows, f"processes {pids} live on with parent 1: their launcher is gone")
+    if words and log.has("eaddrinuse", "gpu-oom"):
+        return report(words, "processes of an earlier run are still there", "medium")
+    beats = log.repeats["keepalive-failed"]
+    text = f"an agent goes on without its rendezvous: {beats} keep-alive failures"
+    return report(log.all("keepalive-failed"), text, "medium") if beats >= 8 else None

@@ -3,86 +3,64 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from ringup import problems
-from ringup.logs.causes.signs import failure, trained
+from ringup.logs.causes.symptoms import failure
+from ringup.logs.causes.transports import name_ranks, parted
+from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
-from ringup.logs.rule import Cause, cause, seen
-from ringup.logs.story import Story
+from ringup.logs.rule import Confidence, Found, cause, report
+from ringup.rules import Fix
 
-_RETRY = ("12", "13")
-
-_UNANSWERED = re.compile(
-    r"Unreachable remote|Unresponsive receiver(?:\.| \(connection never|$)|\bRC: (?:20|113)\b"
-)
-"""Completions of EFA without an answer: EHOSTUNREACH, before that IBV_WC_RESP_TIMEOUT_ERR (verbs.h: 20)."""
-
-
-_NOT_PINNED = re.compile(r"ibv_reg_mr(?:_iova2?)?\b.{0,120}(?:Bad address|\berrno:? ?14\b)")
+_NOT_PINNED = r"ibv_reg_mr(?:_iova2?)?\b.{0,120}(?:Bad address|\berrno:? ?14\b)"
 """Only a peer-memory module can pin GPU addresses given as such; a DMA-BUF has a call of its own."""
 
-_NOT_ANSWERING = re.compile(r"timed out|with 110\b|Host is unreachable|No route to host")
+_NOT_ANSWERING = r"timed out|with 110\b|Host is unreachable|No route to host"
+_OF_A_PORT = r"(?i)port (?:error|down|err|active|state)|link (?:down|error)"
 
 
-def _on_a_link_local_gid(story: Story) -> list[Event]:
+def _on_a_link_local_gid(log: LogEvidence) -> list[Event]:
     """Lines that show an fe80:: GID of this end; NCCL prints GIDs (as two hex words) for Ethernet only."""
-    said = [e for e in story.all("modify-qp") if re.search(r"(?i)local GID fe80", e.text)]
-    return [*said, *story.all("gid-link-local")]
+    return [*log.all("modify-qp", has="(?i)local GID fe80"), *log.all("gid-link-local")]
 
 
-def _is_roce(story: Story) -> list[Event]:
-    found = [e for e in story.all("net-using") if "/RoCE" in e.text]
-    found += [
-        e
-        for e in story.all("env-set")
-        if e["name"] in ("NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_ROCE_VERSION_NUM")
-    ]
-    return found
-
-
-@cause(problems.GID_MISSING_OR_WRONG, passing=True)
-def gid_missing_or_wrong(story: Story) -> Iterator[Cause]:
-    said = [
-        e
-        for e in story.all("modify-qp")
-        if re.search(
-            r"Invalid argument|Network is unreachable|No route|Address not available|with (?:22|101)\b",
-            e.text,
+@cause("gid-missing-or-wrong", overcome=None)
+def gid_missing_or_wrong(log: LogEvidence) -> Found:
+    roce = log.all("net-using", has="/RoCE")
+    roce += log.all("env-set", name="NCCL_IB_(?:GID_INDEX|TC|ROCE_VERSION_NUM)")
+    if unknown := log.all("query-gid"):
+        return report([*unknown, *roce[:1]], "the RDMA port has no GID at the requested index")
+    refused = r"Invalid argument|Network is unreachable|No route|Address not available|with (?:22|101)\b"
+    if unset := log.all("modify-qp", has=refused):
+        text = (
+            "a RoCE queue pair cannot be brought up: its GID has no routable address or not the peer's kind"
         )
-    ]
-    roce = _is_roce(story)
-    if asked := story.all("query-gid"):
-        yield seen([*asked, *roce[:1]], "the RDMA port has no GID at the index that is asked for")
-        return
-    if said:
-        yield seen(
-            [*said, *roce[:1]],
-            "a RoCE queue pair cannot be brought up: its GID has no routable address or not the peer's kind",
-        )
-        return
-    stuck = [e for e in story.all("modify-qp") if _NOT_ANSWERING.search(e.text)]
-    if stuck and (local := _on_a_link_local_gid(story)):
+        return report([*unset, *roce[:1]], text)
+    stuck, local = log.all("modify-qp", has=_NOT_ANSWERING), _on_a_link_local_gid(log)
+    if stuck and local:
         text = "a RoCE queue pair is brought up on a link-local GID (fe80::), which no router carries"
-        yield seen([*stuck, *local[:1], *roce[:1]], text, "medium")
-        return
-    if trained(story):
-        return  # the GID worked
-    retry = [e for e in story.all("wc-error") if e["status"] in _RETRY]
+        return report([*stuck, *local[:1], *roce[:1]], text, "medium")
+    if log.outcome.trained:
+        return None  # the GID worked
     # NCCL prints GIDs for Ethernet links only: on InfiniBand, where fe80:: is what all have, there is none.
-    link_local = [e for e in retry if re.search(r"(?i)localGid:? ?fe80", e.text)]
-    if link_local:
-        yield seen([*link_local, *roce[:1]], "the queue pair uses a link-local GID (fe80::)", "medium")
-    elif retry and roce:
-        yield seen(
-            [*roce, *retry],
-            "RoCE with a chosen GID index and no answer from the peer: compare `show_gids` on both",
-            "low",
-        )
+    if link_local := log.all("wc-error", has="(?i)localGid:? ?fe80", status="12|13"):
+        return report([*link_local, *roce[:1]], "the queue pair uses a link-local GID (fe80::)", "medium")
+    retry = log.all("wc-error", status="12|13")
+    text = "RoCE with a chosen GID index and no answer from the peer: compare `show_gids` on both"
+    return report([*roce, *retry], text, "low") if retry and roce else None
 
 
-@cause("rdma-peer-unreachable", passing=True)
-def rdma_peer_unreachable(story: Story) -> Iterator[Cause]:
+_OPEN_EFA = Fix(
+    "rules of the security group for all traffic to and from itself, in both directions: one for 0.0.0.0/0 "
+    "does not count for EFA; with -ingress in place of -egress again",
+    commands=(
+        "aws ec2 authorize-security-group-egress --group-id SG "
+        "--ip-permissions 'IpProtocol=-1,UserIdGroupPairs=[{GroupId=SG}]'",
+    ),
+)
+
+
+@cause("rdma-peer-unreachable", overcome=None)
+def rdma_peer_unreachable(log: LogEvidence) -> Found:
     """
     A queue pair to the peer cannot be brought up.
 
@@ -93,20 +71,17 @@ def rdma_peer_unreachable(story: Story) -> Iterator[Cause]:
 
     In logs: `ibv_modify_qp failed with error Connection timed out`.
     """
-    said = [e for e in story.all("modify-qp") if _NOT_ANSWERING.search(e.text)]
-    if said:
+    if stuck := log.all("modify-qp", has=_NOT_ANSWERING):
         text = "the address of a queue pair's peer cannot be resolved or reached"
-        yield seen(said, text, "low" if _on_a_link_local_gid(story) else "high")
-    elif silent := [e for e in story.all("ofi-request") if _UNANSWERED.search(e.text)]:
-        yield seen(
-            silent,
-            "a peer never answered over EFA: the security group must allow all traffic to and from itself",
-            "medium",
-        )
+        return report(stuck, text, "low" if _on_a_link_local_gid(log) else "high")
+    if apart := [e for e in log.all("modify-qp") if e["shmem"]]:
+        return report(apart, "NVSHMEM cannot connect its queue pairs to a peer's", "medium")
+    text = "EFA does not reach the peer: its security group must allow all traffic to and from itself"
+    return report(log.all("efa-blocked"), text, "medium", fix=_OPEN_EFA)
 
 
 @cause("rdma-retry-exceeded")
-def rdma_retry_exceeded(story: Story) -> Iterator[Cause]:
+def rdma_retry_exceeded(log: LogEvidence) -> Found:
     """
     Packets to one peer were not acknowledged (InfiniBand status 12).
 
@@ -118,161 +93,104 @@ def rdma_retry_exceeded(story: Story) -> Iterator[Cause]:
 
     In logs: `Got completion ... with status=12`, `IBV_WC_RETRY_EXC_ERR(12) ... vendor err 129`.
     """
-    said = [e for e in story.all("wc-error") if e["status"] in _RETRY or "RETRY_EXC" in e["name"].upper()]
-    if said:
-        devices = sorted({e["hca"] for e in said if e["hca"]})
-        peers = sorted({e["peer"] for e in said if e["peer"]})
-        text = f"no acknowledgement from {', '.join(peers[:3]) or 'a peer'}"
-        if devices:
-            text += f" on {', '.join(devices[:3])}"
-        yield seen(said, text, "medium")
+    lost = log.all("wc-error")
+    lost = [e for e in lost if e["status"] in ("12", "13") or e["retry"] or "RETRY_EXC" in e["name"].upper()]
+    devices, peers = (sorted({e[field] for e in lost} - {""})[:3] for field in ("hca", "peer"))
+    text = f"no acknowledgement from {', '.join(peers) or 'a peer'}"
+    return report(lost, text + (f" on {', '.join(devices)}" if devices else ""), "medium")
 
 
-@cause(problems.LINK_FLAPPED)
-def link_flapped(story: Story) -> Iterator[Cause]:
-    said = [
-        e
-        for e in story.all("async-event")
-        if re.search(r"port (?:error|down|err|active|state)|link (?:down|error)", e["event"], re.I)
-    ]
-    kernel = story.all("ib-port-down")
-    if said or kernel:
-        ranks = {e.rank for e in said if e.rank is not None}
-        yield seen(
-            [*said, *kernel],
-            "an RDMA port went down during the run",
-            "high" if said else "medium",
-            severity="warning" if said and all(map(story.overcome, said)) else None,
-            ranks=ranks,
-        )
+@cause("link-flapped", overcome="warning")
+def link_flapped(log: LogEvidence) -> Found:
+    ports = [e for e in log.all("async-event") if re.search(_OF_A_PORT, e["event"])]
+    return report(
+        [*ports, *log.all("ib-port-down")],
+        "an RDMA port went down during the run",
+        "high" if ports else "medium",
+        ranks={e.rank for e in ports if e.rank is not None},
+    )
 
 
-@cause("rdma-adapter-event")
-def rdma_adapter_event(story: Story) -> Iterator[Cause]:
+_ADAPTER_FAULT = re.compile(r"(?i)GID|catastrophic|fatal|LID|SM |client|device|internal error")
+
+
+@cause("rdma-adapter-event", overcome="warning")
+def rdma_adapter_event(log: LogEvidence) -> Found:
     """
-    The RDMA adapter reported a change or fault of its own.
+    The RDMA adapter reported a change or a fault.
 
-    Why: a changed GID table means that addresses of a RoCE port changed under the job; a
-    catastrophic event is
-    the adapter's hardware or firmware.
+    Why: a changed GID table means that addresses of a RoCE port changed under the job; a catastrophic event
+    is the adapter's hardware or firmware.
 
     Fix: stable addresses (no DHCP renewals, no container network edits); reset or replace the adapter.
 
     In logs: `Got async event : GID table change`, `local catastrophic error`, `device fatal`.
     """
-    said = [
-        e
-        for e in story.all("async-event")
-        if not re.search(r"port (?:error|down|err|active|state)|link (?:down|error)", e["event"], re.I)
-    ]
-    if not said:
-        return
-    adapter = [
-        e
-        for e in said
-        if re.search(r"GID|catastrophic|fatal|LID|SM |client|device|internal error", e["event"], re.I)
-    ]
-    mild = all(re.search(r"non-fatal|GID table changed", e.text) for e in said) and failure(story) is None
-    mild = mild or all(map(story.overcome, said))
-    yield seen(
-        said,
-        f"the adapter reported: {said[0]['event'].strip()}",
-        "high" if adapter else "low",
-        severity="warning" if mild else None,
+    events = [e for e in log.all("async-event") if not re.search(_OF_A_PORT, e["event"])]
+    if not events:
+        return None
+    harmless = all(re.search("non-fatal|GID table changed", e.text) for e in events) and not failure(log)
+    return report(
+        events,
+        f"the adapter reported: {events[0]['event'].strip()}",
+        "high" if any(_ADAPTER_FAULT.search(e["event"]) for e in events) else "low",
+        severity="warning" if harmless else None,
     )
 
 
-@cause(problems.MEMLOCK_TOO_LOW, passing=True)
-def memlock_too_low(story: Story) -> Iterator[Cause]:
-    refused = story.all("ib-no-memory")
-    said = [
-        e
-        for e in story.all("memlock-said")
-        if re.search(
-            r"current|too (?:low|small)|Please|limit(?:ed)? (?:is|to|reached)|unlimited'", e.text, re.I
-        )
-    ]
+@cause("memlock-too-low", overcome=None)
+def memlock_too_low(log: LogEvidence) -> Found:
+    low = r"(?i)current|too (?:low|small)|Please|limit(?:ed)? (?:is|to|reached)|unlimited'"
+    limits, refused = log.all("memlock-said", has=low), log.all("ib-no-memory")
     memory = [e for e in refused if e["reason"] or "Cannot allocate" in e.text]
-    bare = [
-        e
-        for e in refused
-        if not e["reason"] and not re.search(r"Invalid argument|No such|Bad address|Operation not", e.text)
-    ]
+    bare = log.all("ib-no-memory", lacks="Invalid argument|No such|Bad address|Operation not", reason="")
+    if not (memory or limits):
+        text = "a queue or memory region is refused; the usual reason is the memlock limit"
+        return report(bare, text, "medium")
     # NCCL asks for memory when it connects: its own complaint is the end, another library's may not be.
-    goes_on = (
-        any(h.kind == "Socket" for h in story.hosts.values())
-        and not story.has("nccl-system", "exit", "exception")
-        and not any("NCCL WARN" in e.text for e in refused)
-    )
-    if memory or said:
+    ended = log.has("nccl-system", "exit", "exception") or any("NCCL WARN" in e.text for e in refused)
+    goes_on = not ended and any(h.kind == "Socket" for h in log.hosts.values())
+    text = "memory cannot be locked for RDMA: the process's memlock limit"
+    if not limits:
         # ENOMEM from verbs is nearly always RLIMIT_MEMLOCK, but an exhausted adapter says the same.
-        yield seen(
-            [*said, *memory, *bare],
-            "memory cannot be locked for RDMA: the process's memlock limit"
-            + ("" if said else ", or the adapter has no more queues; `ulimit -l` in the job's shell tells"),
-            "high" if said else "medium",
-            severity="warning" if goes_on else None,
-        )
-    elif bare:
-        yield seen(
-            bare, "a queue or memory region is refused; the usual reason is the memlock limit", "medium"
-        )
+        text += ", or the adapter has no more queues; `ulimit -l` in the job's shell tells"
+    sure: Confidence = "high" if limits else "medium"
+    return report([*limits, *memory, *bare], text, sure, severity="warning" if goes_on else None)
 
 
-@cause(problems.ACS_ENABLED)
-def acs_enabled(story: Story) -> Iterator[Cause]:
-    errors = story.all("wc-error")
-    protection = [e for e in errors if e["status"] == "4" or "LOC_PROT" in e["name"].upper()]
-    flushed = [e for e in errors if (e["status"] == "5" or "WR_FLUSH" in e["name"].upper())]
-    others = [e for e in errors if e not in flushed]
-    if protection:
-        sure = any(e["vendor"] == "81" for e in protection)
-        yield seen(
-            protection,
-            "the NIC may not touch the GPU's memory: GPUDirect is blocked (ACS, or ATS in a VM)",
-            "medium" if sure else "low",
-        )
-    elif (
-        flushed
-        and not others
-        and any(e["vendor"] == "249" for e in flushed)
-        and not story.has("exit", "ray-died", "nccl-remote", "exception")
-    ):
-        yield seen(
-            flushed, "queue pairs are flushed as the first error: ACS or firmware, or the peer ended", "low"
-        )
+@cause("acs-enabled")
+def acs_enabled(log: LogEvidence) -> Found:
+    errors = log.all("wc-error")
+    if protection := [e for e in errors if e["status"] == "4" or "LOC_PROT" in e["name"].upper()]:
+        text = "the NIC may not touch the GPU's memory: GPUDirect is blocked (ACS, or ATS in a VM)"
+        return report(protection, text, "medium" if any(e["vendor"] == "81" for e in protection) else "low")
+    flushed = [e for e in errors if e["status"] == "5" or "WR_FLUSH" in e["name"].upper()]
+    if flushed != errors or log.has("exit", "ray-died", "nccl-remote", "exception"):
+        return None
+    text = "queue pairs are flushed as the first error: ACS or firmware, or the peer ended"
+    return report(flushed, text, "low") if any(e["vendor"] == "249" for e in flushed) else None
 
 
-@cause(problems.GPUDIRECT_MODULE_MISSING)
-def gpudirect_module_missing(story: Story) -> Iterator[Cause]:
-    if refused := [e for e in story.all("ib-no-memory") if _NOT_PINNED.search(e.text)]:
+@cause("gpudirect-module-missing", overcome="warning")
+def gpudirect_module_missing(log: LogEvidence) -> Found:
+    if refused := log.all("ib-no-memory", has=_NOT_PINNED):
         text = "the kernel cannot pin an address for RDMA (EFAULT): of a GPU, without a peer-memory module?"
-        yield seen(refused, text, "medium")
-        return
-    off = [e for e in story.all("gdr-disabled") if "distance" not in e.text and "Socket" not in e.text]
-    paths = [
-        e for e in story.all("channel", "channel-loose") if "NET/IB" in e["via"] or "Libfabric" in e["via"]
-    ]
-    direct = {e.host for e in paths if "GDRDMA" in e["via"]}
-    without = {e.host for e in paths if "GDRDMA" not in e["via"]} - direct
-    ib = any(h.ib_devices or h.kind.startswith("IB") for h in story.hosts.values()) or any(
-        "HCA" in e["what"] for e in off
-    )
-    if off and (ib or paths):
-        yield seen(
-            off, "GPUDirect RDMA is off: the peer-memory module is absent or not known to this NCCL", "high"
-        )
-    elif direct and without:
-        lines = [e for e in paths if e.host in without][:2] + [e for e in paths if e.host in direct][:1]
-        yield seen(
-            lines,
-            f"channels of {', '.join(sorted(without)) or 'one host'} go without GPUDirect, others have it",
-            "high",
-            nodes=sorted(without),
-        )
-    elif without and (able := story.all("gpu-datacentre")):
-        yield seen(
-            [*paths[:2], *able[:1]],
-            "no channel uses GPUDirect: the peer-memory module is absent, or GPU and NIC stand too far apart",
-            "low",
-        )
+        return report(refused, text, "medium")
+    off = log.all("gdr-disabled", lacks="distance|Socket")
+    paths = log.all("channel", "channel-loose", via=".*(?:NET/IB|Libfabric).*")
+    without, direct = parted(log, ".*(?:NET/IB|Libfabric).*", lambda via: "GDRDMA" in via)
+    on_ib = any(h.ib_devices or h.kind.startswith("IB") for h in log.hosts.values())
+    if off and (paths or on_ib or any("HCA" in e["what"] for e in off)):
+        text = "GPUDirect RDMA is off: the peer-memory module is absent or not known to this NCCL"
+        return report(off, text)
+    if direct and without:
+        slow, fast = [*without.values()], [*direct.values()]
+        whole = {e.host for e in slow} - {e.host for e in fast}
+        text = f"{name_ranks(slow)} without GPUDirect, {len(fast)} others with it"
+        text += "" if whole else ": too far from their NIC, or another kind of GPU"
+        who = {e.rank for e in slow if e.rank is not None}
+        hosts = dict.fromkeys(e.host for e in slow)
+        return report([*slow[:2], fast[0]], text, "high" if whole else "medium", nodes=hosts, ranks=who)
+    able = log.all("gpu-datacentre")[:1]
+    text = "no channel uses GPUDirect: the peer-memory module is absent, or GPU and NIC stand too far apart"
+    return report([*paths[:2], *able], text, "low") if without and able else None

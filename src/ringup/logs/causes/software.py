@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 
-from ringup import problems
-from ringup.logs.causes.signs import failure, hang, went_on
+from ringup.logs.causes.symptoms import failure, first_value, stopped
+from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
-from ringup.logs.rule import Cause, cause, seen
-from ringup.logs.story import Story
+from ringup.logs.rule import Confidence, Found, cause, report
 
 _MARKS: dict[str, tuple[int, int]] = {
     "v0204": (2_00, 2_08),
@@ -28,147 +26,122 @@ _MARKS: dict[str, tuple[int, int]] = {
 
 _PLANNING = re.compile(
     r"NCCL_(?:ALGO|PROTO|BUFFSIZE|LL_BUFFSIZE|NTHREADS|M(?:IN|AX)_N?CHANNELS|M(?:IN|AX)_CTAS|NRINGS"
-    r"|P2P_\w+|SHM_DISABLE|NVLS_ENABLE|COLLNET_ENABLE|"
-    r"NET|CROSS_NIC|IB_DISABLE|NET_GDR_LEVEL|IB_QPS_PER_CONNECTION|IB_SPLIT_DATA\w*"
-    r"|NSOCKS_PERTHREAD|SOCKET_NTHREADS|TREE_THRESHOLD|LL_THRESHOLD|PXN_DISABLE)$"
+    r"|P2P_\w+|SHM_DISABLE|NVLS_ENABLE|COLLNET_ENABLE|NET|CROSS_NIC|IB_DISABLE|NET_GDR_LEVEL"
+    r"|IB_QPS_PER_CONNECTION|IB_SPLIT_DATA\w*|NSOCKS_PERTHREAD|SOCKET_NTHREADS|TREE_THRESHOLD"
+    r"|LL_THRESHOLD|PXN_DISABLE)$"
 )
 
 
-@cause(problems.NCCL_VERSIONS_DIFFER)
-def nccl_versions_differ(story: Story) -> Iterator[Cause]:
-    said = story.all("version-mismatch")
-    if said:
-        yield seen(said, "NCCL says itself that its releases differ between ranks")
-        return
-    printed = _printed(story)
-    failed = failure(story) or hang(story)
-    bootstrap = story.all("bootstrap-truncated") + [
-        e for e in story.all("address-family") if e.number("family") == 0
-    ]
-    absurd = [
-        e
-        for e in story.all("root-info")
-        if any(abs(e.number(f)) > 100_000 for f in ("a", "b", "roots_a", "roots_b"))
-    ]
-    if len(printed) > 1:
+@cause("nccl-versions-differ")
+def nccl_versions_differ(log: LogEvidence) -> Found:
+    if refused := log.all("version-mismatch"):
+        return report(refused, "NCCL says itself that its releases differ between ranks")
+    bootstrap = log.all("bootstrap-truncated") + log.all("address-family", family="0*")
+    numbers = ("a", "b", "roots_a", "roots_b")
+    absurd = [e for e in log.all("root-info") if any(abs(e.number(f)) > 100_000 for f in numbers)]
+    proof = [*bootstrap, *absurd]
+    if printed := _printed(log):
         known = ", ".join(sorted(printed))
-        confidence = "high" if bootstrap or absurd else "medium"
-        if went_on(story) and not (bootstrap or absurd):
-            yield seen(
-                printed.values(), f"ranks print different NCCL releases: {known}", "low", severity="note"
-            )
-        else:
-            yield seen(
-                [*bootstrap, *absurd, *printed.values()],
-                f"ranks run different NCCL releases: {known}",
-                confidence,  # type: ignore[arg-type]
-                severity=None if failed or bootstrap or absurd else "warning",
-            )
-        return
-    apart = _phrased_apart(story)
-    if absurd or (apart and (bootstrap or (failed and not went_on(story)))):
-        yield seen(
-            [*bootstrap, *absurd, *apart],
-            "the ranks' lines are phrased as different NCCL releases phrase them",
-            "high" if bootstrap or absurd else "medium",
-        )
-    elif bootstrap:
-        family = bootstrap[0].tag == "address-family"
-        yield seen(
-            bootstrap,
-            "a bootstrap message has a size or address of another release: compare the NCCL "
-            "versions of all ranks",
-            "medium" if family else "low",
-        )
+        if log.outcome.went_on and not proof:
+            text = f"ranks print different NCCL releases: {known}"
+            return report(printed.values(), text, "low", severity="note")
+        text = f"ranks run different NCCL releases: {known}"
+        sure: Confidence = "high" if proof else "medium"
+        mild = not (stopped(log) or proof)
+        return report([*proof, *printed.values()], text, sure, severity="warning" if mild else None)
+    apart = _phrased_apart(log)
+    if absurd or (apart and (bootstrap or (stopped(log) and not log.outcome.went_on))):
+        text = "the ranks' lines are phrased as different NCCL releases phrase them"
+        return report([*proof, *apart], text, "high" if proof else "medium")
+    family = bootstrap and bootstrap[0].tag == "address-family"
+    text = (
+        "a bootstrap message has a size or address of another release: compare the NCCL versions of all ranks"
+    )
+    return report(bootstrap, text, "medium" if family else "low")
 
 
-def _of_nccl_itself(story: Story) -> list[Event]:
+def _of_nccl_itself(log: LogEvidence) -> list[Event]:
     """Versions that NCCL prints; torch's messages name the one it was linked with, not the one loaded."""
-    return [e for e in story.all("nccl-version") if not re.search("compiled with|NCCL error in", e.text)]
+    return log.all("nccl-version", lacks="compiled with|NCCL error in")
 
 
-def _printed(story: Story) -> dict[str, Event]:
+def _printed(log: LogEvidence) -> dict[str, Event]:
     """One line per release named by NCCL itself, where processes differ in what they name."""
     found: dict[str, Event] = {}
-    said: dict[tuple[int, str, str, str], set[str]] = defaultdict(set)
-    lines = _of_nccl_itself(story)
+    by_process: dict[tuple[int | str, ...], set[str]] = defaultdict(set)
+    lines = _of_nccl_itself(log)
     hosts = {e.host for e in lines}
     lone = len(hosts) == 2 and "" in hosts
     for event in lines:
         version = ".".join(event["version"].rstrip(".").split(".")[:3])
-        if not version.count("."):
-            continue
-        known = next((v for v in found if v.startswith(version) or version.startswith(v)), version)
-        found.setdefault(known, event)
-        who = ("", "") if lone else (event.host, event.pid)
-        said[event.file, event.label, who[0], who[1]].add(known)
-    sets = list(said.values())
+        if version.count("."):
+            known = next((v for v in found if v.startswith(version) or version.startswith(v)), version)
+            found.setdefault(known, event)
+            who = (event.file, event.label, *(("", "") if lone else (event.host, event.pid)))
+            by_process[who].add(known)
+    sets = list(by_process.values())
     apart = any(not a & b for n, a in enumerate(sets) for b in sets[:n])
-    return found if apart or len(found) < 2 else {}
+    return found if apart else {}
 
 
-def _phrased_apart(story: Story) -> list[Event]:
+def _phrased_apart(log: LogEvidence) -> list[Event]:
     """A line of each of two hosts whose phrases no single release holds together."""
     spans: dict[str, list[tuple[int, int, Event]]] = defaultdict(list)
-    for event in story.all("made-of"):
+    for event in log.all("made-of"):
         for mark, (first, last) in _MARKS.items():
             if event[mark]:
                 spans[event.host or str(event.file)].append((first, last, event))
-    for event in _of_nccl_itself(story):
+    for event in _of_nccl_itself(log):
         match = re.match(r"(\d+)\.(\d+)", event["version"])
         if match and event.host:
             number = int(match[1]) * 100 + int(match[2])
             spans[event.host].append((number, number, event))
-    limits = {
-        host: (max(f for f, _, _ in s), min(last for _, last, _ in s), s[-1][2]) for host, s in spans.items()
-    }
-    sane = [(host, low, high, e) for host, (low, high, e) in limits.items() if low <= high]
-    for host, low, high, event in sane:
-        for other, other_low, other_high, other_event in sane:
-            if host != other and (low > other_high or other_low > high):
-                return [event, other_event]
+    limits = [(max(f for f, _, _ in s), min(last for _, last, _ in s), s[-1][2]) for s in spans.values()]
+    sane = [(low, high, event) for low, high, event in limits if low <= high]
+    for low, high, event in sane:
+        for other_low, other_high, other in sane:
+            if low > other_high or other_low > high:
+                return [event, other]
     return []
 
 
-@cause(problems.ENVIRONMENT_DIFFERS_BETWEEN_NODES)
-def environment_differs(story: Story) -> Iterator[Cause]:
-    sizes = story.all("size-mismatch")
-    apart = _settings_apart(story)
+@cause("environment-differs-between-nodes")
+def environment_differs(log: LogEvidence) -> Found:
+    sizes, truncated, apart = log.all("size-mismatch"), log.all("data-truncated"), _settings_apart(log)
+    if (sizes or truncated) and not apart:
+        apart = _set_on_some(log)
     if sizes:
-        yield seen(
-            [*sizes, *apart],
-            "two ranks plan different message sizes for one transfer",
-            "high" if apart else "medium",
-        )
-    elif apart and (failure(story) or hang(story)) and not went_on(story):
+        text = "two ranks plan different message sizes for one transfer"
+        return report([*sizes, *apart], text, "high" if apart else "medium")
+    if apart and (truncated or (stopped(log) and not log.outcome.went_on)):
         names = ", ".join(sorted({e["name"] for e in apart}))
-        truncated = story.all("data-truncated")
-        yield seen(
-            [*truncated, *apart], f"hosts have different settings: {names}", "high" if truncated else "low"
-        )
-    elif truncated := story.all("data-truncated"):
-        yield seen(truncated, "two ranks plan different message sizes: compare their settings", "low")
+        text = f"hosts have different settings: {names}"
+        return report([*truncated, *apart], text, "high" if truncated else "low")
+    return report(truncated, "two ranks plan different message sizes: compare their settings", "low")
 
 
-def _settings_apart(story: Story) -> list[Event]:
+def _settings_apart(log: LogEvidence) -> list[Event]:
     """Settings that plan transfers and that two hosts print with different values (or one does not print)."""
-    hosts = [h for h in story.hosts.values() if h.name and h.env]
-    found: list[Event] = []
-    for name in sorted({n for h in hosts for n in h.env if _PLANNING.match(n)}):
-        values = {h.value(name) for h in hosts}
-        if len(hosts) > 1 and len(values - {""}) > 1:
-            found += [h.env[name] for h in hosts if name in h.env]
-    return found
+    hosts = [h for h in log.hosts.values() if h.name and h.env]
+    names = sorted({n for h in hosts for n in h.env if _PLANNING.match(n)})
+    differing = [n for n in names if len(hosts) > 1 and len({h.value(n) for h in hosts} - {""}) > 1]
+    return [h.env[name] for name in differing for h in hosts if name in h.env]
 
 
-@cause("topology-detection-failed", passing=True)
-def topology_detection_failed(story: Story) -> Iterator[Cause]:
+def _set_on_some(log: LogEvidence) -> list[Event]:
+    """Settings that plan transfers and that one host prints, and another, whose set-up is here, does not."""
+    hosts = [h for h in log.hosts.values() if h.name and h.bootstrap]
+    printed = [(h, e) for h in hosts for name, e in h.env.items() if _PLANNING.match(name)]
+    return [event for _, event in printed if any(event["name"] not in other.env for other in hosts)]
+
+
+@cause("topology-detection-failed", overcome=None)
+def topology_detection_failed(log: LogEvidence) -> Found:
     """
     NCCL cannot build its PCI picture, or an injected topology or graph file does not fit this machine.
 
-    Why: a file made on another machine or for another set of GPUs, a USB network device, a virtual
-    PCI tree, or a
-    plugin's unknown device.
+    Why: a file made on another machine or for another set of GPUs, a USB network device, a virtual PCI tree,
+    or a plugin's unknown device.
 
     Fix: remove NCCL_TOPO_FILE and NCCL_GRAPH_FILE from the environment and nccl.conf; newer NCCL or plugin;
     dump what NCCL sees with NCCL_TOPO_DUMP_FILE.
@@ -176,81 +149,67 @@ def topology_detection_failed(story: Story) -> Iterator[Cause]:
     In logs: `Attribute busid of node nic not found`, `XML Import Channel : dev 3 not found`.
     """
     # Where NCCL tries and has another way it turns the warning into a note.
-    broken = [e for e in story.all("topology-broken") if "NCCL INFO" not in e.text]
-    files = [e for e in story.all("env-set") if e["name"] in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")]
-    usb = story.all("not-pci")
-    if broken:
+    if broken := log.all("topology-broken", lacks="NCCL INFO"):
+        files, usb = log.all("env-set", name="NCCL_TOPO_FILE|NCCL_GRAPH_FILE"), log.all("not-pci")
         text = "NCCL's topology detection fails"
         if files:
             text += f"; {files[0]['name']} is set"
         elif usb:
             text += " on a network device that is not on PCI"
-        yield seen([*broken, *usb, *files], text, "high", severity="warning" if went_on(story) else None)
-        return
-    unwinding = [e for e in story.all("unwind") if e["code"] == "3"]
-    firsts = [
-        e
-        for e in unwinding
-        if re.search(r"graph/(?:paths|topo|xml|search|connect)\.cc$", e["source"])
-        and _begins_unwinding(story, e)
-    ]
-    if firsts and not story.has("warn") and not story.has("wc-error", "closed-by-peer"):
-        yield seen(
-            firsts,
-            "an internal error out of the topology graph, without a message: a NIC or GPU is missing there",
-            "medium",
-        )
+        return report([*broken, *usb, *files], text, severity="warning" if log.outcome.went_on else None)
+    if log.has("warn", "wc-error", "closed-by-peer"):
+        return None
+    graph = r".*graph/(?:paths|topo|xml|search|connect)\.cc"
+    unwinding = log.all("unwind", code="3", source=graph)
+    text = "an internal error out of the topology graph, without a message: a NIC or GPU is missing there"
+    return report([e for e in unwinding if _begins_unwinding(log, e)], text, "medium")
 
 
-def _begins_unwinding(story: Story, event: Event) -> bool:
+def _begins_unwinding(log: LogEvidence, event: Event) -> bool:
     """Whether no return-code line of the same process stands just above."""
-    return not any(e.tag == "unwind" for e in story.at(event.file, event.line - 1) if e.pid == event.pid)
+    return not any(e.tag == "unwind" for e in log.at(event.file, event.line - 1) if e.pid == event.pid)
 
 
-@cause(problems.DRIVER_TOO_OLD_FOR_CUDA, passing=True)
-def driver_too_old(story: Story) -> Iterator[Cause]:
-    said = story.all("driver-old")
-    if said:
-        yield seen(said, "the installed NVIDIA driver does not support the CUDA runtime of this build")
-        return
-    strange = [
-        e
-        for e in story.events
-        if e.device.lstrip("-").isdigit()
-        and (int(e.device) > 512 or int(e.device) < 0)
-        and e.tag in ("bootstrap", "plugin-none", "made-of", "warn", "cuda-driver")
+@cause("driver-too-old-for-cuda", overcome=None)
+def driver_too_old(log: LogEvidence) -> Found:
+    apart = log.all("driver-library", has="NVML")  # error 804 is what it comes to in CUDA
+    refused = [e for e in log.all("driver-old") if not (apart and "driver-library" in log.tags_at(e))]
+    if refused:
+        return report(refused, "the installed NVIDIA driver does not support the CUDA runtime of this build")
+    printed = [
+        e for e in log.events if e.tag in ("bootstrap", "plugin-none", "made-of", "warn", "cuda-driver")
     ]
-    old = [e for e in story.all("cuda-driver") if 0 < e.number("version") < 11050]
-    if strange and old:
-        yield seen(
-            [*strange[:2], *old], "the device numbers are nonsense and the driver is an old one", "low"
-        )
+    strange = [e for e in printed if re.fullmatch(r"-\d+|\d+", e.device) and not 0 <= int(e.device) <= 512]
+    old = [e for e in log.all("cuda-driver") if 0 < e.number("version") < 11050]
+    text = "the device numbers are nonsense and the driver is an old one"
+    return report([*strange[:2], *old], text, "low") if strange and old else None
 
 
-@cause(problems.DRIVER_LIBRARY_MISMATCH, passing=True)
-def driver_library_mismatch(story: Story) -> Iterator[Cause]:
-    said = story.all("driver-library")
-    if said:
-        yield seen(said, "the driver's kernel module and user library are of different releases")
+@cause("driver-library-mismatch", overcome=None)
+def driver_library_mismatch(log: LogEvidence) -> Found:
+    text = "the driver's kernel module and user library are of different releases"
+    return report(log.all("driver-library"), text)
 
 
-@cause("gpu-architecture-not-built", passing=True)
-def gpu_architecture_not_built(story: Story) -> Iterator[Cause]:
+@cause("gpu-architecture-not-built", overcome=None)
+def gpu_architecture_not_built(log: LogEvidence) -> Found:
     """
     This NCCL, torch or extension holds no code for the GPU.
 
-    Why: it was built for other compute capabilities.
+    Why: it was built for other compute capabilities: the GPU's generation is newer than the build, or so old
+    that the build left it out.
 
-    Fix: a build for that compute capability.
+    Fix: a build for that compute capability: `torch.cuda.get_arch_list()` shows what the build holds,
+    `nvidia-smi --query-gpu=name,compute_cap --format=csv` what the GPU has.
 
     In logs: `no kernel image is available for execution on the device`, `invalid device function`.
     """
-    said = story.all("no-kernel")
-    only_warned = all("not compatible with the current PyTorch" in e.text for e in said)
-    if said:
-        yield seen(
-            said,
-            "the library holds no code for this GPU",
-            "high",
-            severity="warning" if only_warned and failure(story) is None else None,
-        )
+    events = log.all("no-kernel")
+    warned = [e for e in events if e["gpu"]]
+    text = "the library holds no code for this GPU"
+    if gpu := first_value(warned, "gpu"):
+        text += f": {gpu.strip()} ({first_value(warned, 'arch')})"
+    elif arch := first_value(events, "arch", "arch2", "arch3"):
+        text = f"the compiler does not know this GPU ({arch}): its CUDA toolkit is older than the GPU"
+    failed = warned != events or failure(log)
+    return report(events, text, severity=None if failed else "warning")

@@ -1,138 +1,204 @@
-"""Who is behind, and who called something else: by each rank's own numbering, never by opCount."""
+"""
+Who is behind, and who called something else: by each rank's own numbering, never by opCount.
+
+A difference far back is found in a second reading of the few lines that can hold it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
-from ringup.logs.counts.model import MASK, RADIX
-from ringup.logs.counts.run import Behind, Communicator, Member, Mismatch, Party, Span, Unlocated
+from ringup.logs.counts.grammar import CALL_MARK, HEAD, POINT_TO_POINT, bare, fields_of
+from ringup.logs.counts.model import BLOCK_CALLS, NamedCall
+from ringup.logs.counts.plain import arguments_number
+from ringup.logs.counts.run import Behind, Communicator, Member, Mismatch, Party, Unlocated
 
 MAX_CALL_BYTES = 2048
 """A line of a call with all that launchers put before it."""
 
-_BACK = pow(RADIX, -1, 1 << 64)
+MIN_SKIPS = 64
+"""Calls behind a difference that are compared to tell a call left out from another call."""
+
+FIELD_NAMES = ("count", "datatype", "op", "root")
+
+Read = Callable[[str, int, int], Iterable[bytes]]
+"""Blocks of a file (by name) from an offset to an offset."""
+
+
+class _Window:
+    """A member's collectives from a block's first on, as far as they have been read again."""
+
+    def __init__(self, member: Member, first: int) -> None:
+        blocks, at = member.calls.blocks, 3 * (first // BLOCK_CALLS)
+        self.member = member
+        self.offset, self.line = blocks[at + 1 : at + 3]
+        end = blocks[at + 4] if at + 4 < len(blocks) else member.calls.last[0] if member.calls.last else 0
+        self.end = end + MAX_CALL_BYTES
+        self.calls: list[NamedCall] = []
 
 
 def behind_in(communicator: Communicator) -> Iterable[Behind]:
     """Members that have called fewer collectives than the furthest, the last first."""
     members = [m for m in communicator.members if m.judged]
-    positions = {m.position for m in members}
-    if len(positions) < 2:
-        return
-    top = max(positions)
+    top = max((m.position for m in members), default=0)
     for member in sorted(members, key=lambda m: m.position):
-        if member.position == top:
-            continue
-        last = member.calls.last
-        yield Behind(
-            rank=member.name,
-            communicator=communicator.id,
-            collective=_kind_at(members, member.position),
-            index=member.position,
-            ahead=sum(m.position > member.position for m in members),
-            by=top - member.position,
-            host=member.host,
-            pid=member.pid,
-            file=member.file,
-            last=(last[0], last[1], last[2].decode("utf-8", "replace")) if last else None,
-        )
+        if member.position < top:
+            ahead = sum(m.position > member.position for m in members)
+            kind = _kind_at(members, member.position)
+            yield Behind(member, communicator.id, kind, member.position, ahead, top - member.position)
+
+
+def _calls_from(member: Member, index: int) -> list[NamedCall]:
+    """A member's collectives from a place on; none where the kept end does not reach back to it."""
+    at = index - member.position + len(member.calls.tail)
+    return member.calls.tail[at:] if at >= 0 else []
 
 
 def _kind_at(members: list[Member], index: int) -> str:
     """What most ranks called at a place, as far as the kept ends of their sequences reach."""
-    kinds = Counter(c[3] for m in members if (c := _call_at(m, index)))
+    kinds = Counter(calls[0][3] for m in members if (calls := _calls_from(m, index)))
     return kinds.most_common(1)[0][0] if kinds else ""
 
 
-def _call_at(member: Member, index: int) -> tuple[int, int, int, str] | None:
-    at = index - member.position + len(member.calls.tail)
-    return member.calls.tail[at] if 0 <= at < len(member.calls.tail) else None
-
-
-def _digest_at(member: Member, index: int) -> int | None:
-    """Digest of the first `index` collectives: the whole one with the later calls taken out."""
-    calls = member.calls
-    known = calls.milestones.get(index)
-    if known:
-        return known[0]
-    later = calls.count - index
-    if later > len(calls.tail) or later < 0:
-        return 0 if index == 0 else None
-    digest = calls.digest
-    for asked, *_ in reversed(calls.tail[len(calls.tail) - later :]):
-        digest = ((digest - asked) * _BACK) & MASK
-    return digest
-
-
-def differences(communicator: Communicator) -> tuple[list[Mismatch], list[Unlocated]]:
+def differences(communicator: Communicator) -> Mismatch | Unlocated | None:
     """Where the sequences of a communicator's ranks part, over what every rank has called."""
     members = [m for m in communicator.members if m.judged and m.position]
     if len(members) < 2:
-        return [], []
+        return None
     common = min(m.position for m in members)
-    if _agree(members, common):
-        return [], []
-    begin = max(m.position - len(m.calls.tail) for m in members)
-    if begin < common and _agree(members, begin):
-        index = next(i for i in range(begin, common) if len({_asked(m, i) for m in members}) > 1)
-        return [_mismatch(communicator.id, members, index)], []
-    return [], [_unlocated(communicator.id, members, common)]
+    kept = max(m.position - len(m.calls.tail) for m in members)
+    first = _first_block_that_differs(members, common // BLOCK_CALLS) * BLOCK_CALLS
+    if first >= common:
+        return None
+    if first < kept:
+        return Unlocated(communicator.id, first, min(first + BLOCK_CALLS, common), tuple(members))
+    calls = [(m, _calls_from(m, first)) for m in members]
+    return _first_difference(communicator.id, first, common - first, calls)
 
 
-def _agree(members: list[Member], index: int) -> bool:
-    """Whether all called the same first `index` collectives; False also where that cannot be told."""
-    digests = {_digest_at(m, index) for m in members}
-    return len(digests) == 1 and None not in digests
+def _first_block_that_differs(members: list[Member], blocks: int) -> int:
+    """Its number, `blocks` where the whole blocks are equal."""
+    digests = [m.calls.blocks[: 3 * blocks : 3] for m in members]
+    if all(own == digests[0] for own in digests):
+        return blocks
+    return next(i for i, own in enumerate(zip(*digests, strict=True)) if len(set(own)) > 1)
 
 
-def _asked(member: Member, index: int) -> int | None:
-    call = _call_at(member, index)
-    return call[0] if call else None
-
-
-def _mismatch(communicator: str, members: list[Member], index: int) -> Mismatch:
-    groups: dict[int | None, list[Member]] = defaultdict(list)
-    for member in members:
-        groups[_asked(member, index)].append(member)
+def _first_difference(
+    communicator: str, first: int, most: int, called: list[tuple[Member, list[NamedCall]]]
+) -> Mismatch | None:
+    """Where the calls part, over at most so many; the lists begin at the `first`."""
+    rows = enumerate(zip(*(calls[:most] for _, calls in called), strict=False))
+    at = next((n for n, row in rows if len({asked for asked, *_ in row}) > 1), None)
+    if at is None:
+        return None
+    groups: dict[int, list[tuple[Member, list[NamedCall]]]] = defaultdict(list)
+    for member, calls in called:
+        groups[calls[at][0]].append((member, calls[at:]))
     # Of two groups of one size the one with rank 0 counts as usual: no better sign is left.
-    usual, *rest = sorted(groups.values(), key=lambda g: (-len(g), g[0].rank or 0))
-    odd = [m for group in rest for m in group]
-    return Mismatch(
-        communicator=communicator,
-        index=index,
-        odd=tuple(_party(m, index) for m in odd[:64]),
-        usual=_party(usual[0], index),
-        skipped=all(_skips(m, usual[0], index) for m in odd),
-    )
+    usual, *rest = sorted(groups.values(), key=lambda g: (-len(g), g[0][0].rank or 0))
+    odd = [one for group in rest for one in group]
+    parties = [Party(member, *calls[0][1:]) for member, calls in (usual[0], *odd[:64])]
+    skipped = all(_skips(calls, usual[0][1][1:]) for _, calls in odd)
+    return Mismatch(communicator, first + at, tuple(parties[1:]), parties[0], skipped)
 
 
-def _skips(odd: Member, usual: Member, index: int) -> bool:
+def _skips(odd: list[NamedCall], usual: list[NamedCall]) -> bool:
     """Whether a rank goes on, one place early, as another does."""
-    pairs = []
-    for i in range(index, odd.position):
-        ours, theirs = _asked(odd, i), _asked(usual, i + 1)
-        if ours is None or theirs is None:
-            break
-        pairs.append(ours == theirs)
-    return bool(pairs) and all(pairs)
+    pairs = list(zip(odd, usual, strict=False))
+    return bool(pairs) and all(one[0] == other[0] for one, other in pairs)
 
 
-def _party(member: Member, index: int) -> Party:
-    _, offset, line, kind = _call_at(member, index) or (0, 0, 0, "")
-    return Party(member.name, member.host, member.pid, member.file, offset, line, kind)
+def locate(unlocated: Unlocated, read: Read) -> Mismatch | None:
+    """Where the sequences part; None when they are equal as far as every rank has called."""
+    windows = [_Window(member, unlocated.first) for member in unlocated.members]
+    most = unlocated.last - unlocated.first
+    by_file: dict[str, list[_Window]] = defaultdict(list)
+    for window in windows:
+        by_file[window.member.file].append(window)
+    for file, own in by_file.items():
+        # Calls behind the block show whether a rank left one out.
+        _fill(file, own, most + MIN_SKIPS, read)
+    called = [(window.member, window.calls) for window in windows]
+    found = _first_difference(unlocated.communicator, unlocated.first, most, called)
+    return found and explain(found, read)
 
 
-def _unlocated(communicator: str, members: list[Member], common: int) -> Unlocated:
-    """The narrowest span between milestones in which the sequences part."""
-    step = max(m.calls.step for m in members)
-    shared = range(step, common + 1, step)
-    first = max((i for i in shared if _agree(members, i)), default=0)
-    last = min((i for i in shared if i > first and not _agree(members, i)), default=common)
-    spans = []
-    for member in members:
-        calls = member.calls
-        begin = calls.milestones.get(first, (0, *(calls.first or (0, 1))))
-        end = calls.milestones.get(last, (0, *(calls.last or (0, 1))[:2]))
-        spans.append(Span(member, begin[1], begin[2], end[1] + MAX_CALL_BYTES))
-    return Unlocated(communicator, first, last, tuple(spans), any(m.calls.sliced for m in members))
+def _fill(file: str, windows: list[_Window], room: int, read: Read) -> None:
+    by_place: dict[tuple[str, str], list[_Window]] = defaultdict(list)
+    for window in windows:
+        by_place[window.member.key[1:3]].append(window)
+    start = min(windows, key=lambda window: window.offset)
+    end = max(window.end for window in windows)
+    left = len(windows)
+    for offset, line, raw in _lines(read(file, start.offset, end), start.offset, start.line):
+        for host, pid, pointer, asked, kind in _calls(raw):
+            at = _of_host(by_place.get((pid, pointer), ()), host)
+            if at and at.offset <= offset < at.end and len(at.calls) < room:
+                at.calls.append((asked, offset, line, kind))
+                left -= len(at.calls) == room
+        if not left:
+            return
+
+
+def _of_host(windows: Iterable[_Window], host: str) -> _Window | None:
+    """The window of a host, whose name a torn line may have made longer or shorter."""
+    near = None
+    for window in windows:
+        known = window.member.host
+        if known == host:
+            return window
+        if host.endswith(known) or known.endswith(host):
+            near = window
+    return near
+
+
+def _lines(blocks: Iterable[bytes], offset: int, line: int) -> Iterator[tuple[int, int, bytes]]:
+    carry = b""
+    for block in blocks:
+        lines = (carry + block).split(b"\n")
+        carry = lines.pop()
+        for raw in lines:
+            yield offset, line, raw
+            offset += len(raw) + 1
+            line += 1
+    if carry:
+        yield offset, line, carry
+
+
+def _calls(raw: bytes) -> Iterator[tuple[str, str, str, int, str]]:
+    """Host, process id, communicator pointer, arguments' number and kind of the collectives in a line."""
+    if CALL_MARK not in raw:
+        return
+    raw = bare(raw)
+    heads = list(HEAD.finditer(raw))
+    for i, head in enumerate(heads):
+        fields = fields_of(raw, head, heads[i + 1].start() if i + 1 < len(heads) else None)
+        kind = head["kind"].decode()
+        if fields and kind not in POINT_TO_POINT:
+            host, pid = (head["host"] or b"").decode("utf-8", "replace"), (head["pid"] or b"").decode()
+            asked = arguments_number(head["kind"], raw[fields.start(4) : fields.end(7)])
+            yield host, pid, fields[8].decode(), asked, kind
+
+
+def explain(mismatch: Mismatch, read: Read) -> Mismatch:
+    """The mismatch with each party's line read and what differs named."""
+    usual = _read_party(mismatch.usual, read)
+    odd = tuple(_read_party(p, read) for p in mismatch.odd)
+    differs = [] if all(p.kind == usual.kind for p in odd) else ["kind"]
+    differs += [n for i, n in enumerate(FIELD_NAMES) if any(p.fields[i] != usual.fields[i] for p in odd)]
+    return replace(mismatch, usual=usual, odd=odd, differs=tuple(differs))
+
+
+def _read_party(party: Party, read: Read) -> Party:
+    member, end = party.member, party.offset + MAX_CALL_BYTES
+    raw = bare(b"".join(read(member.file, party.offset, end)).partition(b"\n")[0].rstrip(b"\r"))
+    party = replace(party, text=raw[:1024].decode("utf-8", "replace"))
+    heads = sorted(HEAD.finditer(raw), key=lambda head: (head["pid"] or b"").decode() != member.pid)
+    fields = fields_of(raw, heads[0]) if heads else None
+    if not fields:
+        return party
+    asked = tuple(field.decode() for field in fields.group(4, 5, 6, 7))
+    return replace(party, kind=heads[0]["kind"].decode(), fields=asked)

@@ -13,8 +13,8 @@ import re
 CALL_MARK = b": opCount "
 
 HEAD = re.compile(
-    rb"(?:(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) )?(?:\[(?P<dev>\d+)\] )?"
-    rb"NCCL INFO (?P<kind>\w{1,40}):(?= o)"
+    rb"(?:(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) )?(?:\[(?P<dev>\d+)\] )?"
+    rb"NCCL INFO (?P<kind>\w{1,40}):(?= opCount )"
 )
 """Process and kind of a collective line, up to the colon; excerpts may have lost HOST:PID:TID."""
 
@@ -34,13 +34,8 @@ PREFIX = re.compile(
 )
 """Process of any other NCCL line; searched, for a label or stamp may precede it; a clock is none."""
 
-LABEL = re.compile(
-    rb"\A\s*(?:(?P<srun>\d+): |\[(?P<torchrun>[a-z]+\d+)\]:|\[(?P<mpirun>\d+,\d+)\]<std(?:out|err)>: ?)"
-)
+LABEL = re.compile(rb"\A\s*(?:(\d+): |\[(?:rank(\d+)|([a-z]+\d+))\]:|\[\d+,(\d+)\]<std(?:out|err)>: ?)")
 """What srun --label, torchrun --tee and mpirun --tag-output put before a line."""
-
-STAMP = re.compile(rb"\A[^\n]{0,24}?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^ ]{0,24}[Z\]] ")
-"""A time before the line, as `kubectl logs --timestamps` or NCCL_DEBUG_TIMESTAMP_FORMAT writes it."""
 
 INIT = re.compile(
     rb"comm (?P<pointer>0x[0-9a-fA-F]+) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+) cudaDev (?P<dev>\d+)"
@@ -53,30 +48,22 @@ INIT = re.compile(
 """Start and end of a communicator's set-up; a split's child has no commId since 2.23; RCCL adds memory."""
 
 VIA = re.compile(
-    rb"(?:(?:Channel|Ring) \d+(?:/\d+)? : (?P<src>\d+)\[[0-9a-fA-F]+\] -> (?P<dst>\d+)\[[0-9a-fA-F]+\]"
+    rb"(?:(?:Channel|Ring) \d+(?:/\d+)? : (?P<src>\d+)\[[0-9a-fA-F]+\] (?:-> )?(?P<dst>\d+)\[[0-9a-fA-F]+\]"
     rb"(?: \[(?:send|receive)\])?|CollNet \d+(?:/\d+)? : (?P<coll>\d+) \[(?:send|receive)\])"
     rb" via (?P<via>[^\r\n]{1,120}?)(?: comm 0x[0-9a-fA-F]+(?: nRanks \d+)?)?\s*\Z"
 )
 """How two ranks of a communicator talk; RCCL and NCCL 2.8 name the communicator behind it."""
 
-WARN = re.compile(rb"NCCL WARN (?P<text>.*)", re.DOTALL)
-
 ITERATION = re.compile(
-    rb"\b(?:iteration|iter|global_step|step|Iteration|Iter|Step|ITERATION|STEP)[\"']?"
-    rb"[ \t]*[:=#\[]{0,2}[ \t]*(\d+)|\bsteps: (\d+)|\bEpoch:? \[(\d+\]\[ *\d+)/"
+    rb"\b(?!STEP \d{1,18}\.(?:\d|batch|extern))"
+    rb"(?:iteration|iter|global_step|step|Iteration|Iter|Step|ITERATION|STEP)[\"']?"
+    rb"[ \t]{0,16}[:=#\[]{0,2}[ \t]{0,16}(\d+)|\bsteps: (\d+)|\bEpoch:? \[(\d+\]\[ *\d+)/"
 )
-"""A trainer's line for a step: Megatron, DeepSpeed, mmengine, Detectron2, timm, torch's ImageNet example."""
+"""
+A trainer's line for a step: Megatron, DeepSpeed, mmengine, Detectron2, timm, torch's ImageNet example.
 
-STAGES = ("none", "bootstrap", "network", "init-start", "channels", "connected", "init-complete")
-"""How far a process came, in the order of NCCL's own set-up (2.22 and later connect after Init COMPLETE)."""
-
-STAGE = re.compile(
-    rb"(?P<bootstrap>Bootstrap ?: Using )|(?P<network>Using network |NET/\w+ ?: Using )"
-    rb"|(?P<start>- Init START)|(?P<complete>- Init COMPLETE)"
-    rb"|(?P<connected>Connected (?:all rings|all trees))"
-    rb"|(?P<channels> via (?:P2P|SHM|NET|COLLNET)/|Trees \[)"
-)
-STAGE_INDEX = {"bootstrap": 1, "network": 2, "start": 3, "channels": 4, "connected": 5, "complete": 6}
+`STEP 166448.0` is Slurm's name of a job step.
+"""
 
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 """Not called by every rank of a communicator at the same place: counted, never numbered."""
@@ -100,31 +87,13 @@ def bare(raw: bytes) -> bytes:
     return _COLOUR.sub(b"", raw) if b"\x1b" in raw else raw
 
 
-def heads_in(raw: bytes) -> list[re.Match[bytes]]:
-    """The heads of all calls in a line: one, but where lines were written into each other."""
-    return [m for m in HEAD.finditer(raw) if raw.startswith(b" opCount ", m.end())]
-
-
 def fields_of(raw: bytes, head: re.Match[bytes], end: int | None = None) -> re.Match[bytes] | None:
     """The fields of a call; `end` is where the next one's head begins.  None where they are cut off."""
-    begin = head.end() + len(b" opCount ")
+    begin = head.end() + len(" opCount ")
     if end is None:
         return FIELDS.match(raw, begin)
     label = GLUED.search(raw, begin, end)
     return FIELDS.match(raw, begin, label.start() if label else end)
-
-
-_VARIABLE = re.compile(rb"0x[0-9a-fA-F]+|\d+")
-
-
-def collapse(text: bytes) -> bytes:
-    """
-    A warning without its numbers and addresses, so that repeats fall together.
-
-    >>> collapse(b"Got completion from peer 10.0.0.2<41234> with error 12")
-    b'Got completion from peer #.#.#.#<#> with error #'
-    """
-    return _VARIABLE.sub(b"#", text[:1000])
 
 
 def label_of(prefix: bytes, whole: bool = False) -> str:
@@ -140,12 +109,7 @@ def label_of(prefix: bytes, whole: bool = False) -> str:
     rest = prefix[match.end() :].strip()
     if whole and rest and rest[:1] not in b"[0123456789":
         return ""
-    if match["srun"] is not None:
-        return match["srun"].decode()
-    if match["mpirun"] is not None:
-        return match["mpirun"].decode().partition(",")[2]
-    name = match["torchrun"].decode()
-    return name[4:] if name.startswith("rank") else name
+    return match[match.lastindex or 0].decode()
 
 
 def iteration_of(line: bytes, pattern: re.Pattern[bytes]) -> str | None:

@@ -1,64 +1,60 @@
 """
-The book both ways of counting write into: columns, rows of iterations, processes, communicators.
+The book an engine writes into: columns, rows of iterations, processes, communicators.
 
-The engines decide which lines are plain calls and count those in bulk; every other line comes here.
+The engine decides which lines are plain calls and counts those in bulk; every other line comes here.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable
-from hashlib import blake2b
+from array import array
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
 
 from ringup.logs.counts.grammar import (
+    CALL_MARK,
+    HEAD,
     INIT,
+    ITERATION,
     POINT_TO_POINT,
     PREFIX,
-    STAGE,
-    STAGE_INDEX,
     VIA,
-    WARN,
-    collapse,
+    bare,
     fields_of,
-    heads_in,
     iteration_of,
     label_of,
 )
 from ringup.logs.counts.model import (
-    MASK,
+    MAX_CELLS,
     MAX_COLUMNS,
-    MAX_DEVICES,
     MAX_KINDS,
     MAX_PROCESSES,
     MAX_SEQUENCES,
     MAX_TRANSPORTS,
-    MAX_WARNINGS,
-    RADIX,
-    TAIL,
     Column,
     Comm,
-    Line,
     Part,
-    Process,
+    ProcessKey,
+    Row,
     Sequence,
     SequenceKey,
-    Warn,
 )
-from ringup.logs.counts.rows import Rows
+from ringup.logs.counts.plain import PlainEngine, arguments_number
 
 Batch = list[tuple[int, int, bytes]]
 """Line number, offset, line."""
 
 
-def field_hash(kind: str, count: str, datatype: str, op: str, root: str) -> int:
-    """64 bits that stand for what a call asked for; the same in every process."""
-    words = f"{kind} {count} {datatype} {op if op in '01234' else 'own'} {root}"
-    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "little")
+MAX_SHOWN_BYTES = 64 << 10
+"""What of a line is handed on to others."""
 
 
-def text_of(raw: bytes) -> str:
-    """A line as text of bounded length."""
-    return raw[:1024].decode("utf-8", "replace")
+def shortened(line: bytes) -> bytes:
+    """A line of bounded length, its beginning and its end kept."""
+    half = MAX_SHOWN_BYTES // 2
+    return line if len(line) <= MAX_SHOWN_BYTES else line[:half] + line[-half:]
 
 
 class Ledger:
@@ -66,26 +62,104 @@ class Ledger:
 
     def __init__(
         self,
-        part: Part,
-        iteration: re.Pattern[bytes] | None,
-        other: Callable[[Batch], None] | None,
-        known: Iterable[tuple[str, str, str]] = (),
+        iteration: re.Pattern[bytes] | None = None,
+        other: Callable[[Batch], None] | None = None,
+        engine: str = "",
     ) -> None:
-        self.part = part
-        self._iteration = iteration
+        self.engine = self._engine(engine)
+        self.part = Part()
+        self.rows = _Rows(self.part)
+        self._iteration = iteration or ITERATION
         self._other = other
+        self._batch: Batch = []
         self._hosts: dict[str, list[str]] = {}
-        self._labels: dict[tuple[str, str], str] = {}
-        for host, pid, label in known:
-            self._labels[host, pid] = label
-            self._whole_host(host, pid)
         self._columns: dict[Column, int] = {}
         self._kinds: set[str] = set()
         self._names: dict[bytes, str] = {}
         self._generation: dict[tuple[str, str, str], int] = {}
-        self._comm_counts: dict[tuple[str, str], int] = {}
-        self._begun: tuple[bytes, str | None] = (b"", None)
-        self.rows = Rows(part)
+        self._comm_counts: dict[ProcessKey, int] = {}
+        self._sequences: dict[SequenceKey, int] = {}
+
+    def _engine(self, name: str) -> Any:
+        """The native engine where it was compiled, else plain Python with the same answers."""
+        if name != "python":
+            try:
+                from ringup.logs.counts.core import Engine  # type: ignore[import-not-found]
+
+                # With a seed of its own nobody can write lines that are taken for another.
+                return Engine(self, int.from_bytes(os.urandom(8), "little"))
+            except ImportError:
+                if name:
+                    raise
+        return PlainEngine(self)
+
+    def feed(self, block: bytes) -> None:
+        """The next bytes of the file."""
+        self.engine.feed(block)
+        self._hand_on()
+
+    def finish(self) -> Part:
+        """The end of the file."""
+        self.engine.finish()
+        self._hand_on()
+        return self.updated()
+
+    def _hand_on(self) -> None:
+        if self._other is not None and self._batch:
+            self._other(self._batch)
+        self._batch = []
+
+    def updated(self) -> Part:
+        """The part, with everything in it that was read so far."""
+        part, engine = self.part, self.engine
+        self.rows.flush(engine.take_counts())
+        part.lines, part.bytes = engine.line - 1, engine.offset
+        if engine.last:
+            offset, line, raw = engine.last
+            part.last = (offset, line, raw.rstrip(b"\r"))
+        for key, (kinds, count, blocks, tail, last) in zip(self._sequences, engine.calls(), strict=False):
+            sequence = part.sequences[key]
+            named = [(part.columns[column].kind, n) for column, n in kinds]
+            sequence.kinds = {kind: sum(n for k, n in named if k == kind) for kind, _ in named}
+            sequence.count, sequence.blocks = count, array("Q", blocks)
+            sequence.tail = [(*call[:3], part.columns[call[3]].kind) for call in tail]
+            sequence.last = (last[0], last[1], last[2].rstrip(b"\r")[:1024]) if last else None
+        return part
+
+    # What an engine asks
+
+    def column(self, prefix: bytes, head: bytes) -> int:
+        """Twice the number of the column that a head belongs to, plus 1 for a Send or Recv."""
+        match = HEAD.search(head + CALL_MARK)
+        assert match, head
+        return self._code(self._column(match, prefix))
+
+    def sequence(self, column: int, pointer: bytes, nranks: int) -> int:
+        """The number of the sequence of a column's process on the communicator that now has this pointer."""
+        of, name = self.part.columns[column], self.name(pointer)
+        key = (of.host, of.pid, name, self._generation.get((of.host, of.pid, name), 0))
+        if key not in self._sequences and len(self._sequences) >= MAX_SEQUENCES:
+            key = ("", "", "", 0)
+        if key not in self._sequences:
+            self._sequences[key] = len(self._sequences)
+            self.part.sequences[key] = Sequence(nranks=nranks)
+        return self._sequences[key]
+
+    def odd(self, line: int, offset: int, raw: bytes) -> None:
+        """A line that is no plain call: it may hold several calls, none, or half of one."""
+        raw = raw.rstrip(b"\r")
+        begun = iteration_of(raw, self._iteration)
+        is_init = b"- Init " in raw and INIT.search(raw) is not None
+        if is_init or begun is not None:  # calls before this line belong elsewhere
+            self.rows.flush(self.engine.take_counts())
+        if is_init:
+            self.engine.forget()
+        text = bare(shortened(raw))
+        if CALL_MARK in text and self._calls(text):
+            return
+        self._read(text, begun)
+        if raw:
+            self._batch.append((line, offset, shortened(raw)))
 
     # Columns and rows
 
@@ -100,15 +174,12 @@ class Ledger:
             known = self._names.setdefault(bytes(raw), raw.decode("utf-8", "replace"))
         return known
 
-    def column(self, match: re.Match[bytes], prefix: bytes) -> int:
-        """The number of the column a collective line's head belongs to."""
-        process = self.process(self.name(match["host"]), self.name(match["pid"]), prefix)
-        device = self.name(match["dev"])
-        if len(process.devices) < MAX_DEVICES:
-            process.devices.add(device)
-        elif device not in process.devices:
-            device = ""
-        return self.number_of(Column(process.host, process.pid, device, self._kind(match["kind"])))
+    def _code(self, column: int) -> int:
+        return column * 2 + (self.part.columns[column].kind in POINT_TO_POINT)
+
+    def _column(self, match: re.Match[bytes], prefix: bytes) -> int:
+        process = self._process(self.name(match["host"]), self.name(match["pid"]), prefix)
+        return self._number_of(Column(*process, self.name(match["dev"]), self._kind(match["kind"])))
 
     def _kind(self, raw: bytes) -> str:
         """The kind's name; NCCL has some fifteen, a log may claim any number."""
@@ -119,8 +190,7 @@ class Ledger:
             self._kinds.add(kind)
         return kind
 
-    def number_of(self, column: Column) -> int:
-        """A column's number, a new one where it was not seen before."""
+    def _number_of(self, column: Column) -> int:
         number = self._columns.get(column)
         if number is None and len(self._columns) >= MAX_COLUMNS:
             column = Column("", "", "", "other")
@@ -130,20 +200,17 @@ class Ledger:
             self.part.columns.append(column)
         return number
 
-    def process(self, host: str, pid: str, prefix: bytes = b"") -> Process:
-        """The record of a process; past MAX_PROCESSES one nameless record takes all others."""
+    def _process(self, host: str, pid: str, prefix: bytes = b"") -> ProcessKey:
+        """A process by its whole host name; past MAX_PROCESSES one nameless process stands for all others."""
         processes = self.part.processes
-        known = processes.get((host, pid))
-        if known is None:
+        if (host, pid) not in processes:
             host = self._whole_host(host, pid)
             if len(processes) >= MAX_PROCESSES:
                 host, pid = "", ""
-            label = self._labels.get((host, pid), "")
-            known = processes.setdefault((host, pid), Process(host, pid, label))
-        if prefix and not known.label:
-            known.label = label_of(prefix, whole=True)
+        if not processes.setdefault((host, pid), "") and (label := label_of(prefix, whole=True)):
+            processes[host, pid] = label
             self.rows.labels_changed()
-        return known
+        return host, pid
 
     def _whole_host(self, host: str, pid: str) -> str:
         """
@@ -159,113 +226,42 @@ class Ledger:
             hosts.append(host)
         return host
 
-    def flush(self, counts: Iterable[tuple[int, int]]) -> None:
-        """Add calls by column to the iteration each process is in."""
-        self.rows.flush(counts)
-
-    def iteration(self, raw: bytes) -> str | None:
-        """The iteration that a line begins; of each line this is asked twice."""
-        if raw is not self._begun[0]:
-            name = iteration_of(raw, self._iteration) if self._iteration is not None else None
-            self._begun = (raw, name)
-        return self._begun[1]
-
-    # Calls that are not plain lines, or that need their fields
-
-    def odd_line(self, number: int, offset: int, raw: bytes) -> bool:
+    def _calls(self, raw: bytes) -> bool:
         """Count each call of a line; whether it is just one whole call."""
-        heads = heads_in(raw)
+        heads = list(HEAD.finditer(raw))
         whole = len(heads) == 1
-        columns = [self.column(m, b"" if i else raw[: m.start()]) for i, m in enumerate(heads)]
+        columns = [self._column(m, b"" if i else raw[: m.start()]) for i, m in enumerate(heads)]
         for i, (match, column) in enumerate(zip(heads, columns, strict=True)):
             end = None
             if i + 1 < len(heads):
                 after = heads[i + 1]
                 glued = len(after["host"] or b"") - len(self.part.columns[columns[i + 1]].host.encode())
                 end = after.start() + max(0, glued)
-            self.flush([(column, 1)])
+            self.rows.flush({column: 1})
             fields = fields_of(raw, match, end)
             if fields:
-                self.call(column, fields, number, offset, raw)
+                asked = arguments_number(match["kind"], raw[fields.start(4) : fields.end(7)])
+                sequence = self.sequence(column, fields[8], int(fields[9][:9]))
+                self.engine.append(sequence, self._code(column), asked, raw[:1024])
             else:
                 of = self.part.columns[column]
                 self.part.torn[of.host, of.pid] = self.part.torn.get((of.host, of.pid), 0) + 1
                 whole = False
         return whole
 
-    def call(self, column: int, fields: re.Match[bytes], number: int, offset: int, raw: bytes) -> None:
-        """One call with all its fields, appended to its sequence."""
-        if not self.part.numbered:
-            return
-        of = self.part.columns[column]
-        sequence = self.sequence(of.host, of.pid, self.name(fields[8]), int(fields[9]))
-        sequence.kinds[of.kind] = sequence.kinds.get(of.kind, 0) + 1
-        sequence.last = (offset, number, raw)
-        if of.kind in POINT_TO_POINT:
-            return
-        self.append(sequence, self.hash_of(of.kind, fields), offset, number, of.kind)
-
-    def append(self, sequence: Sequence, asked: int, offset: int, number: int, kind: str) -> None:
-        """One more collective of a sequence, what it asked for as a hash."""
-        if sequence.first is None:
-            sequence.first = (offset, number)
-        sequence.count += 1
-        sequence.digest = (sequence.digest * RADIX + asked) & MASK
-        sequence.tail.append((asked, offset, number, kind))
-        if len(sequence.tail) > 4 * TAIL:
-            del sequence.tail[:-TAIL]
-        if sequence.count % sequence.step == 0:
-            sequence.reached(offset, number)
-
-    def hash_of(self, kind: str, fields: re.Match[bytes]) -> int:
-        """The hash of a call's fields."""
-        return field_hash(kind, *(fields[i].decode() for i in (4, 5, 6, 7)))
-
-    def sequence(self, host: str, pid: str, pointer: str, nranks: int) -> Sequence:
-        """The calls of a process on the communicator that now has this pointer."""
-        sequences = self.part.sequences
-        key = (host, pid, pointer, self._generation.get((host, pid, pointer), 0))
-        known = sequences.get(key)
-        if known is None:
-            if len(sequences) >= MAX_SEQUENCES:
-                key = ("", "", "", 0)
-            known = sequences.setdefault(key, Sequence(nranks=nranks))
-        return known
-
-    # All other lines
-
-    def is_boundary(self, raw: bytes) -> bool:
-        """Whether calls before and after this line must be told apart."""
-        return (b"- Init " in raw and INIT.search(raw) is not None) or self.iteration(raw) is not None
-
-    def other(self, batch: Batch) -> None:
-        """Hand lines that are not plain calls to whoever asked for them."""
-        if self._other is not None and batch:
-            self._other(batch)
-
-    def read_line(self, number: int, offset: int, raw: bytes) -> None:
-        """Learn from one line that is no call: process, Init, transport, warning, iteration."""
+    def _read(self, raw: bytes, begun: str | None) -> None:
+        """Learn from one line that is no call: process, Init, transport, the iteration begun."""
         if b"NCCL " not in raw:
-            name = self.iteration(raw)
-            if name is not None:
-                self.rows.mark(name, label_of(raw[:40]))
+            if begun is not None:
+                self.rows.mark(begun, label_of(raw[:40]))
             return
-        head = PREFIX.search(raw[:400])
-        if not head:
-            return
-        process = self.process(self.name(head["host"]), self.name(head["pid"]), raw[: head.start()])
-        line = Line(offset, number, text_of(raw))
-        process.first = process.first or line
-        process.last = line
-        stage = STAGE.search(raw)
-        if stage and stage.lastgroup:
-            process.stage = max(process.stage, STAGE_INDEX[stage.lastgroup])
+        head = PREFIX.search(raw[:400])  # an excerpt may have lost who speaks
+        host, pid, prefix = (head["host"], head["pid"], raw[: head.start()]) if head else (b"", b"", b"")
+        process = self._process(self.name(host), self.name(pid), prefix)
         if b" via " in raw:
-            self._transport(process.host, raw)
+            self._transport(process[0], raw)
         elif b"- Init " in raw:
             self._init(process, raw)
-        elif b"NCCL WARN " in raw:
-            self._warning(process, raw, line)
 
     def _transport(self, host: str, raw: bytes) -> None:
         match = VIA.search(raw)
@@ -275,25 +271,11 @@ class Ledger:
             if key in transports or len(transports) < MAX_TRANSPORTS:
                 transports[key] = transports.get(key, 0) + 1
 
-    def _warning(self, process: Process, raw: bytes, line: Line) -> None:
-        process.warnings += 1
-        process.first_warning = process.first_warning or line
-        match = WARN.search(raw)
-        text = collapse(match["text"] if match else raw).decode("utf-8", "replace").strip()
-        warnings = self.part.warnings
-        known = warnings.get(text)
-        if known:
-            warnings[text] = Warn(text, known.first, known.count + 1)
-        elif len(warnings) < MAX_WARNINGS:
-            warnings[text] = Warn(text, line, 1)
-        else:
-            self.part.warnings_dropped += 1
-
-    def _init(self, process: Process, raw: bytes) -> None:
+    def _init(self, process: ProcessKey, raw: bytes) -> None:
         match = INIT.search(raw)
         if not match:
             return
-        host, pid, pointer = place = (process.host, process.pid, self.name(match["pointer"]))
+        place = (*process, self.name(match["pointer"]))
         generation = self._generation.get(place, 0)
         comms, sequences = self.part.comms, self.part.sequences
         known = comms.get((*place, generation))
@@ -304,26 +286,27 @@ class Ledger:
             self._generation[place] = generation
             known = None
         if known is None:
+            key = (*place, generation)
             if len(comms) >= MAX_SEQUENCES:
                 return
-            known = comms[host, pid, pointer, generation] = self._comm(process, match)
+            known = comms[key] = self._comm(process, match)
         known.started |= started
         known.complete |= not started
         if known.comm_id is None and match["id"]:
             known.comm_id = self.name(match["id"])
 
-    def _comm(self, process: Process, match: re.Match[bytes]) -> Comm:
+    def _comm(self, process: ProcessKey, match: re.Match[bytes]) -> Comm:
         parent = None
         if match["parent"]:
             of = self.name(match["parent"])
-            now = self._generation.get((process.host, process.pid, of), 0)
+            now = self._generation.get((*process, of), 0)
             split = self.name(match["split"]) if match["split"] else None
             parent = (of, now, split, self.name(match["color"]))
-        order = self.comm_count(process.host, process.pid)
-        self.count_comm(process.host, process.pid, order + 1)
-        if len(process.devices) < MAX_DEVICES:
-            process.devices.add(self.name(match["dev"]))
+        order = self._comm_counts.get(process, 0)
+        self._comm_counts[process] = order + 1
         return Comm(
+            host=process[0],
+            pid=process[1],
             pointer=self.name(match["pointer"]),
             rank=int(match["rank"][:9]),
             nranks=int(match["nranks"][:9]),
@@ -333,35 +316,90 @@ class Ledger:
             order=order,
         )
 
-    # Which communicator a pointer means
 
-    def now(self, key: SequenceKey) -> SequenceKey:
-        """The communicator that has this key's pointer at this place of the file."""
-        return (*key[:3], self._generation.get(key[:3], 0))
+LOOK_BACK = 8
+"""Iterations a labelled rank may lag behind the first to print a mark."""
 
-    def use(self, key: SequenceKey) -> None:
-        """From here on the pointer means this communicator."""
-        self._generation[key[:3]] = key[3]
 
-    def comm_count(self, host: str, pid: str) -> int:
-        """Communicators a process has set up so far."""
-        return self._comm_counts.get((host, pid), 0)
+class _Rows:
+    """
+    Writes the rows of a part: which iteration a call belongs to, and old rows made small.
 
-    def count_comm(self, host: str, pid: str, count: int) -> None:
-        """Communicators a process has set up so far, told."""
-        self._comm_counts[host, pid] = max(count, self._comm_counts.get((host, pid), 0))
+    A process whose label prints marks follows those; all others follow the last mark anybody printed.
+    """
 
-    def last_of(self, lines: list[bytes], line: int, end: int) -> None:
-        """Remember the last line that says anything; `end` is where the line after these would begin."""
-        for i in range(len(lines) - 1, -1, -1):
-            end -= len(lines[i]) + 1
-            if lines[i] and not lines[i].isspace():
-                self.part.last = Line(end, line + i, text_of(lines[i].rstrip(b"\r")))
-                return
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._packed: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._packed_rows = 0
+        self._cells = 0
+        self._is_pooled = False
+        self._lined_up = 0
+        """Columns whose labels are known."""
+        self._own: dict[int, int] = {}
+        """Row a column's label opened last; not of columns whose label opened none."""
+        self._labelled: dict[str, list[int]] = {}
 
-    def close(self) -> None:
-        """Cut what was kept for speed to what is promised."""
-        for sequence in self.part.sequences.values():
-            del sequence.tail[:-TAIL]
-            if sequence.last:
-                sequence.last = (*sequence.last[:2], sequence.last[2].rstrip(b"\r")[:1024])
+    def labels_changed(self) -> None:
+        """A process has got its label."""
+        self._lined_up = 0
+
+    def _line_up(self) -> None:
+        part = self._part
+        if self._lined_up < len(part.columns):
+            self._lined_up = len(part.columns)
+            self._own, self._labelled = {}, defaultdict(list)
+            for i in range(len(part.columns)):
+                label = part.label_of(i)
+                self._labelled[label].append(i)
+                if label in part.label_rows:
+                    self._own[i] = part.label_rows[label]
+
+    def flush(self, counts: dict[int, int]) -> None:
+        """Add calls by column to the iteration each process is in; takes the dictionary for its own."""
+        part = self._part
+        if part.label_rows:
+            self._line_up()
+            for column in sorted(self._own.keys() & counts.keys()):
+                cells = part.rows[self._own[column]].cells
+                cells[column] = cells.get(column, 0) + counts.pop(column)
+        cells = part.rows[-1].cells
+        for column in cells.keys() & counts.keys():
+            cells[column] += counts.pop(column)
+        cells.update(counts)
+
+    def mark(self, name: str, label: str) -> None:
+        """A trainer's line: what follows belongs to this iteration."""
+        part, rows = self._part, self._part.rows
+        at = len(rows) - 1
+        if rows[at].name != name:
+            oldest = max(part.label_rows.get(label, 0), at - LOOK_BACK, 0)
+            late = (i for i in range(at - 1, oldest, -1) if label and rows[i].name == name)
+            found = next(late, None)
+            at = self._open_row(name) if found is None else found
+        if label:
+            self._line_up()
+            own = self._labelled.get(label, ())
+            if label not in part.label_rows:
+                # Calls of a label before the first mark of its own stand before all marks.
+                before = rows[0].cells
+                for row in rows[max(1, len(rows) - LOOK_BACK) :]:
+                    for column in filter(row.cells.__contains__, own):
+                        before[column] = before.get(column, 0) + row.cells.pop(column)
+            part.label_rows[label] = at
+            for column in own:
+                self._own[column] = at
+
+    def _open_row(self, name: str) -> int:
+        part = self._part
+        if self._cells > MAX_CELLS:
+            if not self._is_pooled:
+                self._is_pooled = True
+                part.rows.append(Row("later"))
+            return len(part.rows) - 1
+        part.rows.append(Row(name))
+        while self._packed_rows < len(part.rows) - 2 * LOOK_BACK:
+            # The 8 keeps runs of empty rows within bounds too.
+            self._cells += 8 + part.rows[self._packed_rows].pack(self._packed)
+            self._packed_rows += 1
+        return len(part.rows) - 1

@@ -1,0 +1,245 @@
+"""
+What earlier runs left on this node: listed, and where it is proven and asked for, ended.
+
+Runs as `clean MODE GRACE_S`, MODE being "list" or "kill", and prints one line of JSON.
+Only processes and files of our own user are judged; clean_proof says what is a proof.  What belongs to
+a living job is never offered: its launcher lives, or the guard of its run does, or it carries the
+rendezvous of a living job and began after that (a daemon which a rank has started).
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+from ringup.agent.clean import proof, shm
+from ringup.agent.facts import processes
+from ringup.agent.guard import tree
+from ringup.agent.proc.files import link, pause
+from ringup.agent.proc.process import below, children_of, descriptors, family
+
+ROUNDS = 3
+"""What fled from a process that was ended is found by looking again."""
+KILL_S = 3.0
+MOST = 200
+"""Entries of each kind that are told."""
+
+SETTLED_TRIES = 20
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO of linux/proc_ns.h: from any other, processes outside cannot be seen."""
+
+
+def rendezvous(env):
+    """What the ranks of one job have in common."""
+    return tuple(env.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
+
+
+def guarded_runs(table):
+    """Runs whose guard lives here."""
+    label = tree.GUARD + ":"
+    found = set()
+    for pid, uid in table.uids.items():
+        if uid == table.uid:
+            found.update(w[len(label) :] for w in table.words(pid)[-1:] if w.startswith(label))
+    return found
+
+
+class Jobs:
+    """The jobs of our user at one moment, each by its topmost process."""
+
+    def __init__(self):
+        for _ in range(SETTLED_TRIES):
+            if self._take():
+                break
+            pause(0.005)
+        self.judge = proof.Judge(self.table, self.strays, guarded_runs(self.table))
+        self.judged = {}
+        fates = {}
+        for top, pids in self.members.items():
+            found = [processes.fate(self.table, pid, self.jobs) for pid in pids]
+            fates[top] = next((fate for fate in found if fate[:7] == "running"), found[0])
+            if any(self._env(pid).get(tree.TAG) in self.judge.guarded for pid in pids):
+                fates[top] = "running: the guard of its run lives"
+        self._spare_daemons(fates)
+        self.ports = {}
+        for _, port, uid, inode in processes.listening(""):
+            if uid == self.table.uid:
+                self.ports["socket:[%s]" % inode] = port
+        self.running = [self._entry(top, fates[top]) for top in fates if fates[top][:7] == "running"]
+        self.left = [self._entry(top, fates[top]) for top in fates if fates[top][:6] == "orphan"]
+
+    def _take(self):
+        """
+        All processes of this moment; whether it is a moment to judge by.
+
+        A shell that is ending is still the parent of what it has started when it has no words any more
+        (do_exit frees its memory before it gives its children away): it would pass for their topmost.
+        """
+        self.table = processes.ProcessTable("")
+        self.jobs = processes.jobs_of(self.table)
+        self.strays = proof.strays(self.table, self.jobs)
+        self.jobs.update({pid: evidence for pid, (evidence, _) in self.strays.items()})
+        self.children, self.members = children_of(self.table.parents), {}
+        for pid in sorted(self.jobs):
+            self.members.setdefault(processes.topmost(self.table, pid, self.jobs), []).append(pid)
+        return all(self.table.words(top) for top in self.members)
+
+    def _env(self, pid):
+        return self.table.environment(pid)
+
+    def _spare_daemons(self, fates):
+        began = {}
+        for top, fate in fates.items():
+            if fate.startswith("running"):
+                for pid in self.members[top]:
+                    key = rendezvous(self._env(pid))
+                    began[key] = min(self.table.starts[top], began.get(key, self.table.starts[top]))
+        for top, fate in fates.items():
+            if fate.startswith("orphan"):
+                for pid in self.members[top]:
+                    key = rendezvous(self._env(pid))
+                    if any(key) and self.table.starts[pid] >= began.get(key, self.table.starts[pid] + 1):
+                        fates[top] = "running: has the rendezvous of a living job and began after it"
+
+    def below(self, pids):
+        """These processes and all that descend from them, but what belongs to another job or a living run."""
+        return below(pids, self.children, self.judge.elsewhere)
+
+    def verdicts(self, top):
+        """(pid, proof, doubt) of the job's processes that no other process of it stands above."""
+        if top not in self.judged:
+            pids = self.members[top]
+            first = [pid for pid in pids if not set(self.table.ancestors(pid)[1:]) & set(pids)]
+            self.judged[top] = [(pid, *self.judge.judge(pid, self.below([pid]))) for pid in first]
+        return self.judged[top]
+
+    def victims(self, top):
+        """
+        What would be ended with it: pid -> start time, parents first.
+
+        A shell above the job goes along when it has nothing else to do, and nobody types into it.
+        """
+        verdicts = self.verdicts(top)
+        proven = [pid for pid, why, _ in verdicts if why]
+        found = self.below(proven or [pid for pid, _, _ in verdicts])
+        for pid in proven:
+            for above in self.table.ancestors(pid)[1:] if pid != top else ():
+                is_told = any(not word.startswith("-") for word in self.table.words(above)[1:])
+                if is_told and above not in found and all(c in found for c in self.children[above]):
+                    found.append(above)
+                if above == top:
+                    break
+        found.sort(key=lambda pid: len(self.table.ancestors(pid)))
+        return {pid: self.table.starts[pid] for pid in found}
+
+    def _entry(self, top, fate):
+        first = top if top in self.jobs else self.members[top][0]
+        entry = self.table.facts(top, "%s; %s" % (fate, self.jobs[first]))
+        victims = self.victims(top)
+        held = {fd for pid in victims for fd in descriptors(pid)}
+        if proof.gpus(held):
+            entry["evidence"] += "; has open " + ", ".join(proof.gpus(held))
+        doubt = ""
+        if fate.startswith("orphan"):
+            proofs = [why for _, why, _ in self.verdicts(top) if why]
+            if proofs:
+                entry["evidence"] += "; " + proofs[0]
+            else:
+                doubt = self.verdicts(top)[0][2]
+        ports = sorted({self.ports[name] for name in held if name in self.ports})
+        entry.update(started=self.table.starts[top], run=self._env(first).get(tree.TAG, ""), ports=ports)
+        return dict(entry, processes=len(victims), doubt=doubt)
+
+
+def same(entry):
+    """What must not have changed between looking and ending."""
+    return entry["pid"], entry["started"], entry["evidence"], entry["doubt"]
+
+
+def end(victims, grace_s, spares=lambda pid: ""):
+    """
+    TERM, then KILL what is still there after the grace, with all it has started meanwhile.
+
+    What `spares` tells something of is left alone.  Returns (whether KILL was needed, pid -> command of
+    what lives on).
+    """
+    known = dict(victims)
+
+    def alive():
+        now, children = family()
+        alive = [pid for pid, started in known.items() if pid in now and now[pid][1] == started]
+        roots = [pid for pid in alive if pid in victims or not spares(pid)]
+        found = below(roots, children, lambda pid: pid not in victims and spares(pid))
+        known.update((pid, now[pid][1]) for pid in found)
+        return {pid: known[pid] for pid in found}
+
+    for pid, started in victims.items():
+        tree.send(pid, started, signal.SIGTERM)
+    until = time.monotonic() + grace_s
+    while alive() and time.monotonic() < until:
+        pause(0.05)
+    killed, left = tree.kill_all(alive, KILL_S)
+    return bool(killed), left
+
+
+def end_proven(grace_s):
+    """End what two looks in a row agree on; pid and start time -> entry with how it ended."""
+    ended = {}
+    for _ in range(ROUNDS):
+        seen = {same(entry) for entry in Jobs().left if not entry["doubt"]}
+        if not seen:
+            break
+        look = Jobs()
+        for entry in look.left:
+            if same(entry) not in seen:
+                continue
+            killed, left = end(look.victims(entry["pid"]), grace_s, look.judge.elsewhere)
+            if not left:
+                entry["signal"] = "KILL" if killed else "TERM"
+                ended[entry["pid"], entry["started"]] = entry
+    return list(ended.values())
+
+
+def unseen(table):
+    """What could not be judged, in words."""
+    words = []
+    others = set()
+    for pid in table.parents:
+        uid = table.uids[pid]
+        # Root has processes everywhere: only a launcher of root's is worth a word.
+        if uid != table.uid and (uid or processes.launcher(table.words(pid))):
+            others.add(uid)
+    if others:
+        names = sorted(table.users.get(uid, str(uid)) for uid in others)
+        more = ", ..." if len(names) > 8 else ""
+        words.append("processes of other users: %s%s" % (", ".join(names[:8]), more))
+    if 1 not in table.parents:
+        words.append("processes of other users: this node hides them (hidepid)")
+    for pid in [pid for pid, uid in table.uids.items() if uid == table.uid]:
+        path = "/proc/%d/environ" % pid
+        if len(words) < 20 and not os.access(path, os.R_OK) and os.path.exists(path):
+            words.append("process %d (%s): its environment cannot be read" % (pid, table.commands[pid]))
+    return words
+
+
+def main(mode, grace_s, folder=shm.SHM):
+    """Look, end what may be ended, look again; the answer as plain data."""
+    first_namespace = link("/proc/self/ns/pid") == FIRST_PID_NAMESPACE
+    ended = end_proven(grace_s) if mode == "kill" else []
+    files = shm.shared_files(folder, first_namespace) if os.path.isdir(folder) else []
+    removed = shm.remove(files) if mode == "kill" else []
+    look = Jobs()
+    return {
+        "type": "clean",
+        "ended": ended[:MOST],
+        "left": look.left[:MOST],
+        "running": look.running[:MOST],
+        "removed": removed[:MOST],
+        "files": [entry for entry, _ in files if entry not in removed][:MOST],
+        "unseen": unseen(look.table),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], float(sys.argv[2]))), flush=True)

@@ -1,0 +1,257 @@
+"""
+What proves that a process is a leftover.
+
+A variable alone never does: whatever a rank or a shell starts inherits it.  docs/how/clean.md has the table.
+"""
+
+import os
+import re
+import stat
+import time
+
+from ringup.agent.facts import processes
+from ringup.agent.guard import tree
+from ringup.agent.proc.files import link, listed, read
+from ringup.agent.proc.process import HZ, descriptors, environ
+from ringup.agent.proc.sockets import port, tcp
+
+SHIMS = ("rank.py", "rank_main.py")
+STAYING = processes.TERMINALS + ("sshd", "node")
+"""Programs that live on by design, with the variables of the shell they were started from."""
+SERVICES = {
+    "jupyter", "ipykernel", "ipython", "tensorboard", "wandb", "http", "uvicorn", "gunicorn", "flask",
+    "streamlit", "gradio", "mlflow", "visdom", "ray", "raylet", "dask", "celery", "vllm", "sglang", "aim",
+}  # fmt: skip
+"""Python programs that do so."""
+STARTED_WITHIN_S = 5.0
+"""torchrun starts its workers when it has made their directories."""
+EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
+
+GPUS = "/dev/nvidia"
+PORTS = (29500, 29400, 23456)
+"""Default ports: torch's store, its c10d rendezvous, Kubeflow."""
+STARTS = (
+    "torchrun", "torch.distributed.", "accelerate launch", "accelerate.commands.launch", "deepspeed",
+    "colossalai", "llamafactory-cli", "MASTER_ADDR=", "JAX_COORDINATOR_ADDRESS=",
+)  # fmt: skip
+FORK = "--multiprocessing-fork"
+"""How Python's multiprocessing (torch's with it) marks what it has spawned."""
+UNSURE = "no other sign of a job: it may still be wanted"
+
+
+def is_run_dir(name, run):
+    """Whether a directory's name is that of the run's on some node: RUN-0."""
+    return bool(run) and name.startswith(run + "-") and name[len(run) + 1 :].isdigit()
+
+
+def is_shim(path, run):
+    """Whether a path is that of the program which ringup starts the run's ranks by."""
+    folder, name = os.path.split(path)
+    return name in SHIMS and is_run_dir(os.path.basename(folder), run)
+
+
+def noted_sessions(folder, run):
+    """Session -> start time, as the run's guard has written them into its directory."""
+    found = {}
+    try:
+        known = os.lstat(folder)
+    except OSError:
+        return found
+    private = stat.S_ISDIR(known.st_mode) and known.st_uid == os.geteuid() and not known.st_mode & 0o077
+    if private and is_run_dir(os.path.basename(folder), run):
+        for line in read(os.path.join(folder, tree.SESSIONS), 1 << 20).splitlines():
+            fields = line.split()
+            if len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit():
+                found[int(fields[0])] = int(fields[1])
+    return found
+
+
+def sockets():
+    """Inode -> (own port, the peer's port) of every TCP socket; the peer of one that listens has port 0."""
+    return {"socket:[%s]" % inode: (port(own), port(peer)) for own, peer, _, inode in tcp()}
+
+
+def gpus(held):
+    return sorted({name for name in held if name.startswith(GPUS) and name[len(GPUS) :].isdigit()})
+
+
+def trains(table, pid, held):
+    """Whether a spawned process shows more of a rank than that."""
+    env = table.environment(pid)
+    return any(name in env for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")) or bool(gpus(held))
+
+
+def strays(table, jobs):
+    """
+    pid -> (evidence, doubt) of our user's processes that trained, lost their parent, and show no variables.
+
+    A spawned rank shows what its parent began with; the ssh of a start loop is on the launching machine and
+    keeps the ranks of others alive; a forked rank shows nothing but the GPU it holds.
+    """
+    usual = {"socket:[%s]" % i: port for _, port, _, i in processes.listening(table.root) if port in PORTS}
+    found = {}
+    for pid in table.own():
+        parent = table.parents[pid]
+        if pid in jobs or (parent not in (0, 1) and table.commands.get(parent, "") != "systemd"):
+            continue
+        if processes.fate(table, pid, {pid: ""}).startswith("orphan"):
+            verdict = stray(table, pid, usual)
+            if verdict:
+                found[pid] = verdict
+    return found
+
+
+def stray(table, pid, usual):
+    """(evidence, doubt) of one, or None."""
+    words = table.words(pid)
+    if not words:
+        return None
+    program, text = os.path.basename(words[0]), " ".join(words[1:])
+    if program in processes.REMOTE:
+        start = next((name for name in STARTS if name in text), "")
+        if start:
+            return "%s that started %s" % (program, start.strip(".=")), ""
+        return ("%s that started python" % program, UNSURE) if "python" in text else None
+    if not processes.is_python(words):
+        return None
+    held = descriptors(pid)
+    if FORK in words:
+        return "spawned by a Python process that is gone", "" if trains(table, pid, held) else UNSURE
+    spawned = [child for child, above in table.parents.items() if above == pid and FORK in table.words(child)]
+    if any(trains(table, child, descriptors(child)) for child in spawned):
+        return "a Python process that has spawned ranks", ""
+    if gpus(held):
+        return "a Python process that holds a GPU", UNSURE
+    ports = sorted({usual[name] for name in held if name in usual})
+    if ports:
+        return "a Python process that listens on port %d" % ports[0], UNSURE
+    return None
+
+
+def listened_to(table, pid, own):
+    """Why its output seems to be wanted: a file, an open terminal, a reader that lives; "" when it is not."""
+    for fd in (1, 2):
+        path = "/proc/%d/fd/%d" % (pid, fd)
+        name = link(path)
+        if os.path.isfile(path):
+            return "its output goes to a file, like that of a job detached on purpose"
+        if name.startswith(("/dev/pts/", "/dev/tty")):
+            return "its output goes to a terminal that is open"
+        if name.startswith("pipe:"):
+            reader = reads(table, name, own)
+            if reader:
+                return "process %d (%s) reads its output" % (reader, table.commands[reader])
+    return ""
+
+
+def reads(table, pipe, own):
+    """A process outside the job, which we may look into, that has the pipe open for reading; 0 for none."""
+    for pid in table.parents:
+        if pid not in own and table.may_read(pid):
+            folder = "/proc/%d/fd/" % pid
+            if any(is_reading(folder + fd, pipe) for fd in listed(folder)):
+                return pid
+    return 0
+
+
+def is_reading(path, pipe):
+    """Whether a descriptor is that pipe, open for reading alone."""
+    try:
+        return os.readlink(path) == pipe and not os.lstat(path).st_mode & 0o200
+    except OSError:
+        return False
+
+
+class Judge:
+    def __init__(self, table, strays, guarded):
+        self.table, self.strays, self.guarded = table, strays, guarded
+        self.sockets = sockets()
+        low, high = (read(EPHEMERAL) or b"32768 60999").split()[:2]
+        self.ephemeral = range(int(low), int(high) + 1)
+        self.booted_at = time.time() - float(read("/proc/uptime").split()[0])
+
+    def judge(self, pid, own):
+        """(proof, doubt) of a process that has no parent, one of them ""; `own` are those below it."""
+        away = self.elsewhere(pid)
+        if away:
+            return "", "it belongs to " + away
+        run = self.table.environment(pid).get(tree.TAG)
+        if run:
+            proof = self._of_ringup(pid, run)
+            return proof, "" if proof else "it may only have inherited the tag of run %s" % run[:80]
+        is_worker = self._is_torchrun_worker(pid)
+        doubt = "" if is_worker else self._wanted(pid, own)
+        if doubt:
+            return "", doubt
+        if pid in self.strays:
+            evidence, doubt = self.strays[pid]
+            return "" if doubt else evidence, doubt
+        return self._of_others(pid, is_worker)
+
+    def elsewhere(self, pid):
+        """The other job, container or living run that it belongs to, "" for none."""
+        found = environ(pid)
+        run = found.get(tree.TAG.encode(), b"").decode("utf-8", "replace")
+        return "run %s, whose guard lives" % run if run in self.guarded else tree.elsewhere(pid, found)
+
+    def _of_ringup(self, pid, run):
+        words = self.table.words(pid)
+        paths = words if processes.launcher(words) else [processes.script(words)]
+        if any(is_shim(path, run) for path in paths):
+            return "its command line is of run %s" % run
+        session = self.table.sessions[pid]
+        noted = noted_sessions(self.table.environment(pid).get(tree.DIRECTORY, ""), run)
+        is_noted = session in noted and self.table.starts[pid] >= noted[session]
+        if is_noted and self.table.starts.get(session, noted[session]) == noted[session]:
+            return "its session is in the directory of run %s" % run
+        return ""
+
+    def _of_others(self, pid, is_worker):
+        """A launcher that is not ringup's, or a rank of it."""
+        words, env = self.table.words(pid), self.table.environment(pid)
+        unread = "no process reads its output any more" if processes.output_is_lost("", pid) else ""
+        if processes.launcher(words):
+            twin = processes.twin(self.table, pid)
+            unread = unread or (twin and "the start that has forked it and process %d is gone" % twin) or ""
+            return unread, "" if unread else "the launcher is running; its output cannot be checked"
+        if not processes.script(words):
+            return "", "it does not run a Python script: it may only have inherited these variables"
+        meets = self._port(env)
+        held = {self.sockets[name] for name in descriptors(pid) if name in self.sockets}
+        if meets and any((own == meets and not peer) or peer == meets for own, peer in held):
+            return "it has a socket of its job's port %d" % meets, ""
+        served = sorted(own for own, peer in held if not peer and own not in self.ephemeral)
+        if served:
+            return "", "it serves port %d" % served[0]
+        if is_worker:
+            return "torchrun has made %s for it" % os.path.dirname(env["TORCHELASTIC_ERROR_FILE"]), ""
+        return unread, "" if unread else "it may only have inherited these variables"
+
+    def _port(self, env):
+        """Where its job meets; 0 where nothing tells."""
+        text = env.get("MASTER_PORT") or env.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[2]
+        return int(text) if text.isdigit() else 0
+
+    def _is_torchrun_worker(self, pid):
+        """Whether it was begun as torchrun begins a worker, when torchrun had made the worker's directory."""
+        words, env = self.table.words(pid), self.table.environment(pid)
+        if words[1:2] != ["-u"] or not processes.script(words) or "RANK" not in env:
+            return False
+        try:
+            folder = os.lstat(os.path.dirname(env["TORCHELASTIC_ERROR_FILE"]))
+        except (KeyError, OSError):
+            return False
+        began = self.booted_at + self.table.starts[pid] / HZ
+        own = stat.S_ISDIR(folder.st_mode) and folder.st_uid == self.table.uid
+        leads = self.table.sessions[pid] == pid
+        return own and leads and abs(began - folder.st_mtime) < STARTED_WITHIN_S
+
+    def _wanted(self, pid, own):
+        """Why it may be meant to live on; "" where nothing says so."""
+        if processes.ignores_hangup(self.table, pid):
+            return "it ignores SIGHUP (nohup), like a job that must outlive its terminal"
+        name = self.table.commands[pid]
+        parts = set(re.split(r"[/\s.:=-]+", " ".join(self.table.words(pid)[:6])))
+        if name.split(":")[0] in STAYING or parts & SERVICES:
+            return "%s keeps running by design, with the variables of the process that started it" % name
+        return listened_to(self.table, pid, own)

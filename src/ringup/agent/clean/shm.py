@@ -1,0 +1,102 @@
+"""Files that NCCL, torch and Python's multiprocessing have left in shared memory."""
+
+import os
+import time
+
+from ringup.agent.facts import processes
+
+SHM = "/dev/shm"
+NAMES = ("nccl-", "torch_", "sem.mp-", "sem.loky-")
+"""NCCL's buffers, torch's tensors, semaphores of Python's multiprocessing and of joblib."""
+FRESH_S = 60.0
+"""A file so young may be one that its creator is just about to map."""
+FILES_S = 8.0
+
+
+def in_use(table, until):
+    """(device, inode) of every file somebody has open or mapped; and why that may not be all."""
+    found, why = set(), ""
+    for pid in table.parents:
+        if time.monotonic() > until:
+            return found, "not every process could be checked in %g s" % FILES_S
+        if not table.may_read(pid):
+            continue
+        folder = "/proc/%d/" % pid
+        try:
+            for fd in os.listdir(folder + "fd"):
+                try:
+                    status = os.stat(folder + "fd/" + fd)
+                except FileNotFoundError:
+                    continue
+                found.add((status.st_dev, status.st_ino))
+            with open(folder + "maps", "rb") as maps:
+                for line in maps:
+                    fields = line.split(None, 5)
+                    if len(fields) > 4 and fields[4] != b"0":
+                        major, _, minor = fields[3].partition(b":")
+                        found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        except OSError:
+            why = "process %d cannot be checked" % pid
+    return found, why
+
+
+def creators(path):
+    """
+    Parts of a file's name that are its creator's pid: torch_PID_..., sem.loky-PID-...
+
+    A name of random letters (sem.mp-...) tells of nobody.
+    """
+    name = os.path.basename(path)
+    return name.split("-")[1:2] if name.startswith("sem.loky-") else name.split("_")[1:2]
+
+
+def shared_files(folder, first_namespace):
+    """Files of NCCL and torch in shared memory that nobody uses."""
+    candidates = {}
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        try:
+            status = os.lstat(path)
+        except OSError:
+            continue
+        regular = status.st_mode & 0o170000 == 0o100000
+        if name.startswith(NAMES) and regular and status.st_uid == os.getuid():
+            candidates[path] = status
+    if not candidates:
+        return []
+    table = processes.ProcessTable("")
+    used, why = in_use(table, time.monotonic() + FILES_S)
+    if not first_namespace:
+        why = "seen from inside a container: a process outside may use it"
+    found = []
+    for path, status in sorted(candidates.items()):
+        lives = any(part.isdigit() and int(part) in table.parents for part in creators(path))
+        if (status.st_dev, status.st_ino) in used or lives:
+            continue
+        age_s = max(0.0, time.time() - max(status.st_mtime, status.st_ctime))
+        doubt = why
+        if any(name.startswith("torch_shm_") for name in table.commands.values()):
+            doubt = doubt or "a torch_shm_manager is running"
+        if status.st_mode & 0o077:
+            doubt = doubt or "other users may have it open"
+        if age_s < FRESH_S:
+            doubt = doubt or "written less than a minute ago"
+        entry = {"path": path, "size_bytes": status.st_blocks * 512, "age_s": age_s, "doubt": doubt}
+        found.append((entry, (status.st_dev, status.st_ino)))
+    return found
+
+
+def remove(files):
+    """Unlink what is proven unused; the entries that are gone."""
+    gone = []
+    for entry, identity in files:
+        try:
+            status = os.lstat(entry["path"])
+            if not entry["doubt"] and (status.st_dev, status.st_ino) == identity:
+                os.unlink(entry["path"])
+                gone.append(entry)
+        except OSError as error:
+            entry["doubt"] = error.strerror or "cannot be removed"
+    return gone

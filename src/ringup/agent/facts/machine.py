@@ -1,0 +1,214 @@
+"""The machine and what confines the job's shell: cgroup limits, memory, space, shared memory, settings."""
+
+import os
+import time
+
+from ringup.agent.proc.files import listed, numbers, optional, required, space, text, user_names
+
+MOST_SHM = 200
+
+MARKS = (
+    ("kubernetes", "KUBERNETES_SERVICE_HOST", "/var/run/secrets/kubernetes.io"),
+    ("docker", "/.dockerenv"),
+    ("podman", "/run/.containerenv"),
+    ("apptainer", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"),
+)
+
+
+def cgroups(root):
+    """
+    Controller -> directories of this process's cgroup and all above it, innermost first.
+
+    Version 2 is the controller "" (one hierarchy for all); see cgroups(7).  In a container the
+    path may be the machine's, of which nothing is mounted: the mount's own top is what counts then.
+    """
+    found = {}
+    for line in required(root + "/proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        for name in names.split(",") if names else [""]:
+            if name.startswith("name="):
+                continue
+            top = root + "/sys/fs/cgroup" + ("/" + name if name else "")
+            if not name and os.path.isdir(top + "/unified"):
+                top += "/unified"
+            places, at = [], path.rstrip("/")
+            while at:
+                places.append(top + at)
+                at = at.rpartition("/")[0]
+            found[name] = places + [top]
+    return found
+
+
+def limits_in(places, name):
+    """Numbers in a file of each cgroup, None where there is no limit."""
+    found = []
+    for place in places:
+        words = optional(place + "/" + name).split()
+        if words and words[0] not in ("max", "-1"):
+            found.append([int(w) for w in words])
+    return found
+
+
+def cpus_of(groups):
+    quotas = [row[0] / float(row[1]) for row in limits_in(groups.get("", []), "cpu.max") if len(row) > 1]
+    for place in groups.get("cpu", []):
+        quota = limits_in([place], "cpu.cfs_quota_us")
+        period = limits_in([place], "cpu.cfs_period_us")
+        if quota and period and quota[0][0] > 0 and period[0][0] > 0:
+            quotas.append(quota[0][0] / float(period[0][0]))
+    return min(quotas) if quotas else None
+
+
+def least(groups, *files):
+    """The tightest limit in these files (controller, name); None for none, which version 1 says as 2^63."""
+    rows = [row for controller, name in files for row in limits_in(groups.get(controller, []), name)]
+    return min((row[0] for row in rows if row[0] < 1 << 60), default=None)
+
+
+def oom_kills_of(groups):
+    """
+    Of this very cgroup, not of those above it, which other jobs share; nothing of the machine's top.
+
+    Where nothing of the path is there but the mount's top, that is this cgroup: docker's under version 1.
+    """
+    count = 0
+    for name, file in (("", "memory.events"), ("memory", "memory.oom_control")):
+        places = groups.get(name, [])
+        there = [place for place in places if os.path.isdir(place)]
+        for place in there if len(there) == 1 else places[:1]:
+            count += numbers(place + "/" + file, ("oom_kill",)).get("oom_kill", 0)
+    return count
+
+
+def kind_of_container(root):
+    """The file or variable that each container runtime leaves in its containers."""
+    for kind, *marks in MARKS:
+        if any(os.path.exists(root + mark) if "/" in mark else os.environ.get(mark) for mark in marks):
+            return kind
+    # systemd writes down what its manager's container= said; see the CONTAINER_INTERFACE page.
+    named = os.environ.get("container") or optional(root + "/run/systemd/container")
+    return named[:40]
+
+
+def container(root):
+    groups = cgroups(root)
+    paths = optional(root + "/proc/self/cgroup")
+    return {
+        "kind": kind_of_container(root),
+        "cpus": cpus_of(groups),
+        "memory_bytes": least(groups, ("", "memory.max"), ("memory", "memory.limit_in_bytes")),
+        "processes": least(groups, ("", "pids.max"), ("pids", "pids.max")),
+        "oom_kills": oom_kills_of(groups),
+        "has_login_session": "/session-" in paths or "/user@" in paths,
+    }
+
+
+def memory(root):
+    total = used = 0
+    for line in optional(root + "/proc/swaps").splitlines()[1:]:  # absent in a kernel without swap
+        fields = line.split()
+        if len(fields) >= 4 and "/zram" not in fields[0]:  # that is memory, not a disk
+            total += int(fields[-3]) * 1024
+            used += int(fields[-2]) * 1024
+    required(root + "/proc/vmstat")
+    return {
+        "swap_total_bytes": total,
+        "swap_used_bytes": used,
+        "stalled_share": stalled(root),
+        "oom_kills": numbers(root + "/proc/vmstat", ("oom_kill",)).get("oom_kill", 0),
+    }
+
+
+def stalled(root):
+    line = text(root + "/proc/pressure/memory").partition("\n")[0]  # psi=0 answers "not supported"
+    shares = [word[6:] for word in line.split() if word.startswith("avg60=")]
+    return float(shares[0]) / 100.0 if shares else None
+
+
+def numa(root):
+    base = root + "/sys/devices/system"
+    # A kernel without NUMA has no such folder.
+    names = os.listdir(base + "/node") if "node" in os.listdir(base) else ["node0"]
+    return {
+        "nodes": len([n for n in names if n.startswith("node") and n[4:].isdigit()]),
+        "is_balancing": optional(root + "/proc/sys/kernel/numa_balancing", "0") != "0",
+    }
+
+
+def remove_ipc(root):
+    """
+    The setting of systemd-logind as logind.conf(5) orders its files, "" where nothing sets it.
+
+    "no" where systemd is not the init, as sd_booted(3) tells: nobody removes anything then.
+    """
+    if not os.path.isdir(root + "/run/systemd/system"):
+        return "no"
+    found = {}
+    for place in ("/usr/lib/systemd", "/run/systemd", "/etc/systemd"):
+        for name in listed(root + place + "/logind.conf.d"):
+            if name.endswith(".conf"):
+                found[name] = root + place + "/logind.conf.d/" + name
+    value = ""
+    for path in [root + "/etc/systemd/logind.conf"] + [found[n] for n in sorted(found)]:
+        for line in optional(path).splitlines():
+            name, equals, setting = line.partition("=")
+            if equals and name.strip() == "RemoveIPC":
+                value = setting.strip().lower()
+    return value
+
+
+def lingers(root):
+    """Whether systemd keeps the user's manager, and the IPC, without any login (`loginctl enable-linger`)."""
+    name = os.environ.get("USER") or os.environ.get("LOGNAME") or ""
+    return bool(name) and "/" not in name and os.path.exists(root + "/var/lib/systemd/linger/" + name)
+
+
+def ptrace_scope(root):
+    if not os.path.isdir(root + "/proc/sys/kernel"):
+        raise OSError("/proc/sys/kernel is not there")
+    return int(optional(root + "/proc/sys/kernel/yama/ptrace_scope", "0"))
+
+
+def product(root):
+    """Vendor and model as the firmware tells them: on clouds that is the kind of instance."""
+    base = root + "/sys/class/dmi/id/"
+    return " ".join(p for p in (optional(base + "sys_vendor"), optional(base + "product_name")) if p)
+
+
+def owner(name, root):
+    """Whether the process that made a file lives: torch writes its number into the name (torch_PID_...)."""
+    pid = name.partition("_")[2].partition("_")[0]
+    if not name.startswith("torch_") or not pid.isdigit():
+        return "unknown"
+    return "lives" if os.path.exists(root + "/proc/" + pid) else "gone"
+
+
+def shm_files(root):
+    """Files of NCCL's, torch's and of POSIX semaphores; who uses them only `ringup clean` looks for."""
+    found, known = [], user_names(root)
+    for name in os.listdir(root + "/dev/shm"):
+        if not name.startswith(("nccl-", "torch_", "sem.")):
+            continue
+        try:
+            st = os.lstat(root + "/dev/shm/" + name)
+        except OSError:
+            continue  # gone meanwhile
+        age_s = max(0.0, time.time() - max(st.st_mtime, st.st_ctime))
+        user, size = known.get(st.st_uid, str(st.st_uid)), st.st_blocks * 512
+        found.append(
+            {"name": name, "size_bytes": size, "user": user, "age_s": age_s, "owner": owner(name, root)}
+        )
+    return sorted(found, key=lambda f: -f["size_bytes"])[:MOST_SHM]
+
+
+def questions(request, root):
+    yield "container", lambda: container(root)
+    yield "memory", lambda: memory(root)
+    yield "numa", lambda: numa(root)
+    yield "ptrace_scope", lambda: ptrace_scope(root)
+    yield "remove_ipc", lambda: "no" if lingers(root) else remove_ipc(root)
+    yield "product", lambda: product(root)
+    yield "shm", lambda: space(root + "/dev/shm")
+    yield "tmp", lambda: space(root + "/tmp")
+    yield "shm_files", lambda: shm_files(root)

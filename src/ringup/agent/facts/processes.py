@@ -1,0 +1,375 @@
+"""
+Who listens on which port, and what earlier runs have left behind.
+
+Both need one walk over /proc.  Owners and environments of other users' processes
+cannot be read without root; such a listener is reported with its user alone.
+"""
+
+import os
+import select
+import time
+
+from ringup.agent.proc.files import pause, required, text, user_names
+from ringup.agent.proc.process import (
+    HZ,
+    descriptors,
+    has_bit,
+    moves,
+    name_and_fields,
+    owner,
+    raw_environ,
+    words,
+)
+from ringup.agent.proc.sockets import LISTENING, end, tcp
+from ringup.secret_names import shown_words
+
+MOST_LISTENERS = 2000
+MOST_LEFTOVERS = 300
+FD_SECONDS = 3.0
+MOST_BLOCKED = 50
+BLOCKED_S = 2.0
+"""A disk that is merely slow answers sooner, or lets its process run in between."""
+
+SHELLS = (
+    "sh", "bash", "dash", "zsh", "ksh", "fish", "timeout", "env", "nohup", "setsid", "stdbuf", "nice", "time",
+)  # fmt: skip
+TERMINALS = ("tmux", "screen", "ssh-agent", "gpg-agent", "dbus-daemon", "mosh-server", "emacs")
+REMOTE = ("ssh", "pdsh", "clush", "parallel-ssh", "pssh")
+WAITERS = ("sleep", "tail", "pause", "cat")
+"""What the script of a container becomes once it has started everything."""
+INITS = (
+    "systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "runit", "runsvdir",
+    "sshd",
+) + WAITERS  # fmt: skip
+"""A process 1 that starts no jobs later on: what hangs directly under it came with it, or is an orphan."""
+BORN_WITH_S = 5.0
+"""How long after itself a container's init may start its eldest child: the container's own job."""
+
+LAUNCHERS = {
+    "torchrun": "torchrun", "accelerate": "accelerate launch", "deepspeed": "deepspeed",
+    "colossalai": "colossalai run", "llamafactory-cli": "llamafactory-cli",
+}  # fmt: skip
+MODULES = {
+    "-m torch.distributed.run": "torchrun", "-m torch.distributed.launch": "torch.distributed.launch",
+    "-m accelerate.commands.launch": "accelerate launch",
+    "-m deepspeed.launcher.launch": "deepspeed", "-m deepspeed.launcher.runner": "deepspeed",
+}  # fmt: skip
+
+
+class ProcessTable:
+    def __init__(self, root):
+        self.root = root
+        self.users = user_names(root)
+        self.uptime_s = float(required(root + "/proc/uptime").split()[0])
+        self.uid = os.getuid()
+        self.parents, self.commands, self.starts, self.uids, self.states = {}, {}, {}, {}, {}
+        self.sessions, self.environments = {}, {}
+        for name in os.listdir(root + "/proc"):
+            if name.isdigit():
+                self.add(int(name))
+
+    def add(self, pid):
+        name, fields = name_and_fields(pid, self.root)
+        uid = owner(pid, self.root)
+        if len(fields) > 19 and uid >= 0:
+            self.parents[pid], self.starts[pid] = int(fields[1]), int(fields[19])
+            self.states[pid], self.sessions[pid] = fields[0].decode(), int(fields[3])
+            self.commands[pid], self.uids[pid] = name, uid
+
+    def environment(self, pid):
+        """Variables of a process of ours, {} where they cannot be read."""
+        if pid not in self.environments:
+            ours = self.uids.get(pid) == self.uid
+            pairs = raw_environ(pid, self.root).split(b"\0") if ours else []
+            text = [pair.decode("utf-8", "replace").partition("=") for pair in pairs if b"=" in pair]
+            self.environments[pid] = {name: value for name, _, value in text}
+        return self.environments[pid]
+
+    def words(self, pid):
+        return words(pid, self.root)
+
+    def may_read(self, pid):
+        return self.uids[pid] == self.uid or self.uid == 0
+
+    def own(self):
+        """Processes of our user but ourselves, those above us, and the kernel's."""
+        us = self.ancestors(os.getpid())
+        return [
+            p for p, above in self.parents.items() if self.uids[p] == self.uid and p not in us and above != 2
+        ]
+
+    def ancestors(self, pid):
+        """pid, its parent, ... up to process 1 or to where the table ends."""
+        chain = []
+        while pid in self.parents and pid not in chain:
+            chain.append(pid)
+            pid = self.parents[pid]
+        return chain
+
+    def facts(self, pid, evidence="", is_blocked=False):
+        """Of a process blocked in the kernel only what its status tells: other reads would hang as well."""
+        command, run_id = self.commands[pid], ""
+        if not is_blocked:
+            command = " ".join(shown_words(self.words(pid)[:60]))[:400] or "[%s]" % command
+            run_id = self.environment(pid).get("RINGUP_RUN", "")
+        return {
+            "pid": pid, "command": command, "run_id": run_id, "evidence": evidence,
+            "user": self.users.get(self.uids[pid], str(self.uids[pid])),
+            "age_s": max(0.0, self.uptime_s - self.starts[pid] / HZ),
+        }  # fmt: skip
+
+
+def owners(table, inodes):
+    """inode -> pid, for the processes whose descriptors may be read."""
+    wanted = {"socket:[%s]" % inode: inode for inode in inodes}
+    found = {}
+    end = time.time() + FD_SECONDS
+    for pid in sorted(table.parents):
+        if len(found) == len(wanted) or time.time() > end:
+            break
+        for name in descriptors(pid, table.root) if table.may_read(pid) else ():
+            # The first is the eldest: who listens, not who inherited.
+            if name in wanted:
+                found.setdefault(wanted[name], pid)
+    return found
+
+
+def listening(root):
+    """(address, port, user id, inode) of every listening TCP socket of this network namespace."""
+    os.stat(root + "/proc/net/tcp")  # raises OSError where nothing can be known
+    return [end(own) + (uid, inode) for own, _, uid, inode in tcp(LISTENING, root + "/proc")]
+
+
+def listeners(table):
+    sockets = listening(table.root)
+    by_inode = owners(table, {inode for _, _, _, inode in sockets})
+    out = []
+    for address, port, uid, inode in sorted(sockets, key=lambda s: (s[1], s[0]))[:MOST_LISTENERS]:
+        pid = by_inode.get(inode)
+        process = table.facts(pid) if pid in table.parents else None
+        user = table.users.get(uid, str(uid))
+        out.append({"address": address, "port": port, "user": user, "process": process})
+    return out
+
+
+def launcher(line):
+    """Which launcher a command line is, "" for none: `vim torchrun.md` and `ssh n torchrun` are not."""
+    program, run = os.path.basename("".join(line[:1])), script(line)
+    return LAUNCHERS.get(program) or MODULES.get(run) or LAUNCHERS.get(os.path.basename(run), "")
+
+
+def is_python(line):
+    return bool(line) and os.path.basename(line[0]).startswith("python")
+
+
+def script(line):
+    """What a Python command line runs, a path or "-m NAME"; "" for `-c` and for other programs."""
+    if not is_python(line):
+        return ""
+    at = 1
+    while at < len(line) and line[at].startswith("-"):
+        short = not line[at].startswith("--")
+        if short and line[at][-1] in "-c":
+            return ""
+        if short and line[at][-1] == "m":
+            return "-m " + " ".join(line[at + 1 : at + 2])
+        at += 2 if line[at] in ("-W", "-X") else 1
+    return line[at] if at < len(line) else ""
+
+
+def rank_evidence(env, own):
+    """What in an environment says "rank of a distributed job"; "" when nothing does."""
+    if env.get("RINGUP_RUN") and env["RINGUP_RUN"] != own.get("RINGUP_RUN"):
+        return "run tag %s" % env["RINGUP_RUN"][:80]
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
+    # In a pod the whole container may carry these: then they prove nothing.
+    if all(n in env for n in names) and [env[n] for n in names] != [own.get(n) for n in names]:
+        return "rank %s of %s, MASTER_ADDR=%s" % tuple(env[n][:60] for n in names)
+    if env.get("TORCHELASTIC_RUN_ID") and env["TORCHELASTIC_RUN_ID"] != own.get("TORCHELASTIC_RUN_ID"):
+        return "torchrun environment"
+    coordinator = env.get("JAX_COORDINATOR_ADDRESS")
+    if coordinator and coordinator != own.get("JAX_COORDINATOR_ADDRESS"):
+        return "JAX environment, coordinator %s" % coordinator[:60]
+    return ""
+
+
+def service(table, pid):
+    """The systemd service a process belongs to, "" for login sessions and containers."""
+    for piece in text("%s/proc/%d/cgroup" % (table.root, pid)).split():
+        unit = next((p for p in reversed(piece.split("/")) if p.endswith(".service")), "")
+        if unit and not unit.startswith(("ssh", "user@", "cron", "crond", "containerd", "docker")):
+            return unit
+    return ""
+
+
+def ignores_hangup(table, pid):
+    return has_bit(pid, "SigIgn", 0, table.root)
+
+
+def output_is_lost(root, pid):
+    """Whether its output is a pipe without a reader, or a terminal that is gone; None where hidden."""
+    lost = None
+    for fd in (1, 2):
+        path = "%s/proc/%d/fd/%d" % (root, pid, fd)
+        try:
+            name = os.readlink(path)
+            ended = name.startswith("/dev/pts/") and name.endswith(" (deleted)")
+            lost = bool(lost) or ended or (name.startswith("pipe:") and has_no_reader(path))
+        except OSError:
+            continue
+    return lost
+
+
+def twin(table, pid):
+    """
+    Another process that the same start has forked, one for each node, with an ssh below it; 0 for none.
+
+    With no parent, the same words, session and environment: the start itself is gone.
+    """
+    if not has_remote(table, pid):
+        return 0
+    key = table.parents[pid], table.sessions[pid], table.words(pid), raw_environ(pid, table.root)
+    for other, session in table.sessions.items():
+        if other != pid and session == key[1] and table.parents.get(other) == key[0]:
+            same = (table.words(other), raw_environ(other, table.root)) == key[2:]
+            if same and has_remote(table, other):
+                return other
+    return 0
+
+
+def has_remote(table, pid):
+    """Whether a process has an ssh or the like as its child."""
+    return any(above == pid and table.commands[child] in REMOTE for child, above in table.parents.items())
+
+
+def has_no_reader(path):
+    """Whether nobody reads from the pipe that a descriptor writes to, in whatever container."""
+    pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        poll = select.poll()
+        poll.register(pipe, 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    finally:
+        os.close(pipe)
+
+
+def topmost(table, pid, jobs):
+    """From a process of a job up over its launchers and the shells around them."""
+    top = pid
+    for above in table.ancestors(pid)[1:]:
+        if above in jobs or (above != 1 and table.commands[above] in SHELLS):
+            top = above
+        else:
+            break
+    return top
+
+
+def came_with_init(table, top):
+    """Whether a child of process 1 is what its container was started for, and no orphan."""
+    of_script = table.commands[1] in WAITERS and table.sessions[top] == table.sessions[1]
+    began, eldest = min((table.starts[pid], pid) for pid, parent in table.parents.items() if parent == 1)
+    return of_script or (eldest == top and began - table.starts[1] <= BORN_WITH_S * HZ)
+
+
+def fate(table, pid, jobs):
+    """ "orphan: ..." when nobody is above the job any more, else "running: ..." with who is."""
+    top = topmost(table, pid, jobs)
+    parent = table.parents[top]
+    name = table.commands.get(parent, "")
+    if parent not in (0, 1) and name != "systemd":
+        return "running: under %s (pid %d)" % (name or "a process that this user cannot see", parent)
+    unit = service(table, top)
+    if unit:
+        return "running: service %s" % unit
+    # Without a name /proc hides it from us (hidepid), as it does with an init of root's.
+    if parent == 1 and name and (name not in INITS or came_with_init(table, top)):
+        return "running: started by process 1 (%s)" % name
+    if parent == 0:
+        return "running: started from outside this container"
+    chain = table.ancestors(pid)
+    launchers = [one for one in chain[: chain.index(top) + 1] if launcher(table.words(one))]
+    is_lost = launchers and (
+        output_is_lost(table.root, launchers[-1]) is not False or twin(table, launchers[-1])
+    )
+    is_running = launchers and not is_lost
+    found = (
+        "running: its launcher lives, and its output is not lost"
+        if is_running
+        else "orphan: its parent is gone"
+    )
+    return found + (", hang-up ignored (nohup)" if ignores_hangup(table, top) else "")
+
+
+def is_ours(table, pid):
+    """
+    Whether a process is ringup itself: who launches, its shells and ssh, what asks or guards on a node.
+
+    Never a rank nor its launcher.  What has ended has its name alone.
+    """
+    name = table.commands.get(pid, "")
+    if name.startswith("ringup") or table.states.get(pid) in ("D", "Z", None):
+        return name.startswith("ringup")
+    line = table.words(pid)
+    if "-c" in line[1:4] and any(word.startswith("ringup-") for word in line):
+        return True
+    return line[1:3] == ["-m", "ringup"] or any(": ringup; ru_T=" in word[:60] for word in line)
+
+
+def jobs_of(table):
+    """Ranks and launchers of our user, running or not: pid -> what says so."""
+    own, jobs = dict(os.environ), {}
+    for pid in table.own():
+        # A shell, an editor or a terminal's server hands on what somebody has exported.
+        hands_on = table.commands[pid] in SHELLS or table.commands[pid].split(":")[0] in TERMINALS
+        evidence = "" if hands_on else rank_evidence(table.environment(pid), own)
+        if not evidence:
+            named = launcher(table.words(pid))
+            evidence = "%s command line" % named if named else ""
+        if evidence and not is_ours(table, pid):
+            jobs[pid] = evidence
+    return jobs
+
+
+def leftovers(table):
+    """Ranks and launchers of ours, each with evidence; those whose launcher lives are said to be running."""
+    jobs = jobs_of(table)
+    found = [table.facts(pid, "%s; %s" % (fate(table, pid, jobs), jobs[pid])) for pid in sorted(jobs)]
+    # Orphans first, should there be more than are told.
+    return sorted(found, key=lambda p: not p["evidence"].startswith("orphan"))[:MOST_LEFTOVERS]
+
+
+def blocked(table):
+    """
+    Processes that sleep uninterruptibly all through BLOCKED_S, with how long they were watched.
+
+    Nothing is waited for where there is none.  Threads of the kernel (children of 2) sleep so by design.
+    """
+    count = {
+        pid: moves(pid, table.root)
+        for pid, how in table.states.items()
+        if how == "D" and pid != 2 and table.parents.get(pid) != 2 and not is_ours(table, pid)
+    }
+    for seconds in (0.1, BLOCKED_S - 0.1):
+        count = {pid: n for pid, n in count.items() if n is not None}
+        if count:
+            pause(seconds)
+        count = {pid: n for pid, n in count.items() if moves(pid, table.root) == n}
+    return sorted(count)[:MOST_BLOCKED]
+
+
+def stuck(table):
+    ended = [pid for pid, state in table.states.items() if state == "Z"]
+    zombies = [pid for pid in ended if not (is_ours(table, pid) or is_ours(table, table.parents[pid]))]
+    words = "waiting in the kernel for %g s and more" % BLOCKED_S
+    return {
+        "processes": len(table.states) - len(ended) + len(zombies), "zombies": len(zombies),
+        "own_zombies": len([pid for pid in zombies if table.uids[pid] == table.uid]),
+        "blocked": [table.facts(pid, words, is_blocked=True) for pid in blocked(table)],
+    }  # fmt: skip
+
+
+def questions(request, root):
+    table = ProcessTable(root)
+    yield "listeners", lambda: listeners(table)
+    yield "leftovers", lambda: leftovers(table)
+    yield "stuck", lambda: stuck(table)

@@ -1,0 +1,185 @@
+"""
+How the guards of a detached run connect: `Gate` on the head node, `Joining` on every other.
+
+Both sides authenticate by TLS before any message is read.  A stranger's connection lasts HANDSHAKE_S at most.
+Beyond the limit of connections, the address with the most loses its oldest.
+"""
+
+import collections
+import contextlib
+import errno
+import os
+import time
+
+import _socket as socket
+from ringup.agent.guard.link import Link
+from ringup.agent.guard.messages import FROM_GUARD, FROM_HEAD
+from ringup.agent.guard.spool import Spool
+from ringup.agent.guard.tls import CLIENT, SERVER, Tls, context, missing
+from ringup.agent.proc.sockets import family
+
+HANDSHAKE_S = 10.0
+STRANGERS = 64
+"""Connections in addition to those of the awaited nodes."""
+ACCEPTED_AT_ONCE = 64
+JOIN_S = 15.0
+AGAIN_S = 0.2
+
+
+def as_link(connection, spool, table, tls=None):
+    """A Link over a connected socket, which lives as long as the process."""
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    fd = connection.detach()
+    os.set_blocking(fd, False)
+    return Link(fd, fd, spool, table, tls)
+
+
+def listen(address, ports):
+    """A socket that listens on the first of these ports that is free, else on any."""
+    from socket import create_server  # a head alone needs it
+
+    for port in ports:
+        with contextlib.suppress(OSError):
+            return create_server((address, port), family=family(address), backlog=1024)
+    return create_server((address, 0), family=family(address), backlog=1024)
+
+
+def network(address):
+    """The unit by which strangers are counted: an IPv4 address, or the /64 of an IPv6 address."""
+    host = address[0].partition("%")[0]
+    return socket.inet_pton(socket.AF_INET6, host)[:8] if ":" in host else host
+
+
+class Gate:
+    """Listens for the `awaited` nodes; calls `welcome(node, link)` for each that has authenticated."""
+
+    def __init__(self, loop, message, awaited, welcome):
+        self.loop, self.awaited, self.welcome = loop, awaited, welcome
+        self.context = context(message["identity"], SERVER)
+        self.arrivals = {}
+        """Links that have not authenticated yet, oldest first -> (network, since when)."""
+        self.listener = listen(message["address"], message["ports"])
+        self.listener.setblocking(False)
+        self.port = self.listener.getsockname()[1]
+        loop.watch(self.listener.fileno(), self._accept)
+
+    def close(self):
+        self.loop.forget(self.listener.fileno())
+        self.listener.close()
+        for link in list(self.arrivals):
+            self._close(link)
+
+    def on_time(self, now):
+        for link in [link for link, (_, since) in self.arrivals.items() if now - since > HANDSHAKE_S]:
+            self._close(link)
+
+    def _close(self, link):
+        del self.arrivals[link]
+        self.loop.forget(link.read_fd)
+        os.close(link.read_fd)
+
+    def _accept(self):
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                fd, address = self.listener._accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE) and self.arrivals:
+                    self._close(self._worst())
+                return
+            link = as_link(socket.socket(fileno=fd), Spool(), FROM_GUARD, Tls(self.context, SERVER))
+            self.arrivals[link] = network(address), time.monotonic()
+            self.loop.watch(link.read_fd, lambda link=link: self._receive(link))
+            if len(self.arrivals) > len(self.awaited) + STRANGERS:
+                self._close(self._worst())
+
+    def _worst(self):
+        crowded = collections.Counter(place for place, _ in self.arrivals.values()).most_common(1)[0][0]
+        return next(link for link, (place, _) in self.arrivals.items() if place == crowded)
+
+    def _receive(self, link):
+        link.receive()
+        link.flush()
+        if link.ended or link.gone:
+            self._close(link)
+        elif link.tls.is_open:
+            # The number is the certificate's, which the launcher has issued.
+            kind, _, number = link.tls.peer().partition("-")
+            node = int(number) if kind == "node" and number.isdigit() and len(number) < 9 else -1
+            if node not in self.awaited:
+                self._close(link)
+                return
+            del self.arrivals[link]
+            self.awaited.discard(node)
+            link.send({"type": "welcome"})
+            link.flush()
+            self.welcome(node, link)
+
+
+class Joining:
+    """Connects to the head; when `on_time` returns True, `link` is the connection or `problem` the reason."""
+
+    def __init__(self, loop, message, spool):
+        self.loop, self.spool = loop, spool
+        self.address, self.port = message["address"], message["port"]
+        self.until, self.again_at = time.monotonic() + JOIN_S, 0.0
+        self.link, self.own = None, "?"
+        self.is_in, self.problem = False, missing()
+        if not self.problem:
+            self.context = context(message["identity"], CLIENT)
+            self._connect()
+
+    def on_time(self, now):
+        """Retry or give up; whether it is over.  To be called after every turn of the loop."""
+        if self.is_in or self.problem:
+            return True
+        if now > self.until:
+            self._fail("not let in within %.0f s" % JOIN_S)
+        elif self.again_at and now >= self.again_at:
+            self._connect()
+        return bool(self.problem)
+
+    def _connect(self):
+        self.again_at = 0.0
+        connection = socket.socket(family(self.address), socket.SOCK_STREAM)
+        connection.setblocking(False)
+        number = connection.connect_ex((self.address, self.port))
+        if number not in (0, errno.EINPROGRESS):
+            connection.close()
+            self._fail(os.strerror(number))
+            return
+        self.own = connection.getsockname()[0]
+        self.link = as_link(connection, self.spool, FROM_HEAD, Tls(self.context, CLIENT))
+        self.loop.watch(self.link.read_fd, self._receive)
+
+    def _receive(self):
+        messages = self.link.receive()
+        self.link.flush()
+        if any(message["type"] == "welcome" for message in messages):
+            self.loop.forget(self.link.read_fd)
+            self.is_in = True
+        elif self.link.tls.problem:
+            self.problem = (
+                "whatever answers at %s port %d is not the head of this run (%s). Another host or process "
+                "answers in its place; nothing was sent to it. This node's address is %s"
+                % (self.address, self.port, self.link.error, self.own)
+            )
+            self._drop()
+        elif self.link.ended and self.link.error:
+            self._fail(self.link.error)
+        elif self.link.ended:
+            # The head had no room for us: strangers may occupy it for some seconds.
+            self._drop()
+            self.again_at = time.monotonic() + AGAIN_S
+
+    def _fail(self, why):
+        self._drop()
+        self.problem = "no connection to the head at %s port %d from %s: %s" % (
+            self.address, self.port, self.own, why,
+        )  # fmt: skip
+
+    def _drop(self):
+        if self.link:
+            self.loop.forget(self.link.read_fd)
+            os.close(self.link.read_fd)
+        self.link = None

@@ -1,0 +1,119 @@
+"""
+TLS 1.3 between the guards of a detached run; both sides authenticate by certificates of this run.
+
+The launcher makes the keys and sends each node its own through ssh.  Nothing here touches a socket:
+bytes go in and come out (link.py), so nothing blocks.
+"""
+
+import os
+import sys
+
+HEAD = "head"
+"""The name in the head's certificate; node K's is "node-K"."""
+MOST_HANDSHAKE_BYTES = 64 << 10
+SERVER, CLIENT = True, False
+
+
+def missing():
+    """Why this node's Python lacks TLS 1.3; "" where it has it."""
+    try:
+        import ssl
+
+        what = "" if ssl.HAS_TLSv1_3 else "has no TLS 1.3 (%s; OpenSSL 1.1.1 is needed)" % ssl.OPENSSL_VERSION
+    except ImportError:
+        what = "has no ssl module"
+    return what and (
+        "Python %s (%s) on this node %s. --detach needs it: name another Python with --python, "
+        "or run without --detach inside tmux" % (sys.version.split()[0], sys.executable, what)
+    )
+
+
+def context(identity, side):
+    """An SSLContext that accepts this run's certificates and nothing else."""
+    import ssl
+
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if side is SERVER else ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    made.verify_mode = ssl.CERT_REQUIRED
+    made.load_verify_locations(cadata=identity["authority"])
+    if side is SERVER:
+        made.num_tickets = 0  # no connection is resumed
+    fd = _private_file(identity["key"] + "\n" + identity["certificate"])
+    try:
+        made.load_cert_chain("/proc/self/fd/%d" % fd)  # it accepts a path only
+    finally:
+        os.close(fd)
+    return made
+
+
+def _private_file(words):
+    """A file without a name, in memory where Python was built against glibc 2.27 or later."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("ringup-key")
+    else:
+        name = "ringup-key"  # in the run's directory (0700)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.unlink(name)
+    os.write(fd, words.encode())
+    return fd
+
+
+class Tls:
+    """One connection: bytes of the socket on one side, bytes of messages on the other."""
+
+    def __init__(self, context, side):
+        import ssl
+
+        self._ssl = ssl
+        self._in, self.out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        """`out`: for the socket: the handshake, records, alerts."""
+        self._object = context.wrap_bio(
+            self._in, self.out, server_side=side, server_hostname=None if side is SERVER else HEAD
+        )
+        self._shaking_bytes = 0
+        self.is_open = False
+        """Whether the other side has authenticated."""
+        self.problem = ""
+        if side is CLIENT:
+            self._shake()
+
+    def _shake(self):
+        try:
+            self._object.do_handshake()
+            self.is_open = True
+        except self._ssl.SSLWantReadError:
+            if self._shaking_bytes > MOST_HANDSHAKE_BYTES:
+                self.problem = "the TLS handshake did not end"
+        except (self._ssl.SSLError, ValueError) as error:
+            self.problem = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
+
+    def decrypt(self, data):
+        """The bytes within what the socket gave; b"" while there are none."""
+        self._in.write(data)
+        if not self.is_open and not self.problem:
+            self._shaking_bytes += len(data)
+            self._shake()
+        pieces = []
+        while self.is_open and not self.problem:
+            try:
+                piece = self._object.read(65536)
+            except self._ssl.SSLWantReadError:
+                break
+            except self._ssl.SSLError as error:  # also its regular end
+                self.problem = str(error.reason or error)
+                break
+            if not piece:
+                self.problem = "it has ended"
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def encrypt(self, data):
+        try:
+            self._object.write(data)
+        except self._ssl.SSLError as error:
+            self.problem = str(error.reason or error)
+        return self.out.read()
+
+    def peer(self):
+        subject = (self._object.getpeercert() or {}).get("subject", ())
+        return next((value for part in subject for key, value in part if key == "commonName"), "")

@@ -1,0 +1,157 @@
+"""
+Find and end the processes of one run on this node, and no others.
+
+A process belongs to a run if it descends from the run's guard, or if its environment has the run's tag, it is
+of our user, and in no other batch job or container than we are.  Before a signal, a pidfd (Linux 5.3) holds
+the process and its start time is compared again, so a reused pid is never hit.
+"""
+
+import contextlib
+import os
+import signal
+import time
+
+from ringup.agent.proc.files import link, numbers, pause, text
+from ringup.agent.proc.process import below, command, environ, family, stat
+
+TAG = "RINGUP_RUN"
+PLACE = "RINGUP_NODE"
+"""Index of the node: with `--local N` several nodes of one run share a machine."""
+DIRECTORY = "RINGUP_RUN_DIR"
+"""The run's own directory on the node."""
+BATCH = (b"SLURM_JOB_ID", b"PBS_JOBID", b"LSB_JOBID", b"FLUX_JOB_ID", b"OAR_JOB_ID", b"COBALT_JOBID")
+"""A job that a rank submits (sbatch) inherits the environment; it does not belong to the run."""
+CONTAINERS = ("docker", "libpod", "crio", "cri-", "kubepods", "lxc", "machine-", "job_", "job.")
+"""Prefixes of cgroup names made by Docker, Podman, Kubernetes, Slurm and LSF."""
+SESSIONS = "sessions"
+"""File in the run's directory: a line "SESSION START" for each session that the run has made."""
+GUARD = "ringup-guard"
+"""`ps` shows the guards as `python3 -c ... ringup-guard:RUN`."""
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+
+
+def prctl(option, value):
+    """The system call of that name; False where the kernel or a sandbox refuses."""
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def oom_kills():
+    """Processes that the kernel has ended for memory since this machine started (0 if unknown)."""
+    return numbers("/proc/vmstat", ("oom_kill",)).get("oom_kill", 0)
+
+
+def cgroups(pid):
+    """Parts of a process's cgroup path that name a container or a batch job."""
+    lines = text("/proc/%s/cgroup" % pid).splitlines()
+    parts = {part for line in lines for part in line.split(":", 2)[-1].split("/")}
+    return {part for part in parts if part.startswith(CONTAINERS) or len(part) == 64}
+
+
+def elsewhere(pid, found):
+    """The other batch job or container that a process with this environment is in; "" for none."""
+    for name in BATCH:
+        if found.get(name, b"") not in (b"", os.environb.get(name, b"")):
+            return "batch job %s=%s" % (name.decode(), found[name].decode("utf-8", "replace")[:40])
+    others = cgroups(pid) - cgroups("self")
+    if others:
+        return "container or batch job %s" % min(others)[:80]
+    namespace = link("/proc/%d/ns/pid" % pid)
+    return "another container" if namespace and namespace != link("/proc/self/ns/pid") else ""
+
+
+def is_tagged(pid, run_id, place):
+    """Whether a process has the tag of the run and node (`place` "": any) and is not in another batch job."""
+    found = environ(pid)
+    if found.get(TAG.encode()) != run_id.encode() or elsewhere(pid, found):
+        return False
+    return not place or found.get(PLACE.encode()) == place.encode()
+
+
+def note_session(pid, started):
+    """Add the session of `pid` to the file in the run's directory, which is the current one."""
+    with contextlib.suppress(OSError):
+        line = "%d %d\n" % (os.getsid(pid), started)
+        fd = os.open(SESSIONS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(line)
+
+
+def members(run_id, place="", root=0, not_before=0, spare=()):
+    """
+    The run's processes: pid -> start time.
+
+    Descendants of `root` (itself not), tagged ones that began at or after `not_before`, and
+    descendants of those; never `spare`.
+    """
+    known, children = family()
+    spare = {*spare, os.getpid()}
+    roots = list(children.get(root, ())) if root else []
+    for pid, (_, started) in known.items():
+        if started >= not_before and pid not in spare and is_tagged(pid, run_id, place):
+            roots.append(pid)
+    roots = [pid for pid in roots if pid not in spare]
+    return {pid: known[pid][1] for pid in below(roots, children, lambda pid: pid in spare)}
+
+
+def descendants(root):
+    """Every living process below `root`: pid -> start time."""
+    known, children = family()
+    return {pid: known[pid][1] for pid in below(children.get(root, ()), children)}
+
+
+def send(pid, started, number):
+    """Send a signal to exactly that process; False when it is gone or may not be signalled."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    except (AttributeError, OSError):
+        handle = -1  # Python 3.8, an old kernel, or a sandbox that forbids it
+    try:
+        now = stat(pid)
+        if now is None or now[1] != started:
+            return False
+        if handle >= 0:
+            signal.pidfd_send_signal(handle, number)
+        else:
+            os.kill(pid, number)
+        return True
+    except OSError:
+        return False
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def reap():
+    ended = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except OSError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = status
+
+
+def kill_all(find, limit_s):
+    """SIGKILL what `find()` returns, until nothing or for `limit_s`; (killed, left): pid -> command."""
+    killed = {}
+    until = time.monotonic() + limit_s
+    pause_s = 0.005
+    while True:
+        victims = find()
+        if not victims or time.monotonic() > until:
+            return killed, {pid: command(pid) for pid in victims}
+        for pid, started in victims.items():
+            words = command(pid)
+            if send(pid, started, signal.SIGKILL):
+                killed.setdefault(pid, words)
+        pause(pause_s)
+        pause_s = min(pause_s * 2, 0.1)

@@ -1,0 +1,100 @@
+"""Files of /proc, /sys and others: bounded, and absent ones read as nothing."""
+
+import os
+import select
+
+
+def pause(seconds):
+    """Sleep; not by time.sleep, which fails under libfaketime (Debian 12) with EINVAL."""
+    select.select([], [], [], seconds)
+
+
+def read(path, most=65536):
+    """The file's first bytes; b"" when it is gone or not ours to read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            data = piece = file.read(most) or b""
+            while piece and len(data) < most:
+                piece = file.read(most - len(data)) or b""
+                data += piece
+            return data
+    except OSError:
+        return b""
+
+
+def text(path, most=65536):
+    """What a small file holds, stripped; "" where it cannot be read, as sysfs answers for what is not set."""
+    return read(path, most).decode("utf-8", "backslashreplace").strip()
+
+
+def required(path, most=65536):
+    """The same of a file that is always there; raises OSError where it is not."""
+    with open(path, "rb") as file:
+        return file.read(most).decode("utf-8", "backslashreplace").strip()
+
+
+def optional(path, default=""):
+    """The same of a file that may well be absent; one that is forbidden or broken still raises."""
+    try:
+        return required(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return default
+
+
+def link(path):
+    """Where a link leads; "" where it cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def integer(text, base=10):
+    """The whole number that a text is; 0 for anything else."""
+    try:
+        return int(text, base)
+    except ValueError:
+        return 0
+
+
+def numbers(path, names):
+    """`name value` lines of a file of /proc: name -> number."""
+    found = {}
+    for line in text(path, 1 << 20).splitlines():
+        fields = line.replace(":", " ").split()
+        if len(fields) > 1 and fields[0] in names and fields[1].isdigit():
+            found[fields[0]] = int(fields[1])
+    return found
+
+
+def listed(path):
+    """Names in a directory, sorted; none where it is gone or not ours."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def space(path):
+    """The file system below a directory."""
+    st = os.statvfs(path)
+    return {
+        "path": path,
+        "total_bytes": st.f_blocks * st.f_frsize,
+        "free_bytes": st.f_bavail * st.f_frsize,
+        "read_only": bool(st.f_flag & 1),
+    }
+
+
+def passwd(root=""):
+    """
+    uid -> fields of /etc/passwd, the first line of each.
+
+    That file alone: a directory server that does not answer must not hold us up.
+    """
+    lines = [line.split(":") for line in text(root + "/etc/passwd", 1 << 20).splitlines()]
+    return {int(fields[2]): fields for fields in reversed(lines) if len(fields) > 5 and fields[2].isdigit()}
+
+
+def user_names(root=""):
+    return {uid: fields[0] for uid, fields in passwd(root).items()}

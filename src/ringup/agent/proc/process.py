@@ -1,0 +1,166 @@
+"""What /proc tells of processes.  `root` is where /proc is looked for: "" except in tests."""
+
+import os
+
+from ringup.agent.proc.files import link, listed, integer, pause, read, text
+
+HZ = float(os.sysconf("SC_CLK_TCK"))
+LONGEST_ENVIRON_BYTES = 8 << 20
+LONGEST_COMMAND = 300
+EXEC_TRIES = 200  # looks a millisecond apart: under load an exec waits for a CPU
+
+
+def name_and_fields(pid, root=""):
+    """Of /proc/PID/stat the name and the fields from the state on: parent [1], session [3], start [19]."""
+    # The name in parentheses may hold anything, a parenthesis too.
+    head, _, tail = read("%s/proc/%s/stat" % (root, pid), 4096).rpartition(b")")
+    return head.partition(b"(")[2].decode("utf-8", "replace"), tail.split()
+
+
+def stat_fields(pid, root=""):
+    """The same without the name."""
+    return name_and_fields(pid, root)[1]
+
+
+def state(pid, root=""):
+    """One letter (proc(5)), "" for a process that is gone."""
+    return (stat_fields(pid, root)[:1] or [b""])[0].decode()
+
+
+def stat(pid):
+    """(parent, start time in clock ticks since boot) of a living process; None for one that is gone."""
+    fields = stat_fields(pid)
+    if len(fields) < 20:
+        return None
+    # A zombie with more than one thread has only lost its first one and still runs.
+    if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1:
+        return None
+    return int(fields[1]), int(fields[19])
+
+
+def table():
+    """Every living process: pid -> (parent, start time)."""
+    found = {int(name): stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid: known for pid, known in found.items() if known}
+
+
+def children_of(parents):
+    """Process -> its children, from process -> its parent."""
+    found = {}
+    for pid, parent in parents.items():
+        found.setdefault(parent, []).append(pid)
+    return found
+
+
+def family():
+    """Every living process: (pid -> (parent, start time), process -> its children)."""
+    known = table()
+    return known, children_of({pid: parent for pid, (parent, _) in known.items()})
+
+
+def below(roots, children, spares=lambda pid: False):
+    """These processes and all that descend from them, but the spared ones and what is below those."""
+    roots = list(roots)
+    found, todo = {}, list(roots)
+    for pid in todo:  # it grows meanwhile
+        if pid not in found and (pid in roots or not spares(pid)):
+            found[pid] = True
+            todo += children.get(pid, ())
+    return list(found)
+
+
+def status(pid, root=""):
+    """/proc/PID/status: name -> value."""
+    lines = text("%s/proc/%s/status" % (root, pid)).splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def switches(pid, root=""):
+    """How often a process has left the CPU, by its own will or not."""
+    known = status(pid, root)
+    return sum(integer(known.get(kind + "voluntary_ctxt_switches", "")) for kind in ("", "non"))
+
+
+def moves(pid, root="", states="D"):
+    """The same if its main thread is in one of these states, else None; in D no signal reaches it."""
+    how = state(pid, root)
+    return switches(pid, root) if how and how in states else None
+
+
+def has_bit(pid, field, bit, root=""):
+    """A bit of a hexadecimal field of its status, as SigIgn and CapEff are; False where that is hidden."""
+    return bool(integer(status(pid, root).get(field, ""), 16) >> bit & 1)
+
+
+def owner(pid, root=""):
+    """A process's user id; -1 when it is gone."""
+    try:
+        return os.stat("%s/proc/%s" % (root, pid)).st_uid
+    except OSError:
+        return -1
+
+
+def words(pid, root=""):
+    """A process's command line; [] where it has none."""
+    data = read("%s/proc/%s/cmdline" % (root, pid), 1 << 20).rstrip(b"\0")
+    return [word.decode("utf-8", "backslashreplace") for word in data.split(b"\0")] if data else []
+
+
+def command(pid):
+    """A process's command line, bounded, safe to show, without secrets."""
+    from ringup.secret_names import shown_words  # imports re, which not every program needs
+
+    data = read("/proc/%d/cmdline" % pid, 4096).strip(b"\0 ") or read("/proc/%d/comm" % pid, 64)
+    text = " ".join(shown_words(data.decode("utf-8", "replace").split("\0"))).strip()
+    return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST_COMMAND]
+
+
+def environ(pid):
+    """The variables a process began with; empty for another user's process."""
+    if owner(pid) != os.geteuid():
+        return {}
+    entries = (entry.partition(b"=") for entry in reversed(raw_environ(pid).split(b"\0")))
+    return {name: value for name, equals, value in entries if equals}  # the first of a name counts
+
+
+def raw_environ(pid, root=""):
+    """
+    The variables as they lie in memory.
+
+    While a process becomes another program /proc shows neither words nor variables (Linux
+    fs/proc/base.c: env_end is 0); a member of the run would be missed in that moment, so it is awaited.
+    A process without variables shows their place (env_start, env_end of proc(5)), and it stays the same.
+    """
+    folder = "%s/proc/%s/" % (root, pid)
+    place = []
+    for _ in range(EXEC_TRIES):
+        data = read(folder + "environ", LONGEST_ENVIRON_BYTES)
+        # Threads of the kernel, and who is ending, have no program.
+        if data or not link(folder + "exe"):
+            break
+        before, place = place, stat_fields(pid, root)[47:49]
+        if place == before and b"0" not in place:
+            break
+        pause(0.001)
+    return data
+
+
+def descriptors(pid, root=""):
+    """What a process has open, as /proc names it, by rising descriptor; nothing where that is hidden."""
+    folder = "%s/proc/%s/fd/" % (root, pid)
+    numbers = sorted(listed(folder), key=int)
+    return [name for name in (link(folder + fd) for fd in numbers) if name]
+
+
+def waited_s(task):
+    """
+    Seconds a thread (PID or PID/task/TID) was ready to run and had no CPU.
+
+    The second figure of schedstat (Documentation/scheduler/sched-stats.rst); 0 where it is not counted.
+    """
+    return integer((read("/proc/%s/schedstat" % task, 200).split() + [b"0", b"0"])[1]) / 1e9
+
+
+def waits_s(pid):
+    """The same of every thread of a process."""
+    return [waited_s("%s/task/%s" % (pid, thread)) for thread in listed("/proc/%s/task" % pid)]

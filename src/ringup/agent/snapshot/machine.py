@@ -1,0 +1,135 @@
+"""Other causes of a hang on this node: memory, disks, network counters; and NCCL's RAS service."""
+
+import contextlib
+import glob
+import json
+import os
+import signal
+import socket
+
+from ringup.agent.proc.command import Child, wait
+from ringup.agent.proc.files import link, integer, numbers, space, text
+from ringup.agent.proc.sockets import LISTENING, tcp
+from ringup.agent.proc.sockets import port as socket_port
+
+RAS_ADDRESS = b"localhost:28028"
+RAS_S = 3.0
+LONGEST_REPORT_BYTES = 2 << 20
+FILES_S = 2.0
+"""How long files and file systems may take to answer; a dead file server never does."""
+
+
+def bounded(work, limit_s=FILES_S):
+    """The items (plain data) that an iterator gives within the limit, made in a child: work may hang."""
+    # The parent may ignore it; we wait for the child ourselves.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        child = Child(lambda write_end: write_each(work, write_end), 2 * LONGEST_REPORT_BYTES)
+    except OSError:  # no process left to us
+        return []
+    if wait([child], child.began + limit_s):
+        child.give_up()
+    return [json.loads(line) for line in child.data.split(b"\n")[:-1]]
+
+
+def write_each(work, write_end):
+    with os.fdopen(write_end, "w", 1) as lines:
+        for item in work:
+            lines.write(json.dumps(item) + "\n")
+
+
+def interfaces():
+    """Interface -> bytes received and sent since it came up, loopback apart; RDMA ports likewise."""
+    found = {}
+    for line in text("/proc/net/dev", 1 << 20).splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        fields = rest.split()
+        if len(fields) > 8 and name.strip() != "lo":
+            found[name.strip()] = int(fields[0]) + int(fields[8])
+    for folder in glob.glob("/sys/class/infiniband/*/ports/*/counters/"):
+        device, _, port = folder.split("/")[4:7]
+        words = [integer(text(folder + name, 64)) for name in ("port_rcv_data", "port_xmit_data")]
+        found["%s:%s" % (device, port)] = 4 * sum(words)  # the counters are in units of four bytes
+    return found
+
+
+def disks(ranks):
+    """[path, free bytes, size] where the ranks write: /tmp, /dev/shm and their directories."""
+    seen = set()
+    folders = {"/tmp": "/tmp", "/dev/shm": "/dev/shm"}
+    for one in ranks:
+        path = "/proc/%d/cwd" % one["pid"]  # of a rank in a container the name alone may be another place
+        folders.setdefault(link(path) or "/tmp", path)
+    for folder, path in folders.items():
+        with contextlib.suppress(OSError):
+            known, device = space(path), os.stat(path).st_dev
+            if device not in seen:
+                seen.add(device)
+                yield [folder[:300], known["free_bytes"], known["total_bytes"]]
+
+
+def cgroup_kills(ranks):
+    """Processes that the out-of-memory killer has ended in the ranks' own control group (v2)."""
+    lines = [line for one in ranks[:1] for line in text("/proc/%d/cgroup" % one["pid"]).splitlines()]
+    folder = next((line[3:] for line in lines if line.startswith("0::")), "")
+    return numbers("/sys/fs/cgroup%s/memory.events" % folder, ("oom_kill",)).get("oom_kill", 0)
+
+
+def node(ranks):
+    """The node's own state, as counters since it came up."""
+    memory = numbers("/proc/meminfo", ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree"))
+    events = numbers("/proc/vmstat", ("pswpin", "pswpout", "oom_kill", "nr_written"))
+    return {
+        "memory_bytes": memory.get("MemTotal", 0) * 1024,
+        "memory_available_bytes": memory.get("MemAvailable", 0) * 1024,
+        "swapped_pages": events.get("pswpin", 0) + events.get("pswpout", 0),
+        "written_bytes": events.get("nr_written", 0) * os.sysconf("SC_PAGE_SIZE"),
+        "oom_kills": events.get("oom_kill", 0),
+        "cgroup_oom_kills": cgroup_kills(ranks),
+        "disks": bounded(disks(ranks))[:16],
+        "interfaces": interfaces(),
+    }
+
+
+def ras(environments):
+    """
+    NCCL's own report of the job, asked of any rank here (NCCL 2.24+; user guide, "RAS"); None for none.
+
+    {"address": ..., "format": "json"|"text", "report": ..., "problem": ...}
+    """
+    asked = [env for env in environments if env.get(b"NCCL_RAS_ENABLE") != b"0"]
+    known = [env.get(b"NCCL_RAS_ADDR", RAS_ADDRESS).decode("utf-8", "replace") for env in asked]
+    # A connection to nobody is refused, but a filter may swallow it.
+    listening = {str(socket_port(own)) for own, _, _, _ in tcp(LISTENING)} if known else ()
+    for address in list(dict.fromkeys(known))[:4]:
+        host, _, port = address.rpartition(":")
+        if port in listening:
+            found = {"address": address[:200], "format": "", "report": "", "problem": ""}
+            answer = bounded(ask_ras(host, int(port)), 2 * RAS_S)
+            found.update(answer[0] if answer else {"problem": "no answer in time"})
+            return found
+    return None
+
+
+def ask_ras(host, port):
+    """{"format", "report"}: JSON where the server knows it (2.28.7), else text; or {"problem"}."""
+    try:
+        connection = socket.create_connection((host.strip("[]") or "127.0.0.1", port), RAS_S)
+        with connection, connection.makefile("rwb") as lines:
+
+            def ask(words):
+                lines.write(words + b"\n")
+                lines.flush()
+                line = lines.readline(4096)
+                if not line.endswith(b"\n"):
+                    raise OSError("the process that answers is not NCCL's RAS")
+                return line
+
+            ask(b"CLIENT PROTOCOL 2")
+            ask(b"TIMEOUT %d" % RAS_S)
+            form = "json" if ask(b"SET FORMAT json").startswith(b"OK") else "text"
+            lines.write(b"VERBOSE STATUS\n" if form == "text" else b"STATUS\n")
+            lines.flush()
+            yield {"format": form, "report": lines.read(LONGEST_REPORT_BYTES).decode("utf-8", "replace")}
+    except (OSError, ValueError) as error:  # a name that is none is no OSError
+        yield {"problem": getattr(error, "strerror", "") or str(error) or "no answer"}

@@ -1,0 +1,76 @@
+"""The programs for the nodes: a main file of `agent/` and the modules it imports, in one source."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import functools
+import zlib
+from collections.abc import Iterator, Mapping
+from importlib import resources
+
+# Modules are found under the names they have in the tree, and compiled when they are first imported.
+_LOADER = """\
+import sys, zlib
+from _frozen_importlib import ModuleSpec
+from binascii import a2b_base64
+class Bundle:
+    def __init__(self, packed):
+        words = zlib.decompress(a2b_base64(packed)).decode().split("\\0")
+        self.sources = dict(zip(words[::2], words[1::2]))
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self, is_package=not self.sources[name]) if name in self.sources else None
+    def create_module(self, spec):
+        return None
+    def code(self, name):
+        return compile(self.sources[name], name.replace(".", "/") + ".py", "exec")
+    def exec_module(self, module):
+        exec(self.code(module.__name__), module.__dict__)
+sys.meta_path.insert(0, Bundle({packed!r}))
+exec(sys.meta_path[0].code({main!r}), globals())
+"""
+
+
+def source(name: str) -> str:
+    """The text of one file of `agent/`, by its dotted name there: "guard.main"."""
+    return _read(f"ringup.agent.{name}") or ""
+
+
+@functools.cache
+def program(name: str, *others: str) -> str:
+    """One source of a file of `agent/`, of ringup's modules that it imports, and of `others` likewise."""
+    found: dict[str, str] = {}
+    todo = [f"ringup.agent.{one}" for one in (name, *others)]
+    while todo:
+        module = todo.pop()
+        if module not in found:
+            found[module] = _read(module) or ""
+            todo += _imported(found[module])
+    return pack(found, f"ringup.agent.{name}")
+
+
+def pack(sources: Mapping[str, str], main: str) -> str:
+    """One source of several modules, which runs `main`; compressed, since an argument has 128 KiB at most."""
+    packages = {".".join(name.split(".")[:end]) for name in sources for end in range(1, name.count(".") + 1)}
+    whole = {**dict.fromkeys(sorted(packages), ""), **dict(sorted(sources.items()))}
+    text = "\0".join(word for pair in whole.items() for word in pair)
+    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+    return _LOADER.format(packed=packed, main=main)
+
+
+def _imported(text: str) -> Iterator[str]:
+    """ringup's modules that a source imports, anywhere in it."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ringup."):
+            name = str(node.module)
+            if _read(name) is not None:
+                yield name
+            else:
+                yield from (f"{name}.{alias.name}" for alias in node.names)
+
+
+def _read(module: str) -> str | None:
+    """The source of a module of ringup; None for a package or an unknown name."""
+    *folders, name = module.split(".")[1:]
+    file = resources.files("ringup") / "/".join([*folders, f"{name}.py"])
+    return file.read_text("utf-8") if file.is_file() else None

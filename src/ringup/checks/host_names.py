@@ -1,0 +1,225 @@
+"""Host names: what a node's own name means on itself and on its peers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from ringup.checks.network_setup import listed, pins
+from ringup.checks.paths import best
+from ringup.checks.software import usual_elsewhere
+from ringup.model import Cluster, Node, Resolution, once
+from ringup.model.network import is_address, is_loopback
+from ringup.nccl.interface_choice import effective
+from ringup.network import gloo
+from ringup.rules import Finding, Severity, Skipped, at, check
+from ringup.units import grouped, summarize_names
+
+READS = ("own_name", "interfaces", "hostname")
+SLOW_LOOKUP_S = 1.5
+"""
+Worth a word when the others are faster: TCPStore looks up every client that connects.
+
+64 hosts that share two processors take up to 1.3 s with nothing wrong.
+"""
+DEAD_SERVER_S = 4.0
+"""A name server that does not answer costs 5 s a try (resolv.conf's default timeout)."""
+
+
+def misnamed(
+    cluster: Cluster, node: Node, found: str, wanted: str, severity: Severity, where: str = ""
+) -> Finding:
+    """The finding, with the line for the hosts file and the variable that makes it unnecessary."""
+    network = best(cluster)
+    address = network.addresses.get(node.name, "") if network else ""
+    name, host = node.hostname or node.name, where or node.name
+    return at(host, subject=f"name:{node.name}").finding(
+        found=found,
+        wanted=wanted,
+        severity=severity,
+        fix=f"give the name the node's address on the shared network in the hosts file of {host}: "
+        f"`{address or 'ADDRESS'} {name}`; or set the interface, then names do not matter",
+        run=f"getent ahosts {shlex.quote(name)}",
+        env=pins(cluster),
+    )
+
+
+def own_name_fault(cluster: Cluster, node: Node) -> str:
+    """The most exact rule about a node's own name on the node itself that finds something; "" for none."""
+    addresses = [a for a in node.own_name.addresses if is_address(a)]
+    if not addresses:
+        return "reverse-dns-slow" if node.own_name.is_late else "own-hostname-unresolvable"
+    held = [a for a in addresses if gloo.owner(node, a) is not None]
+    has_ipv4 = any(
+        a.family == "inet" for i in node.interfaces if i.kind != "loopback" for a in i.usable_addresses
+    )
+    is_v6 = all(":" in a and not is_loopback(a) for a in addresses)
+    if has_ipv4 and is_v6 and ipv4_named(cluster) - {node.name}:
+        return "hostname-resolves-to-ipv6-only"
+    if held and is_loopback(held[0]):
+        return "hostname-resolves-to-loopback"
+    if not held:
+        loop = any(is_loopback(a) for a in addresses)
+        return "hostname-resolves-to-loopback" if loop else "hostname-resolves-to-wrong-address"
+    return ""
+
+
+@once
+def ipv4_named(cluster: Cluster) -> set[str]:
+    """Nodes whose own name has an IPv4 address first."""
+    firsts = ((n.name, n.own_name.addresses[0]) for n in cluster.nodes if n.own_name.addresses)
+    return {name for name, a in firsts if is_address(a) and ":" not in a}
+
+
+def is_anothers_name(cluster: Cluster, node: Node) -> bool:
+    """Whether the name means an address of another node of the same name: that has its own rule."""
+    fault = own_name_fault(cluster, node) == "hostname-resolves-to-wrong-address"
+    return fault and any(
+        other.hostname == node.hostname and any(gloo.owner(other, a) for a in node.own_name.addresses)
+        for other in cluster.nodes
+        if other.name != node.name
+    )
+
+
+def knows_nothing(node: Node) -> bool:
+    """Whether no name at all is known on this node, its own included."""
+    others = any(r.addresses for r in node.peer_names if not is_address(r.name))
+    return "peer_names" not in node.unknown and not node.own_name.addresses and not others
+
+
+OWN_NAME = {
+    # Debian's and Ubuntu's installers write 127.0.1.1 into /etc/hosts.
+    "hostname-resolves-to-loopback": ("{host} is {own} on {node} itself", "an address that peers can reach"),
+    "hostname-resolves-to-ipv6-only": (
+        "{host} is only {own} on {node}",
+        "an IPv4 address, as the peers' names have",
+    ),
+    "hostname-resolves-to-wrong-address": (
+        "{host} is {own} on {node}, which is not one of its addresses",
+        "an address of the node",
+    ),
+    "own-hostname-unresolvable": (
+        "{node} cannot resolve its own name {host}{also}{error}",
+        "an address that peers can reach",
+    ),
+}
+"""Rule about a node's own name -> what is wrong, and what should be."""
+
+
+def own_name_rule(node: Node, cluster: Cluster, name: str) -> Iterator[Finding]:
+    words, wanted = OWN_NAME[name]
+    # A name matters less where Gloo is given its interface.
+    pinned = effective(node, cluster.job.env).get("GLOO_SOCKET_IFNAME")
+    if own_name_fault(cluster, node) == name and not is_anothers_name(cluster, node):
+        own, also, error = ", ".join(node.own_name.addresses[:4]), "", ""
+        if not own:
+            also = "or the name of any other node" if knows_nothing(node) and node.peer_names else ""
+            error = f": {node.own_name.error}" if node.own_name.error else ""
+        found = words.format(host=node.hostname, own=own, node=node.name, also=also, error=error)
+        yield misnamed(cluster, node, found, wanted, "note" if pinned else "error")
+
+
+for _name in OWN_NAME:
+    check(_name, reads=READS, scope="machines")(partial(own_name_rule, name=_name))
+
+
+@check("hostname-unresolvable-from-peer", reads=(*READS, "peer_names"))
+def hostname_unresolvable_from_peer(cluster: Cluster) -> Iterator[Finding]:
+    """A name that is an alias in ssh's configuration alone, known nowhere, is nobody's fault."""
+    asked = [n for n in cluster.nodes if not knows_nothing(n)]
+    own: dict[str, set[str]] = {}
+    for node in cluster.nodes:
+        for name in {node.name, node.hostname}:  # a name of two nodes has no one right answer
+            own[name] = set() if name in own else {a for a in node.own_name.addresses if is_address(a)}
+    none: set[str] = set()
+    views = grouped(
+        (found.name, (place, found))
+        for place in asked
+        for found in place.peer_names
+        if own.get(found.name, none).isdisjoint(found.addresses)
+    )
+    order = {n.name: k for k, n in enumerate(cluster.nodes)}
+    for node in cluster.nodes:
+        wrong: dict[str, list[str]] = {}
+        places: set[str] = set()
+        for name in dict.fromkeys((node.name, node.hostname)):
+            for place, found in views.get(name, ()) if not is_address(name) else ():
+                if place.name != node.name and (view := wrong_view(node, place, found)):
+                    places.add(place.name)
+                    wrong.setdefault(name, []).append(view)
+        where = sorted(places, key=order.__getitem__)
+        if not wrong:
+            continue
+        words = [w for label in sorted(wrong, key=lambda n: n != node.name) for w in wrong[label][:3]]
+        severity: Severity = "error" if node.name in wrong and is_own_name(node) else "note"
+        one = misnamed(cluster, node, listed(words), f"an address of {node.name}", severity, where[0])
+        yield one if len(where) == 1 else replace(one, where=node.name, node=None)
+
+
+def is_own_name(node: Node) -> bool:
+    """Whether the user's word for the node is what the node calls itself, and not ssh's alias."""
+    return node.name.split(".")[0].lower() == node.hostname.split(".")[0].lower()
+
+
+def wrong_view(node: Node, place: Node, resolution: Resolution) -> str:
+    addresses = [a for a in resolution.addresses if is_address(a)]
+    if resolution.is_late:
+        return ""  # It may be known all the same: `reverse-dns-slow` says it of the place.
+    if not addresses:
+        if resolution.name != node.hostname and not is_own_name(node):
+            return ""  # ssh's alias; nothing but ssh uses it.
+        error = f" ({resolution.error})" if resolution.error else ""
+        return f"{place.name} does not know {resolution.name}{error}"
+    if set(addresses) & set(node.own_name.addresses):
+        return ""  # Wrong or right, it is what the node says of itself.
+    if any(gloo.owner(node, a) is not None and not is_loopback(a) for a in addresses):
+        return ""
+    return f"{resolution.name} is {', '.join(addresses[:3])} on {place.name}, which {node.name} does not have"
+
+
+def late_names(node: Node) -> list[str]:
+    """Names for which this node's resolver had no answer when time was up, its own first."""
+    own = [node.hostname] if node.own_name.is_late else []
+    return own + [r.name for r in node.peer_names if not r.addresses and r.is_late and r.name not in own]
+
+
+@check("reverse-dns-slow", severity="warning")
+def reverse_dns_slow(cluster: Cluster) -> Iterator[Finding | Skipped]:
+    """
+    Looking up a name, or the name of a peer's address, takes long.
+
+    Why: torch's TCPStore looks up every client that connects; a dead name server makes it look
+    like a firewall: `client socket has timed out`.
+    Fix: remove the dead name server from /etc/resolv.conf, or add `options timeout:1 attempts:1`.  A
+    line in /etc/hosts for the plain address does not help.
+    In logs: every connect takes 5 or 10 s, while raw TCP is fast.
+    """
+    asked = [n for n in cluster.nodes if "reverse_lookup_s" not in n.unknown]
+    usual = usual_elsewhere([n.reverse_lookup_s for n in asked])
+    elsewhere = {n.name: seconds for n, seconds in zip(asked, usual, strict=True)}
+    for node in cluster.nodes:
+        late = late_names(node)
+        if late:
+            # A lookup that was given up is slow, and its name not known to be unknown.
+            limit_s = max(r.took_s for r in (node.own_name, *node.peer_names) if r.is_late)
+            names = summarize_names(late, 3)
+            yield at(node).finding(
+                found=f"looking up {names} did not end within {limit_s:.1f} s; given up then",
+                wanted="milliseconds",
+                run=f"cat /etc/resolv.conf; time getent ahosts {shlex.quote(late[0])}",
+            )
+            continue
+        if "reverse_lookup_s" in node.unknown:
+            yield Skipped("", node.name, f"reverse_lookup_s: {node.unknown['reverse_lookup_s']}")
+            continue
+        forward = node.own_name.took_s
+        if forward and not node.own_name.addresses:
+            continue  # A resolver that knows not even the node itself is named for that.
+        slowest = max(node.reverse_lookup_s, forward)
+        stands_out = node.reverse_lookup_s > max(SLOW_LOOKUP_S, 4 * elsewhere[node.name])
+        if stands_out or slowest > DEAD_SERVER_S:
+            what = "a reverse lookup" if slowest == node.reverse_lookup_s else "looking up its own name"
+            found = f"{what} takes {slowest:.1f} s"
+            yield at(node).finding(found=found, wanted="milliseconds", run="cat /etc/resolv.conf")

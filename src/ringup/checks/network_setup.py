@@ -1,0 +1,343 @@
+"""What the pair tests found wrong on the networks a job would use: unreachable peers, lost packets."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+
+from ringup.checks import paths
+from ringup.checks.paths import Edge, Fault
+from ringup.model import Cluster, Node, cpu_starvation, once
+from ringup.network.predictions import picks, uses_nccl
+from ringup.network.reachability import cut_pairs, networks
+from ringup.rules import Finding, Place, Skipped, at, at_each, check, ssh
+from ringup.units import printable, summarize_names
+
+READS = (*paths.READS, "cluster.links")
+SHOWN = 4
+"""Failing paths listed in a finding; the rest are counted."""
+LOST_AT_LEAST = 3
+LOST_WARNING = 0.1
+LOST_NOTE = 0.05
+"""
+Share of connections that had to send something again.
+
+Measured with 20 % of the packets dropped on one side of two hosts: a sixth to a half of all
+connections; on 64 healthy hosts that share two processors: none of 956 short ones.
+"""
+
+ROUND_S = 4.0
+"""What an attempt of the pair tests may last, at least."""
+
+
+def listed(items: Iterable[object]) -> str:
+    """A few of many, and how many more there are, apart by semicolons."""
+    return summarize_names(items, SHOWN, "; ")
+
+
+def place(fault: Fault) -> Place:
+    """The blamed node's interface, or all that cannot be reached."""
+    if fault.node:
+        interface = fault.interface
+        subject = f"interface:{fault.node}/{interface}" if interface and fault.network else ""
+        return at(fault.node, interface, subject)
+    first = fault.edges[0]
+    where = summarize_names(f"{e.dst} {e.interface}" for e in fault.edges)
+    return Place(where, (), f"interface:{first.dst}/{first.interface}")
+
+
+def place_to_avoid(cluster: Cluster, fault: Fault) -> Place:
+    """The same; a subject only where ranks can go another way."""
+    found = place(fault)
+    return found if paths.proven(cluster) else replace(found, subject="")
+
+
+@once
+def pins(cluster: Cluster) -> dict[str, str]:
+    """The variables that keep NCCL and Gloo on the best proven network, where it has one name everywhere."""
+    network = paths.best(cluster)
+    names = set(network.interfaces.values()) if network else set()
+    if len(names) != 1:
+        return {}
+    name = names.pop()
+    by_nccl = {"NCCL_SOCKET_IFNAME": f"={name}"}
+    if cluster.job.launcher == "jax":  # reads no variable for Gloo
+        return by_nccl if uses_nccl(cluster) != "no" else {}
+    return {**by_nccl, "GLOO_SOCKET_IFNAME": name}
+
+
+def keep_off(cluster: Cluster, edge: Edge) -> str:
+    """How a job stays on the good network, in words."""
+    network = paths.best(cluster)
+    if cluster.job.launcher == "jax" and network and edge.dst in network.addresses:
+        name = printable(cluster.node(edge.dst).hostname, 80)
+        return (
+            "JAX on CPUs announces the address of a node's host name, and no variable changes that: "
+            f"map {name} to {network.addresses[edge.dst]} in /etc/hosts of {edge.dst}"
+        )
+    return "keep NCCL and Gloo on the network every node reached"
+
+
+def why_used(cluster: Cluster, edge: Edge) -> str:
+    """Who would use the address, in words; "" when it is only one of the networks the nodes share."""
+    reasons = [
+        p.because
+        for p in picks(cluster, cluster.node(edge.dst))
+        if p.interface == edge.interface and p.address == edge.address
+    ]
+    return f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
+
+
+def of_kind(cluster: Cluster, kind: paths.Kind) -> Iterator[Fault]:
+    return (f for f in paths.faults(cluster) if f.kind == kind)
+
+
+def is_wall(cluster: Cluster, fault: Fault) -> bool:
+    """Whether this fault is that nodes sharing a network reach each other on none at all."""
+    return not paths.proven(cluster) and any("/" in e.network and e.network[0].isdigit() for e in fault.edges)
+
+
+@check("peer-unreachable-on-interface", reads=READS)
+def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding | Skipped]:
+    """A network is left, and this address is not on it."""
+    yield from paths.untested(cluster)
+    for fault in of_kind(cluster, "unreachable"):
+        if is_wall(cluster, fault):
+            continue
+        first = fault.edges[0]
+        address = shlex.quote(first.address)
+        yield place(fault).finding(
+            found=listed(fault.edges) + why_used(cluster, first),
+            wanted="every peer can reach every address that NCCL or Gloo announces",
+            fix=f"{keep_off(cluster, first)}; then repair the cable, VLAN, route or "
+            "firewall of this one, or take its address away",
+            commands=[ssh(first.src, c) for c in (f"ip route get {address}", f"ping -c 3 {address}")],
+            env=pins(cluster),
+        )
+
+
+@check("pairs-not-tested")
+def pairs_not_tested(node: Node, cluster: Cluster) -> Iterator[Finding | Skipped]:
+    """
+    A node could not test its paths to the others.
+
+    Why: without the proof no interface can be chosen for it, and the job may hang.
+    Fix: see the reason; the test needs a python3 (3.8 or newer) on the node and an answer in time.
+    """
+    reason = cluster.pairs_unknown.get(node.name, "")
+    no_python = "interpreter" not in node.unknown and not node.interpreter.path
+    if not reason or len(cluster.nodes) < 2:
+        return
+    if "interfaces" in node.unknown or node.name in cluster.pairs_starved:
+        yield Skipped("", node.name, f"pairs: {printable(reason, 400)}")
+    elif not no_python:
+        yield at(node).finding(
+            found=printable(reason, 400),
+            wanted="every node tests its paths to the others",
+            run="python3 --version",
+        )
+
+
+@check("no-common-network", reads=READS, scope="machines")
+def no_common_network(cluster: Cluster) -> Iterator[Finding | Skipped]:
+    """
+    There is no network on which every node reaches every other.
+
+    Why: NCCL and Gloo connect every rank with others directly, in both directions.  Without a
+    network that all nodes share, every launcher hangs.
+    Fix: look at the paths listed: a firewall between the nodes, a VLAN, a cable or a missing
+    route.  Open all TCP ports between the nodes of a job.
+    In logs: nothing at all, or `Connection timed out` after two minutes.
+    """
+    yield from paths.untested(cluster)
+    cluster = paths.tested(cluster)
+    tried = any(li.purpose == "interface" for li in cluster.links)
+    if len(cluster.nodes) < 2 or not tried or networks(cluster):
+        return
+    found = paths.faults(cluster)
+    walls = [f for f in found if f.kind == "unreachable" and is_wall(cluster, f)]
+    if not walls and found:
+        return  # The fault that cuts the last network is named by its own rule.
+    pairs = cut_pairs(cluster)
+    edges = [e for f in walls for e in f.edges]
+    words = listed(edges) or listed(f"{src} reaches no address of {dst}" for src, dst in pairs)
+    ends = [f"{e.dst} {e.interface}" for e in edges] or [f"{s} -> {d}" for s, d in pairs] or ["all nodes"]
+    node = paths.blamed(edges) if edges and len(cluster.nodes) > 2 else ""
+    yield (at(node) if node else Place(summarize_names(ends), ())).finding(
+        found=words or "no two nodes have a network in common",
+        wanted="one network on which every node reaches every other, both ways, on all ports",
+        fix="open all TCP ports between the nodes of a job, or repair the cable, VLAN or route",
+        commands=opening(cluster, edges),
+    )
+
+
+@check("asymmetric-reachability", reads=READS)
+def asymmetric_reachability(cluster: Cluster) -> Iterator[Finding | Skipped]:
+    """
+    One node reaches another, but not the other way round.
+
+    Why: rank and address decide which side opens a connection, so half of them fail; the hang depends on
+    the order of the nodes.
+    Fix: a firewall that admits one side only, a route that is missing on one side, or reverse
+    path filtering (`sysctl net.ipv4.conf.all.rp_filter=2`) on the node that drops.
+    In logs: `client socket has timed out` on one node, no message on the other.
+    """
+    yield from paths.untested(cluster)
+    for fault in of_kind(cluster, "one-way"):
+        cut = summarize_names(f"{e.cut[0]} -> {e.cut[1]}" for e in fault.edges)
+        yield place_to_avoid(cluster, fault).finding(
+            found=f"nothing gets through {cut}; the reverse direction works: {listed(fault.edges)}",
+            wanted="connections in both directions",
+            fix=f"open all TCP ports for the peers on {fault.node or 'both nodes'}; if there is no firewall, "
+            "compare the routes of both nodes and set rp_filter to 2",
+            commands=opening(cluster, fault.edges),
+            env=pins(cluster),
+        )
+
+
+@check("firewall-drops-high-ports", reads=READS)
+def firewall_drops_high_ports(cluster: Cluster) -> Iterator[Finding | Skipped]:
+    """Only low ports answer; one finding for a node, whatever the number of its networks."""
+    yield from paths.untested(cluster)
+    for fault in of_kind(cluster, "filtered"):
+        yield place_to_avoid(cluster, fault).finding(
+            found=f"only low ports answer, connections to ports above are lost: {listed(fault.edges)}",
+            wanted="every port open between the nodes of a job",
+            commands=opening(cluster, fault.edges),
+        )
+
+
+@check("path-mtu-black-hole", reads=READS)
+def path_mtu_black_hole(cluster: Cluster) -> Iterator[Finding | Skipped]:
+    yield from paths.untested(cluster)
+    for fault in of_kind(cluster, "black-hole"):
+        ends = [(n, i) for e in fault.edges for n, i in ((e.dst, e.interface), (e.src, e.src_interface))]
+        facts = {f"{n} {i}": cluster.node(n).interface(i) for n, i in ends}
+        mtus = listed(f"{name} {i.mtu_bytes} bytes" for name, i in facts.items() if i)
+        targets = list(dict.fromkeys((e.dst, e.interface) for e in fault.edges))[:SHOWN]
+        yield place_to_avoid(cluster, fault).finding(
+            found=listed(fault.edges) + (f" (MTU: {mtus})" if mtus else ""),
+            wanted="packets as large as the interface's MTU arrive",
+            fix="the same MTU along the whole path; until then a smaller one on both ends, or "
+            "`sudo sysctl -w net.ipv4.tcp_mtu_probing=1` on every node",
+            commands=[ssh(n, f"sudo ip link set dev {shlex.quote(i)} mtu 1280") for n, i in targets],
+            env=pins(cluster),
+        )
+
+
+def opening(cluster: Cluster, edges: Iterable[Edge]) -> list[str]:
+    """Commands that let the peers in, on the nodes that drop, for the firewall most distributions have."""
+    lines = []
+    for edge in edges:
+        sender, dropper = edge.cut
+        sources = [
+            a.address
+            for i in cluster.node(sender).interfaces
+            if i.name == (edge.src_interface if sender == edge.src else edge.interface)
+            for a in i.usable_addresses
+        ]
+        for source in sources[:1]:
+            tool = "ip6tables" if ":" in source else "iptables"
+            rule = f"sudo {tool} -I INPUT -p tcp -s {shlex.quote(source)} -j ACCEPT"
+            lines.append(ssh(dropper, rule))
+    return list(dict.fromkeys(lines))[:SHOWN]
+
+
+Way = tuple[str, str, str]
+"""Node, interface, and "into" or "out of" it."""
+
+
+@dataclass(frozen=True)
+class Lossy:
+    """A network that loses packets; `way` is the worst of `ways`, `alone` when it stands out from them."""
+
+    network: str
+    way: Way
+    worst: str
+    affected: int
+    ways: tuple[Way, ...]
+    alone: bool
+    severe: bool
+
+
+@check("tcp-retransmits-high", reads=READS, severity="warning")
+def tcp_retransmits_high(cluster: Cluster) -> Iterator[Finding | Skipped]:
+    """
+    Packets get lost between nodes.
+
+    Why: every lost packet stalls its connection for a fifth of a second or more; training runs, at a
+    fraction of the network's speed, and connections fail now and then.
+    Fix: cable, transceiver, duplex and switch port of the node named: `ethtool -S IFNAME`.
+    """
+    yield from paths.untested(cluster)
+    busy = starving(cluster)
+    yield from (Skipped("", name, why) for name, why in busy.items())
+    best = paths.best(cluster)
+    for lossy in lossy_networks(cluster):
+        node, interface, direction = lossy.way
+        most = f"{lossy.worst} connections {direction} {node}"
+        subject = f"interface:{node}/{interface}"
+        everywhere = at_each(((n, i) for n, i, _ in lossy.ways), subject)
+        place = at(node, interface, subject) if lossy.alone else everywhere
+        yield place.finding(
+            found=f"{most} retransmitted packets ({lossy.affected} in all on {lossy.network})",
+            wanted="no lost packets on an idle network",
+            severity="warning" if lossy.severe else "note",
+            commands=[ssh(node, f"ethtool -S {shlex.quote(interface)}")],
+            env={}
+            if best and set(best.interfaces.values()) & {i for _, i, _ in lossy.ways}
+            else pins(cluster),
+        )
+
+
+@once
+def starving(cluster: Cluster) -> dict[str, str]:
+    """Nodes whose kernel may have repeated what was only late, with the reason."""
+    waits = {n.name: n.cpu_waits.get("pairs", 0.0) for n in cluster.nodes}
+    return {
+        n.name: cpu_starvation.words(n.name, waits[n.name], n.load, n.cpu_count)
+        for n in paths.tested(cluster).nodes
+        if cpu_starvation.excuses(waits.get(n.name, 0.0), ROUND_S)
+    }
+
+
+@once
+def lossy_networks(cluster: Cluster) -> list[Lossy]:
+    """Networks on which too many connections had to send something again."""
+    found = []
+    busy = starving(cluster)
+    cluster = cluster.only(n for n in paths.tested(cluster).nodes if n.name not in busy)
+    for network, ways in connections(cluster).items():
+        shares = {way: sum(lost) / len(lost) for way, lost in ways.items()}
+        way = max(shares, key=lambda way: (shares[way], sum(ways[way])))
+        worst, share = sum(ways[way]), shares[way]
+        # Each connection is counted where it goes in and where it came out.
+        affected = sum(map(sum, ways.values())) // 2
+        everywhere = 2 * affected / sum(map(len, ways.values()))
+        alone = len(cluster.nodes) > 2 and worst >= LOST_AT_LEAST and share > 3 * median(shares.values())
+        if affected >= LOST_AT_LEAST and (alone or everywhere >= LOST_NOTE):
+            severe = everywhere >= LOST_WARNING or (alone and share >= 2 * LOST_WARNING)
+            words = f"{worst} of {len(ways[way])}"
+            found.append(Lossy(network, way, words, affected, tuple(ways), alone, severe))
+    return found
+
+
+def connections(cluster: Cluster) -> dict[str, dict[Way, list[bool]]]:
+    """Network -> way -> whether each connection lost packets; of paths that work and a job would use."""
+    found: dict[str, dict[Way, list[bool]]] = {}
+    if not any(link.retransmitted for link in cluster.links):
+        return found
+    view, names = paths.view_of(cluster), {n.name for n in cluster.nodes}
+    for link in cluster.links:
+        counted = link.ok and link.segments and link.src in names and link.dst in names
+        network = view.network_of(link.dst, link.address) if counted else ""
+        if network and view.concerns(link, network) and not cluster.is_local:
+            ways = found.setdefault(network, {})
+            into = (link.dst, link.dst_interface, "into")
+            out_of = (link.src, view.subnets[network].get(link.src, ""), "out of")
+            for way in (into, out_of):
+                # A receiver that is late makes the sender of a large message repeat one segment.
+                ways.setdefault(way, []).append(link.retransmitted > (link.purpose == "interface"))
+    return found

@@ -1,0 +1,79 @@
+"""
+Back to a run started with --detach: its output, its state, its end.
+
+Ctrl-C ends the run.  Closing the terminal only leaves it.  Without a name, the newest run that has not ended.
+Hangs are looked for while it is attached, as `ringup run` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ringup.cli import options, runs
+from ringup.cli.launching import (
+    RankLines,
+    claimed,
+    follow_events,
+    is_consequence,
+    show_end,
+    watch_of,
+    with_cause,
+)
+from ringup.errors import LaunchError
+from ringup.output import terminal
+
+OPTIONS = (
+    options.value("run_id", "RUN", "the run's name, as `ringup run --detach` printed it", nargs="?"),
+    options.flag("--list", "list the runs recorded on this machine, newest first"),
+    options.value(
+        "--log-dir", "D", "one file per rank and run.json (default: the run's own)", None, options.folder
+    ),
+    *options.WATCH,
+    options.flag("--json", "run.json on stdout, everything else on stderr"),
+    options.flag("--quiet", "print only output and result"),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ringup.runtime import attach, detach
+    from ringup.transport import Transport
+
+    known = detach.known()
+    if args.list and args.json:
+        terminal.print_json(runs=known)
+        return 0
+    if args.list and not known:
+        print("no detached run is recorded on this machine")
+        return 0
+    if not known and args.run_id is None:
+        hint = "attach from where `ringup run --detach` was started"
+        raise LaunchError("no detached run is recorded on this machine", hint=hint)
+    noted = [row for row in runs.runs_of(runs.detached()) if row["run"] in known]
+    if args.list:
+        runs.show(noted)
+        return 0
+    living = [row["run"] for row in noted if row["state"] in runs.LIVING]
+    found = detach.load(args.run_id or next(iter((*living, *known))))
+    if (folder := detach.run_folder(found)) != Path(found.log_dir):
+        from ringup.cli import supervising
+
+        return supervising.attach_to(folder, args)
+    with (
+        claimed(Path(args.log_dir or found.log_dir), found.run) as log_dir,
+        Transport(found.hosts, ssh_config=found.ssh_config) as transport,
+    ):
+        head, write = found.plan.nodes[0].node, RankLines(args)
+        line = f"ringup: run {found.run}, head {head}, logs in {terminal.path_shown(log_dir)}"
+        terminal.say(line, quiet=args.quiet)
+        result = attach.follow(
+            found,
+            transport,
+            write=write,
+            log_dir=log_dir,
+            on_event=follow_events(found.plan.world_size, args.quiet),
+            is_consequence=is_consequence,
+            watcher=watch_of(args.hang_report, args.hang_timeout, transport),
+        )
+    result, lines, _ = with_cause(result)
+    return show_end(result, lines, write, args)

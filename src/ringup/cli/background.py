@@ -1,0 +1,134 @@
+"""
+The process that supervises a detached run, in the background of the machine where the run was started.
+
+What it says goes to a log in the run's folder.  A lock there shows whether it lives; `ringup attach` shows
+the log while it does, and starts another where it died (cli/supervising.py).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ringup import progress
+from ringup.errors import LaunchError
+from ringup.runtime.detach import SUPERVISOR
+from ringup.transport.interrupts import ENDING
+
+LOG = "supervisor.log"
+READ_EVERY_S = 0.2
+
+
+class Supervised(NamedTuple):
+    """The process that holds, or held, the lock."""
+
+    pid: int
+    host: str
+    is_alive: bool
+
+
+class Background:
+    """A supervisor's side: its terminal until it has left it, and its lock."""
+
+    def __init__(self, link: int) -> None:
+        self._link, self._lock = link, -1
+
+    def hold(self, folder: Path) -> None:
+        """Be the run's only supervisor until this process ends.  Raises LaunchError where there is one."""
+        self._lock = os.open(folder / SUPERVISOR, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LaunchError(f"{folder} has a supervisor already", hint="`ringup attach` shows it") from None
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"{os.getpid()} {os.uname().nodename}".encode())
+
+    def leave(self, folder: Path) -> None:
+        """Go on without the terminal: what is said from now on goes to the log."""
+        if self._link < 0:
+            return
+        progress.allow(False)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.close(log)
+        os.write(self._link, b".")
+        os.close(self._link)
+        self._link = -1
+
+
+def start(work: Callable[[Background], int]) -> int:
+    """
+    Do this in a process of its own, which ends with it; 0 once that process has left the terminal.
+
+    Where it ends before, its exit code.  Signals that end a process go on to it meanwhile.
+    """
+    ours, theirs = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(ours)
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        raise SystemExit(work(Background(theirs)))
+    os.close(theirs)
+    numbers = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda number, _: os.kill(pid, number)) for number in numbers}
+    try:
+        if os.read(ours, 1):
+            return 0
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return code if code >= 0 else 128 - code
+    finally:
+        os.close(ours)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def supervised(folder: Path) -> Supervised | None:
+    """Who supervises the run of a folder, or did last; None where nobody ever did."""
+    try:
+        with (folder / SUPERVISOR).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                is_alive = False
+            except BlockingIOError:
+                is_alive = True
+            pid, _, host = file.read(300).decode("utf-8", "replace").partition(" ")
+    except OSError:
+        return None
+    return Supervised(int(pid), host, is_alive) if pid.isascii() and pid.isdecimal() else None
+
+
+def show(folder: Path, write: Callable[[str], object]) -> None:
+    """What the supervisor has said, from the beginning, and says until it ends; Ctrl-C goes on to it."""
+
+    def forward(number: int, _frame: object) -> None:
+        if (who := supervised(folder)) and who.is_alive:
+            os.kill(who.pid, number)
+
+    before = signal.signal(signal.SIGINT, forward)
+    try:
+        with (folder / LOG).open(encoding="utf-8", errors="replace") as file:
+            while True:
+                who = supervised(folder)
+                if text := file.read(1 << 16):
+                    write(text)
+                elif not (who and who.is_alive):
+                    return
+                else:
+                    time.sleep(READ_EVERY_S)
+    finally:
+        signal.signal(signal.SIGINT, before)

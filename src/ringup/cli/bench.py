@@ -1,0 +1,162 @@
+"""
+Measure collectives over sizes, check their results, and judge the rate against the link's.
+
+Columns and formulas are nccl-tests'.  With more than two nodes they are also measured in pairs, which
+names the slow one.  Where the link's rate cannot be read nothing is judged; --link-gbit states it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringup import progress
+from ringup.cli import collective, options, pods
+from ringup.collective_tests.job import OPS, sizes
+from ringup.errors import UsageError
+from ringup.output import terminal
+from ringup.units import parse_size_bytes, plural, show_bytes
+
+if TYPE_CHECKING:
+    from ringup.collective_tests import BandwidthReport, CorrectnessReport
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+size = options.number("a size from 4 to 64G, such as 64M", 4, 64 * GIB, parse_size_bytes)
+OP = f"the collective: {', '.join(OPS)} or all (all_reduce)"
+PLOT = "write a picture (.png or .svg; needs matplotlib)"
+OPTIONS = (
+    *collective.OPTIONS,
+    options.group(
+        "what to measure",
+        options.choice("--op", (*OPS, "all"), OP, "all_reduce", metavar="OP"),
+        options.value("--min", "SIZE", "first size (1K)", KIB, size),
+        options.value("--max", "SIZE", "last size (1G with GPUs, else 64M)", None, size),
+        options.flag("--no-pairs", "do not measure nodes in pairs"),
+        options.value("--plot", "F", PLOT, None, options.writable),
+    ),
+)
+
+
+def arguments(args: argparse.Namespace, backend: str) -> tuple[str, ...]:
+    """Of the program that the ranks run: operations, sizes, whether nodes are measured in pairs."""
+    last = args.max or max(args.min, GIB if backend == "nccl" else 64 * MIB)
+    return ",".join(ops_of(args)), ",".join(map(str, sizes(args.min, last))), "0" if args.no_pairs else "1"
+
+
+def ops_of(args: argparse.Namespace) -> tuple[str, ...]:
+    return OPS if args.op == "all" else (args.op,)
+
+
+@pods.everywhere
+def run(args: argparse.Namespace) -> int:
+    """Check, start, measure, judge; 1 for a wrong result or a slow link."""
+    if args.max and args.max < args.min:
+        raise UsageError("--max is less than --min", hint="for example --min 1K --max 64M")
+    if args.plot:
+        plot_library(args.plot)
+    started = collective.start("bench", args, arguments, on_line=table(args))
+    if isinstance(started, int):
+        return started
+    from ringup.collective_tests import bandwidth, link_rate
+    from ringup.output import collective_report as show
+
+    how = started.result.outcome
+    outcome = bandwidth.report(
+        started.plan,
+        started.records,
+        link_rate.link_rate(started.cluster, started.plan, started.backend),
+        started.backend,
+        ops_of(args),
+        collective.channels(started),
+        is_whole=how == "ok",
+    )
+    if args.json:
+        terminal.print_json(**show.bench_json(outcome, started.ended), warnings=started.warnings)
+    else:
+        style = terminal.Style(sys.stdout)
+        lines = [style("warning", f"warning: {w}") for w in started.warnings]
+        lines += last_lines(how, outcome, started.ended, style)
+        terminal.show("\n".join(["", *show.bench_lines(outcome, unfolded=args.unfolded), *lines]))
+    if args.plot:
+        draw(args.plot, outcome)
+    return started.code(how == "ok" and outcome.correct and outcome.verdict != "slow")
+
+
+def last_lines(
+    how: str, outcome: BandwidthReport, ended: CorrectnessReport, style: terminal.Style
+) -> list[str]:
+    """The verdict; which ranks failed where the measurement did not finish."""
+    from ringup.output import collective_report as show
+
+    lines = []
+    if how == "interrupted":
+        lines.append(style("warning", "interrupted before the measurement finished"))
+    elif how != "ok":
+        why = f"the measurement did not finish: {show.culprits(ended)}"
+        lines += [*show.test_lines(ended), style("error", why)]
+    if not outcome.correct:
+        lines.append(style("error", "a result was wrong: `ringup test` finds the rank"))
+    if how == "ok":
+        colour = {"ok": "ok", "slow": "warning", "not_judged": "dim"}[outcome.verdict]
+        lines.append(style(colour, f"{outcome.verdict.replace('_', ' ')}: {outcome.because}"))
+    return lines
+
+
+def table(args: argparse.Namespace) -> Callable[[dict[str, object]], None]:
+    from ringup.collective_tests import bandwidth
+    from ringup.output import collective_report as show
+
+    stream, ops = sys.stderr if args.json else sys.stdout, [""]
+
+    def on_line(line: dict[str, object]) -> None:
+        if line["kind"] != "row" or (args.quiet and args.json):
+            return
+        row = bandwidth.row(line)
+        progress.hide()
+        if row.op != ops[-1]:
+            ops.append(row.op)
+            print(f"\n{row.op}\n{show.HEAD}", file=stream)
+        print(show.row_line(row), file=stream, flush=True)
+
+    return on_line
+
+
+def plot_library(path: str) -> None:
+    """Raises UsageError early where no picture can be made."""
+    import importlib.util
+
+    if Path(path).suffix not in (".png", ".svg"):
+        raise UsageError(f"--plot {path!r} is neither .png nor .svg", hint="for example --plot rate.svg")
+    if importlib.util.find_spec("matplotlib") is None:
+        hint = "pip install 'ringup[plot]'; the terminal shows a curve"
+        raise UsageError("--plot needs matplotlib", hint=hint)
+
+
+def draw(path: str, outcome: BandwidthReport) -> None:
+    """Bus bandwidth over size, one line an operation; the link's rate where it is known."""
+    from matplotlib import pyplot  # the extra `plot`
+
+    pyplot.switch_backend("Agg")
+
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for op in dict.fromkeys(row.op for row in outcome.rows):
+        points = [(row.size_bytes, row.busbw_gbyte_s) for row in outcome.rows if row.op == op]
+        axes.plot(*zip(*points, strict=True), marker="o", label=op)
+    if outcome.expected_busbw_gbyte_s:
+        axes.axhline(outcome.expected_busbw_gbyte_s, linestyle="--", color="grey", label="the link")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda size_bytes, _position: show_bytes(size_bytes))
+    title = f"{plural(outcome.ranks, 'rank')} on {plural(outcome.nodes, 'node')}, {outcome.backend}"
+    axes.set(xlabel="size", ylabel="bus bandwidth (GB/s)", title=title)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    if outcome.rows:
+        axes.legend()
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        terminal.say(f"ringup: {terminal.path_shown(path)} was not written: {error.strerror}")
+    pyplot.close(figure)

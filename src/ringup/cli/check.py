@@ -1,0 +1,34 @@
+"""Look at every node and prove every pair before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ringup.cli import options, pipeline, pods
+from ringup.output import terminal
+
+JUNIT = options.value("--junit", "F", "write the findings as JUnit XML as well", None, options.writable)
+OPTIONS = (*options.CHECK, JUNIT)
+
+
+@pods.everywhere
+def run(args: argparse.Namespace) -> int:
+    from ringup.output import console
+
+    judged = pipeline.judge(pipeline.cluster_of(args))
+    pipeline.write_page(judged, args)
+    if args.junit:
+        from ringup.output import machine_formats
+
+        names = [node.name for node in judged.cluster.nodes]
+        text = machine_formats.junit(names, judged.findings, judged.skipped, args.strict)
+        terminal.write(Path(args.junit), text)
+    if args.json:
+        print(json.dumps(console.check_json(judged.report)))
+    else:
+        style = terminal.Style(sys.stdout)
+        terminal.show(console.check_text(judged.report, style, unfolded=args.unfolded))
+    return pipeline.exit_code(judged.findings, judged.skipped, args.strict)

@@ -1,0 +1,88 @@
+"""
+What earlier runs left on the nodes: processes, the ports they hold, files in /dev/shm.
+
+Lists by default.  --kill ends only what is proven to be left over: looked at again on the node at
+that moment, TERM, then KILL after 3 s.  Only your own processes; never those of a living job, of another
+batch job or of a container.  An inherited environment variable proves nothing: see docs/how/clean.md.
+
+Exit code 0 when nothing is left, 1 when something is or a node could not be checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from ringup.cli import options, request
+from ringup.output import terminal
+from ringup.runtime.clean import Left, NodeLeftovers, SharedFile, leftovers
+from ringup.units import show_bytes, show_seconds
+
+OPTIONS = (
+    options.NODES,
+    options.PYTHON,
+    options.flag("--kill", "end proven leftovers"),
+    options.JSON,
+    options.flag("--quiet", "print only the result"),
+)
+
+
+def process_lines(one: Left, state: str) -> Iterator[str]:
+    """One job's topmost process, what it holds, and why we say so."""
+    ports = f", port{'s' * (len(one.ports) > 1)} {', '.join(map(str, one.ports))}" if one.ports else ""
+    more = f", {one.processes} processes" if one.processes > 1 else ""
+    yield f"  {state:<8}  pid {one.pid}, {show_seconds(one.age_s)} old{ports}{more}: {one.command}"
+    yield f"            {one.evidence.removeprefix('running: ')}"
+    if one.doubt:
+        yield f"            not proven: {one.doubt}"
+        yield f"            to end it, on this node: kill {one.pid}"
+
+
+def file_line(one: SharedFile, state: str) -> str:
+    doubt = f"; not proven: {one.doubt}" if one.doubt else ""
+    return f"  {state:<8}  {one.path}, {show_bytes(one.size_bytes)}, {show_seconds(one.age_s)} old{doubt}"
+
+
+def node_lines(node: NodeLeftovers, kill: bool) -> Iterator[str]:
+    if node.error:
+        yield f"{node.node}: not checked: {node.error}"
+        return
+    done = len(node.ended) + len(node.removed)
+    count = len(node.left) + len(node.files)
+    state = f"{count} left" if count else "nothing left"
+    yield f"{node.node}: {state}{f', {done} ended or removed' if done else ''}"
+    for one in node.ended:
+        yield from process_lines(one, f"ended {one.signal}")
+    yield from (file_line(file, "removed") for file in node.removed)
+    for one in node.left:
+        yield from process_lines(one, "left")
+        if kill and not one.doubt:
+            yield "            not ended: it did not exit, or changed meanwhile"
+    yield from (file_line(file, "left") for file in node.files)
+    for one in node.running:
+        yield from process_lines(one, "running")
+    yield from (f"  unknown   {words}" for words in node.unseen)
+
+
+def hints(nodes: tuple[NodeLeftovers, ...], kill: bool) -> Iterator[str]:
+    doubts = [one.doubt for node in nodes for one in node.left]
+    doubts += [file.doubt for node in nodes for file in node.files]
+    if not kill and not all(doubts):
+        yield "`ringup clean --kill` with the same nodes ends the proven leftovers"
+    if any(doubts):
+        yield "--kill ends only proven leftovers; the `kill` line under an entry ends that process"
+
+
+def run(args: argparse.Namespace) -> int:
+    with request.open_transport(args, args.python) as transport:
+        nodes = leftovers(transport, kill=args.kill)
+    if args.json:
+        terminal.print_json(kill=args.kill, nodes=[asdict(node) for node in nodes])
+    else:
+        for node in nodes:
+            terminal.show("\n".join(node_lines(node, args.kill)))
+    request.hint_python((node.error for node in nodes), args)
+    for words in hints(nodes, args.kill):
+        terminal.say(f"hint: {words}", quiet=args.quiet)
+    return 0 if all(node.is_clean for node in nodes) else 1

@@ -1,0 +1,184 @@
+"""What `ringup test` and `ringup bench` share: our program in place of a script, started like any other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ringup import progress
+from ringup.cli import launching, options, pipeline, request
+from ringup.errors import RingupError, UsageError
+from ringup.model import Cluster
+from ringup.output import terminal
+from ringup.planning import Plan
+from ringup.runtime import RunResult
+from ringup.transport.port_claims import PortClaims
+
+if TYPE_CHECKING:
+    from ringup.collective_tests import CorrectnessReport
+
+Line = dict[str, Any]
+REPORT_S = 30.0
+HOW_FAR = {
+    "hello": "{} of {} ranks have started",
+    "arrived": "{} of {} ranks have met",
+    "result": "{} of {} ranks have computed",
+    "row": "{} of {} sizes measured",
+    "pair": "{} pairs of nodes measured",
+}
+"""What a line of progress says after reports of a kind: how many there were, of how many."""
+ROLL_CALL_S = 60.0
+"""How long our program may take beyond its limits to find out who is missing; with a margin."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run of our program that has ended."""
+
+    cluster: Cluster
+    plan: Plan
+    backend: str
+    warnings: tuple[str, ...]
+    """Why GPUs were expected, where the ranks use none."""
+    result: RunResult
+    records: Mapping[int, Sequence[Line]]
+    ended: CorrectnessReport
+    log_dir: Path
+
+    def code(self, is_ok: bool) -> int:
+        """The command's exit code; 130 and the like where it was interrupted."""
+        if self.result.outcome == "interrupted":
+            return self.result.exit_code
+        return 0 if is_ok else 1
+
+
+OPTIONS = (
+    *options.CHECK,
+    options.group(
+        "the ranks",
+        options.NPROC,
+        options.value("--wait", "S", "how long to wait for a rank (60)", 60, options.positive),
+        options.value("--limit", "S", "longest single operation (120)", 120, options.positive),
+        options.DRY_RUN,
+        options.ANYWAY,
+        options.LOG_DIR,
+    ),
+)
+"""Of `test` and `bench`."""
+
+
+def start(
+    mode: str,
+    args: argparse.Namespace,
+    more: Callable[[argparse.Namespace, str], tuple[str, ...]] = lambda _args, _backend: (),
+    on_line: Callable[[Line], None] = lambda _line: None,
+) -> Started | int:
+    """Check, plan, run; an exit code where nothing was started."""
+    from ringup.collective_tests import correctness, rank_records
+    from ringup.collective_tests import job as tests_job
+    from ringup.output import console
+    from ringup.planning import minimal_env, with_transports
+
+    if args.from_file:
+        hint = "leave --from out, or use `ringup check --from F`"
+        raise UsageError(f"`ringup {mode}` needs the nodes, and --from contacts none", hint=hint)
+    run_id = launching.new_run_id()
+    asked = Path(args.log_dir or f"runs/{run_id}")
+    with (
+        launching.claimed(asked, run_id, is_wanted=not args.dry_run) as log_dir,
+        PortClaims() as claims,
+        request.open_transport(args) as transport,
+    ):
+        cluster = pipeline.collect(transport, request.job_from(args), args)
+        backend, warnings = tests_job.backend_of(cluster)
+        for warning in warnings:
+            terminal.say(terminal.Style(sys.stderr)("warning", f"warning: {warning}"))
+        words = (mode, backend, str(args.wait), str(args.limit), *more(args, backend))
+        cluster = replace(cluster, job=replace(cluster.job, script="", arguments=words, backend=backend))
+        judged = launching.judge(cluster, run_id, args, claims)
+        pipeline.write_page(judged, args)
+        if code := pipeline.refused(judged, args):
+            if args.json:
+                shown = console.check_json(judged.brief) | unstarted(args, len(cluster.nodes))
+                print(json.dumps({**shown, "warnings": warnings}))
+            return code
+        assert judged.plan is not None
+        plan = with_transports(tests_job.shipped(judged.plan), judged.predictions)
+        plan = minimal_env.with_nccl_debug(plan, cluster, always=backend == "nccl")
+        if args.dry_run:
+            return launching.show_words(plan, args)
+        launching.show_before(judged, plan, args)
+        # It names who holds the others up before their own limit is over, and ends what does not end itself.
+        report_s = min(REPORT_S, max(2.0, args.limit / 2))
+        watch = launching.watch_of(report_s, 2 * args.limit + ROLL_CALL_S, transport)
+
+        with progress.line():
+            write = reader(mode, plan.world_size, words, on_line)
+            result = launching.follow(plan, transport, judged.findings, log_dir, args, write, watcher=watch)
+    records = rank_records.by_rank(log_dir, plan)
+    show_end(records, result)
+    ended = correctness.report(plan, records, result)
+    return Started(cluster, plan, backend, warnings, result, records, ended, log_dir)
+
+
+def reader(
+    mode: str, ranks: int, words: Sequence[str], on_line: Callable[[Line], None]
+) -> Callable[[str], None]:
+    """Takes the ranks' output: hands reports to `on_line`, and counts them in a line of progress."""
+    from ringup.collective_tests import rank_records
+
+    counts = Counter({"hello": 0})
+    cases = math.prod(word.count(",") + 1 for word in words[4:6])
+
+    def show(kind: str) -> None:
+        if how_far := HOW_FAR.get(kind):
+            progress.show(f"{mode}: {how_far.format(counts[kind], ranks if 'ranks' in how_far else cases)}")
+
+    def write(text: str) -> None:
+        for line in map(rank_records.parse, (shown.partition("| ")[2] for shown in text.splitlines())):
+            if line is not None:
+                on_line(line)
+                counts[line["kind"]] += 1
+                show(line["kind"])
+
+    show("hello")
+    return write
+
+
+def show_end(records: Mapping[int, Sequence[Line]], result: RunResult) -> None:
+    """How the run failed, where no rank could report it; else what was left behind."""
+    from ringup.collective_tests import correctness
+    from ringup.output import console
+
+    style = terminal.Style(sys.stderr)
+    lines = [line for finding in result.findings for line in console.brief_lines(finding, style)]
+    for line in console.run_lines(result, style) if correctness.is_unreported(records, result) else lines:
+        terminal.say(line)
+
+
+def unstarted(args: argparse.Namespace, node_count: int) -> dict[str, Any]:
+    """The keys of `test --json` and `bench --json`, where nothing was started."""
+    if not hasattr(args, "op"):
+        return {"ranks": [], "ok": False}
+    empty = {"ranks": 0, "rows": [], "link_gbit_s": None, "expected_busbw_gbyte_s": None, "slow": []}
+    verdict = {"verdict": "not_judged", "because": "nothing was started"}
+    return {"op": args.op, "nodes": node_count, **empty, **verdict}
+
+
+def channels(started: Started) -> dict[str, dict[str, int]]:
+    """Channels by host and transport as NCCL printed them; {} with Gloo."""
+    if started.backend != "nccl":
+        return {}
+    from ringup.logs import read
+
+    try:
+        return dict(read.read_logs(sorted(map(str, started.log_dir.glob("*.log")))).run.transports_by_host)
+    except RingupError:
+        return {}

@@ -1,0 +1,237 @@
+"""
+The command line: find the command, show errors, leave with the promised exit code.
+
+Nothing is imported for a command but the module of that command, so `ringup --help`
+costs a few milliseconds over bare Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ringup.cli.commands import COMMANDS, parser_for
+from ringup.errors import RingupError, UsageError
+from ringup.version import __version__
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+
+EPILOG = {
+    "nodes:      ": "-H node[1-8],gpu3 | --hostfile F | --local N | none: allocation, or this machine",
+    "exit codes: ": "0 fine, 1 error found, 2 wrong usage, 3 not checked (--strict), 4 see the message",
+    "start with: ": "ringup demo; ringup check -H n1,n2; ringup run -H n1,n2 -- train.py",
+}
+"""Label -> text."""
+
+
+def overview() -> str:
+    """What `ringup --help` prints, as wide as COLUMNS or the terminal."""
+    import shutil
+    import textwrap
+
+    width = max(map(len, COMMANDS))
+    lines = [
+        ("", "usage: ringup COMMAND ..."),
+        ("", ""),
+        ("", "Check, launch and guard multi-node GPU training; name the root cause when it hangs."),
+        ("", ""),
+        ("", "commands:"),
+        *((f"  {name:<{width}}  ", text) for name, text in COMMANDS.items()),
+        ("", ""),
+        ("", "`ringup COMMAND --help` shows a command's options, `ringup --version` the version."),
+        *EPILOG.items(),
+    ]
+    columns = max(40, shutil.get_terminal_size((100, 24)).columns)
+    wrapped = (textwrap.wrap(t, columns, initial_indent=h, subsequent_indent=" " * len(h)) for h, t in lines)
+    return "".join(f"{line}\n" for part in wrapped for line in part or [""])
+
+
+def dispatch(argv: list[str]) -> int:
+    """Run one command; the exit code.  Raises RingupError for what the user can act on."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(overview(), end="")
+        return 0 if argv else 2
+    name = argv[0]
+    if name in ("-V", "--version"):
+        try:
+            import ringup.logs.counts.core  # type: ignore[import-not-found]  # noqa: F401
+
+            engine = "native"
+        except ImportError:
+            engine = "plain Python, slower: the native one was not compiled"
+        print(f"ringup {__version__} (engine for logs: {engine})")
+        return 0
+    if name not in COMMANDS:
+        from difflib import get_close_matches
+
+        near = "".join(f"did you mean {one}? " for one in get_close_matches(name, COMMANDS, 1))
+        raise UsageError(f"no command {name!r}", hint=f"{near}`ringup --help` lists them")
+    args = options_of(argv)
+    from ringup import progress
+
+    progress.allow(not getattr(args, "quiet", False))
+    with ending_signals():
+        code: int = args.run_command(args)
+    broken = broken_rules()
+    # A run exits with the code of its ranks: a bug in a rule must not fail a training that ended well.
+    return OUR_BUG if broken and name not in ("run", "attach") else code
+
+
+def options_of(argv: list[str]) -> argparse.Namespace:
+    """A command's options, with those of the configuration files."""
+    parser = parser_for(argv[0])
+    if argv[0] not in ("config", "completion", "demo", "explain", "schema"):
+        from ringup.cli import config
+
+        config.apply(parser, argv[0], argv[1:])
+    return parser.read(argv[1:])
+
+
+def broken_rules() -> bool:
+    """Name the rules that raised since the last look; whether there are any."""
+    rules = sys.modules.get("ringup.rules")
+    found = list(rules.INTERNAL_ERRORS.values()) if rules else []
+    for rule in found:
+        tell(f"ringup: {rule.reason}; everything else was checked")
+    if rules and found:
+        rules.INTERNAL_ERRORS.clear()
+        tell(f"ringup {__version__}: please report this bug with the file that `ringup bundle` writes")
+    return bool(found)
+
+
+class Ended(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: what a Ctrl-C ends in an orderly way, they do, too."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextlib.contextmanager
+def ending_signals() -> Iterator[None]:
+    """Raise Ended for signals that would end this process without a chance to end what it has started."""
+    import signal
+    import threading
+
+    def end(number: int, _frame: object) -> None:
+        raise Ended(number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The console script.  Errors are shown here and nowhere else."""
+    prepare_streams()
+    try:
+        if sys.flags.optimize > 1:
+            raise RingupError(
+                "Python's -OO removes docstrings, and the texts of ringup's rules are docstrings",
+                hint="-O at most, or `env -u PYTHONOPTIMIZE ringup ...`; for the job: --env PYTHONOPTIMIZE=2",
+            )
+        code = dispatch(sys.argv[1:] if argv is None else argv)
+    except SystemExit as left:  # argparse, when it has shown its help
+        code = left.code if isinstance(left.code, int) else 0
+    except RingupError as error:
+        from ringup.secrets import redact
+        from ringup.units import printable
+
+        what = "\n        ".join(printable(line, 2000) for line in redact(str(error)).splitlines() or [""])
+        tell(f"ringup: {what}\nhint: {printable(redact(error.hint), 2000)}")
+        code = error.exit_code
+    except Ended as ended:
+        tell("ringup: ended by a signal")
+        code = 128 + ended.number
+    except KeyboardInterrupt:
+        tell("ringup: interrupted")
+        code = 130
+    except BrokenPipeError:  # the reader (`| head`) left
+        code = 141
+    except Exception as error:
+        code = no_room(error) if isinstance(error, OSError) and error.errno in FULL else our_bug()
+    lost = let_go_of_closed_pipes()
+    forget_ctrl_c()
+    sys.exit(no_room(lost) if lost else code)
+
+
+OUR_BUG = 70
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def forget_ctrl_c() -> None:
+    """
+    Make the exit code of `python -m ringup` our own after a Ctrl-C that was dealt with.
+
+    CPython notes each KeyboardInterrupt that leaves `exec` of a text (dataclasses are made by such an exec),
+    though it is caught further out, and then ends by SIGINT instead of the code asked for.  The next exec
+    takes the note back: run_eval_code_obj and Py_RunMain in CPython's Python/pythonrun.c, Modules/main.c.
+    """
+    exec("")
+
+
+def no_room(error: OSError) -> int:
+    where = f"{error.filename!r}" if error.filename else "output"
+    tell(f"ringup: {where}: {error.strerror}\nhint: make room there (`df -h`, `quota`), or write elsewhere")
+    return RingupError.exit_code
+
+
+def our_bug() -> int:
+    import traceback
+
+    from ringup.secrets import redact
+
+    tell(redact(traceback.format_exc().rstrip()))
+    tell(f"ringup {__version__}: this is a bug of ringup's, please report it with the lines above")
+    return OUR_BUG
+
+
+def tell(text: str) -> None:
+    """Words on stderr, if anybody can be told."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def prepare_streams() -> None:
+    """
+    Streams that take whatever is said.
+
+    `>&-` leaves none, and its number to the next file that is opened: /dev/null is there instead.
+    A locale without a character (`LC_ALL=C`) shows its number.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, number <= 2)
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115  (it stays)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def let_go_of_closed_pipes() -> OSError | None:
+    """
+    Write what still waits; why it could not be, unless the reader left.
+
+    Python would complain of it once more while it ends, and exit with 120.
+    """
+    lost = None
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            lost = lost if isinstance(error, BrokenPipeError) else error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return lost

@@ -1,0 +1,69 @@
+"""Print the completion of a shell for ringup's commands and options."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from ringup.cli import options
+from ringup.errors import RingupError
+
+SHELLS = ("bash", "zsh", "fish")
+OPTIONS = (
+    options.Row(("shell",), {"choices": SHELLS, "metavar": "SHELL", "help": f"one of {', '.join(SHELLS)}"}),
+)
+NOTE = """# {shell}: {where}
+"""
+WHERE = {
+    "bash": 'eval "$(ringup completion bash)" in ~/.bashrc',
+    "zsh": "ringup completion zsh > a folder of $fpath, as _ringup",
+    "fish": "ringup completion fish > ~/.config/fish/completions/ringup.fish",
+}
+HOSTS = {
+    "bash": '_ringup_hosts() { compgen -W "$(awk \'$1 == "Host" { for (i = 2; i <= NF; i++)'
+    ' if ($i !~ /[*?!]/) print $i }\' ~/.ssh/config 2>/dev/null)" -- "$1"; }',
+    "zsh": "",
+    "fish": "",
+}
+HOSTS_OF = {"bash": "_ringup_hosts", "zsh": "_hosts", "fish": "(__fish_print_hostnames)"}
+"""Names of nodes, from ssh's configuration."""
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """All commands below one parser."""
+    import shtab
+
+    import ringup.checks
+    import ringup.lint
+    import ringup.logs.causes  # noqa: F401  (all three fill the registry)
+    from ringup.cli.commands import COMMANDS
+    from ringup.rules import PROBLEMS
+
+    root = argparse.ArgumentParser("ringup", description="multi-node GPU training")
+    root.add_argument("--version", action="store_true", help="the version")
+    commands = root.add_subparsers(metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        module = importlib.import_module(f"ringup.cli.{name}")
+        parser = commands.add_parser(name, help=text, description=text)
+        options.add(parser, module.OPTIONS)
+        for action in parser._actions:
+            if action.dest == "name" and name == "explain":
+                action.choices = sorted(PROBLEMS)
+            elif action.dest == "hosts":
+                action.complete = HOSTS_OF  # type: ignore[attr-defined]
+            elif action.dest in ("chdir", "log_dir"):
+                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            elif action.metavar in ("F", "PY", "PATH", options.SCRIPT_WORDS, "SCRIPT"):
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return root
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        import shtab
+    except ImportError:
+        hint = "pip install 'ringup[completion]' here; the printed text needs nothing"
+        raise RingupError("completion needs the package shtab", hint=hint) from None
+    print(NOTE.format(shell=args.shell, where=WHERE[args.shell]), end="")
+    print(shtab.complete(whole_parser(), shell=args.shell, preamble=HOSTS))  # type: ignore[arg-type]
+    return 0

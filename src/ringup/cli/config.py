@@ -1,0 +1,235 @@
+"""
+Print a command's options with their values, and where each comes from.
+
+An option's value comes from, first to last: the command line; the variable RINGUP_NAME; the project's file
+(ringup.toml, or [tool.ringup] in pyproject.toml, beside the script or in a folder above); the user's file
+(~/.config/ringup/config.toml).  A file's keys are the options' long names; a table such as [run] is for one
+command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import importlib
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ringup.cli import options
+from ringup.cli.commands import COMMANDS, parser_for
+from ringup.errors import UsageError
+from ringup.output import terminal
+
+WHOSE = f"whose options: {', '.join(COMMANDS)} (run)"
+OPTIONS = (
+    options.value("name", "COMMAND", WHOSE, "run", nargs="?", choices=tuple(COMMANDS)),
+    options.JSON,
+)
+FILE_BYTES = 1 << 20
+EXECUTES = ("setup", "python", "ssh-config", "env", "launcher-args", "option", "chdir", "with-py-spy")
+WRITES = ("save", "html", "junit", "log-dir", "output", "plot")
+NOT_FROM_A_PROJECT = (*EXECUTES, *WRITES)
+"""A project's file may be a stranger's: it starts no program and names no file to write."""
+ONLY_TYPED = (
+    "json",
+    "help",
+    "from_file",
+    "anyway",
+    "kill",
+    "detach",
+    "dry_run",
+    "slurm",
+    "debug",
+    "follow",
+    "fix",
+    "diff",
+)
+OWN_VARIABLES = ("run", "nodes")
+"""RINGUP_RUN marks a run's processes, RINGUP_NODES counts pods."""
+NODES = ("hosts", "hostfile", "local")
+"""One of them names the nodes: where one is given, the others of a lower rank do not count."""
+
+
+class Given(NamedTuple):
+    value: Any
+    origin: str
+    """A file or the name of a variable."""
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def user_file() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ringup" / "config.toml"
+
+
+def project_file(folder: Path) -> Path | None:
+    """The nearest file, from a folder up to its repository's or the home directory."""
+    for place in (folder, *folder.parents):
+        for file in (place / "ringup.toml", place / "pyproject.toml"):
+            if file.is_file() and is_own(file) and contents(file):
+                return file
+        if (place / ".git").exists() or place == Path.home():
+            break
+    return None
+
+
+def is_own(file: Path) -> bool:
+    """Whether nobody but this user and root can have written it; a note on stderr where somebody can."""
+    found = file.stat()
+    if found.st_uid in (0, os.getuid()) and not found.st_mode & stat.S_IWOTH:
+        return True
+    terminal.say(f"note: {terminal.path_shown(file)} is not read: others can write it")
+    return False
+
+
+def contents(file: Path) -> dict[str, Any]:
+    """ringup's part of a TOML file.  Raises UsageError for one that cannot be read."""
+    import msgspec
+
+    try:
+        with file.open("rb") as opened:
+            found = msgspec.toml.decode(opened.read(FILE_BYTES))
+        part = found.get("tool", {}).get("ringup", {}) if file.name == "pyproject.toml" else found
+        return dict(part)
+    except (OSError, ValueError, AttributeError, ImportError) as error:
+        hint = "TOML: keys are ringup's long options, for example hosts = 'node[1-4]'"
+        raise UsageError(f"{terminal.path_shown(file)}: {error}", hint=hint) from error
+
+
+def of_file(file: Path, command: str, known: Mapping[str, argparse.Action]) -> Iterator[tuple[str, Any]]:
+    """(option, value) for one command.  Raises UsageError for a key that no command has."""
+    found = contents(file)
+    tables = {key: value for key, value in found.items() if isinstance(value, dict)}
+    for name in tables.keys() - COMMANDS.keys() - {"env"}:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        raise UsageError(
+            f"{terminal.path_shown(file)}: no command {name!r}", hint=f"[{(near or ['run'])[0]}]"
+        )
+    own = tables.get(command, {})
+    for written, value in [*((k, v) for k, v in found.items() if k not in tables), *own.items()]:
+        key = written.replace("_", "-")
+        if key in known:
+            yield key, value
+        elif written in own or key not in every_option():
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"`ringup config {command}` shows the keys"
+            raise UsageError(f"{terminal.path_shown(file)}: no option {written!r}", hint=hint)
+
+
+def every_option() -> set[str]:
+    from ringup.cli.parser import Parser
+
+    modules = (importlib.import_module(f"ringup.cli.{name}") for name in COMMANDS)
+    return {key for module in modules for key in configurable(Parser("", "", module.OPTIONS))}
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def configurable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """Key -> option, for those of a command that a file or a variable can set."""
+    return {
+        name[2:]: action
+        for action in parser._actions
+        for name in action.option_strings
+        if name.startswith("--") and action.dest not in ONLY_TYPED
+    }
+
+
+def read_as(action: argparse.Action, value: Any, where: str) -> Any:
+    """A value as the option would read it.  Raises UsageError."""
+    wanted = bool if action.nargs == 0 else list if isinstance(action.default, list) else None
+    try:
+        if wanted is bool:
+            if value not in (True, False, "1", "0", "true", "false"):
+                raise ValueError("true or false")
+            return value in (True, "1", "true")
+        if wanted is list:
+            return [str(one) for one in (value if isinstance(value, list) else str(value).split())]
+        if isinstance(value, (list, dict, bool)):
+            raise ValueError("one value is wanted")
+        read = action.type if callable(action.type) else str
+        found = read(str(value))
+        if action.choices and found not in action.choices:
+            raise ValueError(f"one of {', '.join(map(str, action.choices))}")
+        return found
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        option = next(name for name in action.option_strings if name.startswith("--"))
+        raise UsageError(f"{where}: {option}: {error}", hint=f"as on the command line: {option}") from error
+
+
+def given(parser: argparse.ArgumentParser, command: str, folder: Path) -> dict[str, Given]:
+    """Option -> what files and variables give it, the highest rank alone.  Raises UsageError."""
+    known = configurable(parser)
+    user, project = user_file(), project_file(folder)
+    files = [user] if user.is_file() and is_own(user) else []
+    levels = []
+    for file in (*files, *([project] if project else [])):
+        where, level = terminal.path_shown(file), {}
+        for key, value in of_file(file, command, known):
+            if file == project and key in NOT_FROM_A_PROJECT:
+                what = f"{where}: {key} is not taken from a project's file"
+                hint = f"write it into {terminal.path_shown(user)}: a project may be a stranger's"
+                raise UsageError(what, hint=hint)
+            level[key] = Given(read_as(known[key], value, where), str(file))
+        levels.append(level)
+    names = {"RINGUP_" + key.upper().replace("-", "_"): key for key in known if key not in OWN_VARIABLES}
+    held = {name: os.environ[name] for name in names if os.environ.get(name)}
+    levels.append({names[n]: Given(read_as(known[names[n]], v, n), n) for n, v in held.items()})
+    found: dict[str, Given] = {}
+    for level in levels:
+        if any(name in level for name in NODES):
+            found = {key: one for key, one in found.items() if key not in NODES}
+        found |= level
+    return found
+
+
+def folder_of(words: Sequence[str]) -> Path:
+    """Where a command line's script is, else the current directory."""
+    for word in words:
+        with contextlib.suppress(OSError, ValueError):
+            if word.endswith((".py", ".sh", ".yaml", ".yml")) and Path(word).is_file():
+                return Path(word).absolute().parent
+    with contextlib.suppress(OSError):  # it was removed
+        return Path.cwd()
+    return Path("/")
+
+
+def apply(parser: argparse.ArgumentParser, command: str, words: Sequence[str]) -> None:
+    """Make them the parser's defaults; the nodes only where the command line names none."""
+    found, known = given(parser, command, folder_of(words)), configurable(parser)
+    strings = [string for name in NODES if name in known for string in known[name].option_strings]
+    is_typed = any(starts(words, string) for string in strings)
+    left = {key: one.value for key, one in found.items() if not (is_typed and key in NODES)}
+    parser.set_defaults(**{known[key].dest: value for key, value in left.items()})
+
+
+def starts(words: Sequence[str], option: str) -> bool:
+    before = words[: list(words).index("--")] if "--" in words else words
+    return any(w.partition("=")[0] == option or (len(option) == 2 and w.startswith(option)) for w in before)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ringup.secrets import redact
+
+    parser = parser_for(args.name)
+    found = given(parser, args.name, folder_of(()))
+    known = configurable(parser)
+    # An option with several names has one row: the name that sets it, else its first.
+    shown = {action.dest: key for key, action in reversed(known.items())}
+    shown |= {known[key].dest: key for key in found}
+    rows = {key: found.get(key, Given(known[key].default, "default")) for key in shown.values()}
+    if args.json:
+        terminal.print_json(options={key: one._asdict() for key, one in rows.items()})
+        return 0
+    width = max(map(len, rows))
+    for name, one in sorted(rows.items(), key=lambda row: (row[1].origin == "default", row[0])):
+        value = "-" if one.value in (None, "", []) else redact(f"{name}={one.value}").partition("=")[2]
+        print(f"{name:<{width}}  {value}  ({terminal.path_shown(one.origin)})", file=sys.stdout)
+    return 0

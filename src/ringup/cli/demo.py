@@ -1,0 +1,43 @@
+"""
+A real two-node run on this one machine: no root, no ssh, no GPU.
+
+Two nodes are played on loopback addresses.  They are checked, a small character model
+is trained over them on CPU, and what was left behind is looked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+
+import ringup
+from ringup.cli import options
+from ringup.cli import run as run_command
+from ringup.cli.parser import Parser
+from ringup.errors import LaunchError
+from ringup.output import terminal
+
+OPTIONS = (
+    options.value("--nodes", "N", "nodes to simulate (2)", 2, options.positive),
+    options.value("--nproc", "N", "ranks on each (2)", 2, options.ranks),
+    options.value("--steps", "N", "training steps (60)", 60, options.positive),
+    options.value(
+        "--log-dir", "D", "where the ranks' output is kept (a directory of its own)", None, options.folder
+    ),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    if importlib.util.find_spec("torch") is None:
+        hint = "`make demo` in a clone gets one, or: pip install torch"
+        raise LaunchError(f"{sys.executable} has no torch, and the demo trains with it", hint=hint)
+    script = Path(str(ringup.__file__)).parent / "agent" / "demo_train.py"
+    log_dir = ["--log-dir", args.log_dir] if args.log_dir else []
+    words = [
+        *("--local", str(args.nodes), "--nproc", str(args.nproc), "--backend", "gloo"),
+        *("--python", sys.executable, *log_dir, "--", str(script), "--steps", str(args.steps)),
+    ]
+    terminal.say(f"$ ringup run {' '.join(words)}\n")
+    return run_command.run(Parser("ringup demo", None, run_command.OPTIONS).parse_args(words))

@@ -1,0 +1,58 @@
+"""
+Print the environment variables that change something on this cluster, each with its reason.
+
+What is set already is kept, and judged: on stderr, or in the JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from ringup.cli import options, pipeline
+from ringup.model import Cluster
+from ringup.output import terminal
+from ringup.output.console import kept_json, kept_lines
+from ringup.planning import EnvVar
+from ringup.units import printable
+
+OPTIONS = (
+    options.choice("--format", ("shell", "json", "slurm", "docker", "k8s"), "default: shell", "shell"),
+    options.flag("--debug", "also variables that show where a job hangs"),
+    options.value("--log-dir", "D", "where --debug's files go (default: .)", "."),
+    *(options.NODES, options.JOB, options.STRICT),
+    options.flag("--json", "the same as --format json"),
+    options.ALL,
+    options.QUIET,
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ringup.planning.formats import FORMATS, Machine
+    from ringup.planning.minimal_env import minimal_env
+
+    cluster = pipeline.cluster_of(args)
+    made = minimal_env(cluster, debug=args.debug, log_dir=args.log_dir)
+    if args.json or args.format == "json":
+        terminal.print_json(
+            env=[dataclasses.asdict(v) for v in made.env],
+            kept=kept_json(made.kept),
+            notes=[printable(n, 1000) for n in made.notes],
+            explained=[printable(n, 1000) for n in made.explained],
+        )
+    else:
+        named = as_nodes_call_themselves(made.env, cluster)
+        machine = dataclasses.replace(Machine.of(cluster), is_decided=not made.notes)
+        print(FORMATS[args.format](named, machine))
+        kept = (f"kept: {line}" for line in kept_lines(made.kept, unfolded=args.unfolded))
+        for line in (*(f"note: {note}" for note in made.notes), *kept, *made.explained):
+            terminal.say(printable(line, 1000), quiet=args.quiet)
+    return pipeline.say_unreached(cluster.nodes) or (3 if args.strict and made.notes else 0)
+
+
+def as_nodes_call_themselves(env: tuple[EnvVar, ...], cluster: Cluster) -> tuple[EnvVar, ...]:
+    """Variables of one node under that node's own short host name, which a script there can ask for."""
+    own = {n.name: n.hostname.split(".")[0] or n.name for n in cluster.nodes}
+    if len(set(own.values())) < len(own):
+        return env
+    return tuple(dataclasses.replace(v, node=own[v.node]) if v.node else v for v in env)

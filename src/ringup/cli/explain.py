@@ -1,0 +1,72 @@
+"""What a problem means, why it matters and how to fix it; without a name, the list."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ringup.cli import options
+from ringup.errors import UsageError
+from ringup.output import terminal
+from ringup.units import columns
+
+if TYPE_CHECKING:
+    from ringup.rules import Problem
+
+
+OPTIONS = (
+    options.value("name", "name", "a problem's name, as check and logs print it", nargs="?"),
+    options.flag("--json", "JSON on stdout"),
+)
+
+
+def listed(problems: Iterable[Problem]) -> Iterator[str]:
+    """By name; on a terminal the text stays in its column, elsewhere each is one line."""
+    known = sorted(problems, key=lambda problem: problem.name)
+    width = max(len(problem.name) for problem in known)
+    room = columns(sys.stdout) if sys.stdout.isatty() else sys.maxsize
+    for problem in known:
+        head = f"{problem.name:<{width}}  {problem.severity:<7}  "
+        indent = " " * min(len(head), room // 2)
+        yield "\n".join(terminal.wrapped(problem.summary, room, head, indent))
+
+
+def run(args: argparse.Namespace) -> int:
+    import ringup.checks
+    import ringup.lint
+    import ringup.logs.causes  # noqa: F401  (all three fill the registry)
+    from ringup.recovery.table import ROWS
+    from ringup.rules import PROBLEMS
+
+    def as_json(problem: Problem) -> dict[str, object]:
+        row = ROWS.get(problem.name)
+        return {**vars(problem), "help": problem.page, "restart": row.sentence if row else None}
+
+    if args.name is None and args.json:
+        terminal.print_json(problems=[as_json(p) for p in PROBLEMS.values()])
+        return 0
+    if args.name is None:
+        print("\n".join(listed(PROBLEMS.values())))
+        return 0
+    if args.name not in PROBLEMS:
+        near = difflib.get_close_matches(args.name, PROBLEMS, n=3, cutoff=0.7)
+        hint = f"did you mean {', '.join(near)}?" if near else "`ringup explain` lists them all"
+        raise UsageError(f"no problem is named {args.name!r}", hint=hint)
+    problem = PROBLEMS[args.name]
+    if args.json:
+        terminal.print_json(problem=as_json(problem))
+        return 0
+    width = min(columns(sys.stdout), 92)
+    print(f"{problem.name}  (at worst: {problem.severity})\n")
+    print(textwrap.fill(problem.summary, width) + "\n")
+    restart = ROWS[problem.name].sentence if problem.name in ROWS else ""
+    parts = ("Why", problem.why), ("Fix", problem.fix), ("In logs", problem.in_logs), ("Restart", restart)
+    for label, text in parts:
+        if text:
+            print(textwrap.fill(f"{label}: {text}", width) + "\n")
+    print(f"Page: {problem.page}")
+    return 0

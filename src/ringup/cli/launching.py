@@ -1,0 +1,288 @@
+"""What `run`, `attach`, `test`, `bench` and a submitted job share: a run's folder, port, output and end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ringup import progress
+from ringup.cli import pipeline
+from ringup.cli.pipeline import Judgement
+from ringup.errors import RingupError
+from ringup.model import Cluster
+from ringup.output import terminal
+from ringup.planning import Plan
+from ringup.rules import Finding
+from ringup.runtime import Event, RunResult
+from ringup.secrets import redact_data
+from ringup.transport import Transport
+from ringup.transport.port_claims import PortClaims
+from ringup.units import plural
+
+if TYPE_CHECKING:
+    from ringup.hang import HangWatch
+    from ringup.logs.rule import Cause
+
+FAILED = ("rank-failed", "hung", "launcher-error")
+"""Outcomes of a run that failed."""
+END_FILE = "ringup.log"
+"""How a run ended, in its log directory."""
+
+
+def new_run_id() -> str:
+    """Sortable by time, unique without coordination, a hundred a second: `20260131-142530-9f3c05d1`."""
+    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(4)
+
+
+@contextlib.contextmanager
+def claimed(asked: Path, run_id: str, *, is_wanted: bool = True) -> Iterator[Path]:
+    """
+    The folder that only this run writes into, said where it is not the one asked for; gone if it stays empty.
+
+    Raises LaunchError where it cannot be written, or the note of a run to be left cannot.
+    """
+    from ringup.runtime import claims
+
+    if not is_wanted:
+        yield asked
+        return
+    own = claims.claim(asked, run_id)
+    if own != asked:
+        shown, now = terminal.path_shown(asked), terminal.path_shown(own)
+        terminal.say(f"ringup: {shown} is not empty, so the logs of this run are in {now}")
+    try:
+        yield own
+    finally:
+        claims.release(own, run_id)
+
+
+def is_consequence(text: str) -> bool:
+    """As in `logs.blame`, which only a failed run needs."""
+    from ringup.logs import blame
+
+    return blame.is_consequence(text)
+
+
+def judge(
+    cluster: Cluster,
+    run_id: str,
+    args: argparse.Namespace,
+    claims: PortClaims,
+    used: Collection[int] = (),
+) -> Judgement:
+    """
+    As `pipeline.judge`; `claims` holds the plan's port where a start's rendezvous is here.
+
+    `used` are ports of earlier attempts, taken again only where there is no other.
+    """
+    head = cluster.head
+    is_here = not args.dry_run and not cluster.job.port and head.host.local
+    claim = claims.take if is_here else None
+    if used and not cluster.job.port:
+        judged = pipeline.judge(cluster, run_id, lambda port: port not in used and (not claim or claim(port)))
+        if judged.plan is not None:
+            return judged
+    return pipeline.judge(cluster, run_id, claim)
+
+
+def whole_plan(judged: Judgement, args: argparse.Namespace, *, with_debug: bool = False) -> Plan:
+    """The plan of a judgement that has one, with the transports it expects and NCCL's lines where of use."""
+    from ringup.planning import minimal_env, with_transports
+
+    assert judged.plan is not None
+    plan = with_transports(judged.plan, judged.predictions)
+    return minimal_env.with_nccl_debug(plan, judged.cluster, always=args.debug or with_debug)
+
+
+def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None:
+    from ringup.output import console
+
+    style = terminal.Style(sys.stderr)
+    shown = judged.findings if args.unfolded else console.folded(judged.findings, judged.cluster)
+    nodes, found = plural(len(judged.cluster.nodes), "node"), console.counts(shown)
+    terminal.say(f"checked: {nodes}, {found}; {console.network_line(judged.cluster)}", quiet=args.quiet)
+    for finding in shown:
+        if finding.severity == "note" and (args.quiet or not finding.worked_around_by):
+            continue
+        for line in console.brief_lines(finding, style):
+            terminal.say(line)
+    for line in console.plan_lines(plan, style):
+        terminal.say(line, quiet=args.quiet)
+
+
+def show_words(plan: Plan, args: argparse.Namespace) -> int:
+    """`--dry-run`: what each node would execute."""
+    from ringup.runtime.record import plan_json, plan_text
+
+    text = plan_text(plan)
+    if args.json:
+        terminal.print_json(run=plan.run_id, text=text, plan=plan_json(plan))
+    else:
+        print(text)
+    return 0
+
+
+def follow(
+    plan: Plan,
+    transport: Transport,
+    findings: list[Finding],
+    log_dir: Path,
+    args: argparse.Namespace,
+    write: Callable[[str], None],
+    **more: Any,
+) -> RunResult:
+    """As `runtime.ssh.run`, of which `more` are options."""
+    from ringup.runtime import ssh
+
+    line = f"ringup: run {plan.run_id}, logs in {terminal.path_shown(log_dir)}"
+    terminal.say(terminal.Style(sys.stderr)("dim", line), quiet=args.quiet)
+    return ssh.run(
+        plan,
+        transport,
+        log_dir=log_dir,
+        write=write,
+        detach=getattr(args, "detach", False),
+        ssh_config=args.ssh_config,
+        on_event=follow_events(plan.world_size, args.quiet, of_hang(args)),
+        findings=findings,
+        is_consequence=is_consequence,
+        **({"lease_s": args.lease} if hasattr(args, "lease") else {}),
+        **more,
+    )
+
+
+class RankLines:
+    """Takes the ranks' lines; a stream that takes no more ends no run."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._stream = sys.stderr if args.json else sys.stdout
+        self._is_open, self._lost = True, ""
+
+    def __call__(self, text: str) -> None:
+        progress.hide()
+        try:
+            if self._is_open:
+                self._stream.write(text)
+                self._stream.flush()
+        except (OSError, ValueError) as error:
+            self._is_open = False
+            if not isinstance(error, BrokenPipeError):  # its reader left
+                self._lost = getattr(error, "strerror", None) or str(error)
+
+    def code(self, code: int) -> int:
+        """A command's exit code; where lines were lost this is said, and is no success."""
+        if self._lost:
+            terminal.say(f"ringup: output: {self._lost}; the missing lines are in the log directory")
+        return code or (RingupError.exit_code if self._lost else 0)
+
+
+def of_hang(args: argparse.Namespace) -> str:
+    """What the report of a hang adds where the user may wait for a restart."""
+    is_left = getattr(args, "max_restarts", 0) and not args.hang_timeout
+    return "\n  nothing ends or restarts it: `--hang-timeout S` does" if is_left else ""
+
+
+def follow_events(world_size: int, quiet: bool, of_hang: str = "") -> Callable[[Event], None]:
+    style = terminal.Style(sys.stderr)
+
+    def on_event(event: Event) -> None:
+        if event.kind == "hang" and event.text.startswith("no progress"):
+            event = replace(event, text=event.text + of_hang)
+        all_joined = event.kind == "joined" and event.text.startswith(f"{world_size} of")
+        colour = {"hang": "error", "transport": "warning", "problem": "warning"}.get(event.kind, "dim")
+        if colour != "dim" or all_joined or event.kind in ("ready", "ending", "note", "looking", "quiet"):
+            terminal.say(style(colour, f"ringup: {event.text}"), quiet=quiet and colour == "dim")
+
+    return on_event
+
+
+def watch_of(report_s: float, end_s: float, transport: Transport) -> HangWatch | None:
+    """Reports a run without progress after `report_s`, ends it after `end_s` (each 0: never)."""
+    from ringup.hang import HangWatch
+
+    local = [host.name for host in transport.hosts if host.local]
+    if not (report_s or end_s):
+        return None
+    return HangWatch(report_s or end_s, end_s, local if len(local) > 1 else ())
+
+
+def write_record(log_dir: Path, content: dict[str, Any]) -> bool:
+    """Write run.json; False, and it is said why, where that cannot be."""
+    from ringup.runtime import record
+
+    try:
+        record.write(log_dir, content)
+    except OSError as error:
+        terminal.say(f"ringup: {terminal.path_shown(log_dir)}/run.json was not written: {error.strerror}")
+        return False
+    return True
+
+
+CAUSE_LINES = 14
+
+
+def cause_of(log_dir: str) -> tuple[list[str], Cause | None]:
+    """The cause that `ringup logs` names first for a run's folder, and the lines about it for the screen."""
+    from ringup.logs.read import read_logs
+    from ringup.output import logs_report
+
+    where = terminal.path_shown(log_dir)
+    try:
+        found = read_logs([log_dir])
+    except RingupError as error:
+        return [f"cause: not known: {error}"], None
+    if not found.causes:
+        return [f"cause: the logs name none; `ringup logs {where}` shows what they hold"], None
+    first = found.causes[0]
+    lines = list(logs_report.cause_lines(first, found.story, terminal.Style(sys.stderr)))[:CAUSE_LINES]
+    return ["", *lines, f"  more: ringup logs {where}"], first
+
+
+def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
+    """
+    A run that has ended with its cause in run.json, the lines about it, and the cause.
+
+    How it ended is then in its log directory for `ringup logs`, too.
+    """
+    from ringup.output.console import run_lines
+
+    # A rank's last lines, quoted here, stand in its own log.
+    lines = [one for one in run_lines(result, terminal.Style(io.StringIO())) if not one.startswith("  | ")]
+    with contextlib.suppress(OSError):  # run.json has it, too
+        text = "".join(f"{line}\n" for line in lines)
+        Path(result.log_dir, END_FILE).write_text(text, encoding="utf-8", errors="backslashreplace")
+    if result.outcome not in FAILED:
+        return result, [], None
+    lines, cause = cause_of(result.log_dir)
+    known = cause and {"rule": cause.rule, "confidence": cause.confidence, "text": cause.text}
+    result = replace(result, record={**result.record, "cause": redact_data(known)})
+    write_record(Path(result.log_dir), dict(result.record))
+    return result, lines, cause
+
+
+def show_end(result: RunResult, more: Sequence[str], write: RankLines, args: argparse.Namespace) -> int:
+    """
+    Show how a run ended, with `more` lines below; the command's exit code.
+
+    With --json the record is on stdout.
+    """
+    from ringup.output.console import run_lines
+
+    if args.json:
+        print(json.dumps(result.record, indent=1))
+    shown = result
+    if args.quiet:  # lost output is said all the same
+        findings = tuple(one for one in result.findings if one.severity != "note")
+        shown = replace(result, notes=(result.problem,) if result.problem else (), findings=findings)
+    for line in (*run_lines(shown, terminal.Style(sys.stderr)), *more):
+        terminal.say(line)
+    return write.code(result.exit_code)

@@ -1,0 +1,140 @@
+"""
+Name the root cause from NCCL, torch and launcher output, and count collectives.
+
+Of a restarted run every attempt is read: the first one that failed is shown, then a line for each.
+
+Give it files and directories, plain or .gz, in any mix; `-` is standard input.  Dumps of torch's flight
+recorder among them (nccl_trace_rank_N and the like, pickled or JSON) are joined: which rank is behind in
+which collective, or calls another kind, size or type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringup.cli import options
+from ringup.errors import UsageError
+from ringup.output import terminal
+from ringup.units import plural, printable
+
+if TYPE_CHECKING:
+    from ringup.logs.read import Diagnosis
+
+
+BY_ITERATION = (
+    "show collectives per iteration; REGEX finds the line that starts one (default: common trainers' lines)"
+)
+HARDWARE = "a saved collection: what the nodes' hardware offers"
+ALL = "every cause, all evidence, counts per rank and communicator, the last line of every file"
+OPTIONS = (
+    options.words("paths", "PATH", "log files and directories; - is standard input"),
+    options.value("--by-iteration", "REGEX", BY_ITERATION, nargs="?", const=""),
+    options.flag("--follow", "keep reading as the files grow, until Ctrl-C"),
+    options.value("--from", "F", HARDWARE, None, options.readable, dest="from_file"),
+    options.value("--processes", "N", "processes that read (default: by size)", 0, options.positive),
+    options.flag("--all --verbose", ALL, dest="verbose"),
+    options.JSON,
+    options.value("--html", "F", "write a self-contained page as well", None, options.writable),
+    options.flag("--quiet", "print only the verdict"),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, diagnose, show; 1 when a cause of severity error was named."""
+    from ringup.logs import files
+    from ringup.logs.read import read_attempts, read_logs
+    from ringup.output import logs_report as show
+
+    paths = list(args.paths)
+    if not paths:
+        if sys.stdin is None or sys.stdin.isatty():
+            hint = "ringup logs FILE..., a directory, or `-` for standard input"
+            raise UsageError("no log file given", hint=hint)
+        paths = ["-"]
+    if args.follow:
+        _fits_follow(paths, args)
+        return _follow(paths, args)
+    options.some_exist(paths)
+    if not (args.json or args.quiet):
+        _first_look(paths)
+    how = {"by_iteration": args.by_iteration, "processes": args.processes, "facts": args.from_file}
+    attempts: dict[str, Diagnosis | None] = {}
+    if folders := files.attempts(paths):
+        diagnosis, attempts = read_attempts(folders, **how)
+    else:
+        diagnosis = read_logs(paths, **how)
+    for one in attempts.values() or [diagnosis]:
+        for path, reason in one.unreadable if one else ():
+            terminal.say(f"ringup logs: {terminal.path_shown(path)}: {reason}")
+    if args.html:
+        from ringup.output.html_page import logs_page
+
+        terminal.write(Path(args.html), logs_page(diagnosis))
+    if args.json:
+        json.dump(show.as_json(diagnosis, attempts), sys.stdout)
+        sys.stdout.write("\n")
+    else:
+        what = {"verbose": args.verbose, "quiet": args.quiet, "iterations": args.by_iteration is not None}
+        text = show.as_text(diagnosis, terminal.Style(sys.stdout), **what)
+        lines = [] if args.quiet else show.attempt_lines(attempts, whole=args.verbose)
+        terminal.show("\n".join([text, *lines]))
+        if not diagnosis.causes:
+            terminal.say(next_step(diagnosis), quiet=args.quiet)
+    return 0 if diagnosis.healthy else 1
+
+
+def next_step(diagnosis: Diagnosis) -> str:
+    """What tells more of a job whose logs name no cause: a line or two."""
+    hint = "hint: while a job hangs, `ringup stacks` shows where each rank is"
+    hosts = any(host.kind or host.bootstrap for host in diagnosis.story.hosts.values())
+    if hosts or diagnosis.versions.get("nccl") or diagnosis.run.transports or diagnosis.run.collectives:
+        return hint
+    return f"{hint}\nhint: NCCL's INFO lines are missing: set NCCL_DEBUG=INFO, or use `ringup run --debug`"
+
+
+def _fits_follow(paths: list[str], args: argparse.Namespace) -> None:
+    """Say what is followed; raises UsageError for what cannot be."""
+    from ringup.logs import files
+
+    if "-" in paths:
+        hint = "name them: ringup logs --follow runs/RUN"
+        raise UsageError("--follow reads files that grow, not standard input", hint=hint)
+    for name in ("html", "from_file", "by_iteration"):
+        if getattr(args, name) is not None:
+            option = name.removesuffix("_file").replace("_", "-")
+            raise UsageError(f"--follow and --{option} cannot be combined", hint="leave one of them out")
+    found, missing = files.find(paths)
+    for path, reason in missing:
+        terminal.say(f"ringup logs: {printable(path)}: {reason} yet")
+    terminal.say(f"following {plural(len(found), 'file')}; Ctrl-C ends it", quiet=args.quiet)
+
+
+def _follow(paths: list[str], args: argparse.Namespace) -> int:
+    """Say each change of the first cause until Ctrl-C; then 1 when it is an error."""
+    from ringup.logs.follow import changes
+    from ringup.output import logs_report as show
+
+    code = 0
+    with contextlib.suppress(KeyboardInterrupt):
+        for story, causes in changes(paths):
+            code = int(any(cause.severity == "error" for cause in causes))
+            if args.json:
+                print(json.dumps(terminal.envelope(**show.cause_json(causes[0], story))), flush=True)
+            else:
+                terminal.show("\n".join(show.cause_lines(causes[0], story, terminal.Style(sys.stdout))))
+    return code
+
+
+def _first_look(paths: list[str]) -> None:
+    """On stderr, before a long reading: who seems to be stuck."""
+    from ringup.logs.read import first_look
+
+    for stuck in first_look(paths)[:3]:
+        where = f" on {stuck.host}" if stuck.host else ""
+        why = f"{stuck.reason} ({stuck.confidence} confidence)"
+        terminal.say(f"first look: rank {stuck.rank}{where}: {why}")

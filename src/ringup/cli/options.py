@@ -1,0 +1,222 @@
+"""The options of all commands: what several share is a set of rows here, declared once."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import math
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ringup.errors import UsageError
+from ringup.output.terminal import why_not_writable
+from ringup.planning.launchers import LAUNCHERS
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def number(
+    words: str, least: float, most: float, kind: Callable[[str], float] = float, zero: bool = False
+) -> Any:
+    """A reader of numbers from `least` to `most`, or 0 where `zero`; `words` name what it wants."""
+
+    def read(text: str) -> float:
+        try:
+            given = kind(text)
+        except ValueError:
+            given = math.nan
+        is_plain = text.isascii() and "_" not in text
+        if is_plain and (least <= given <= most or (zero and given == 0)):
+            return given
+        raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
+
+    return read
+
+
+above_zero = number("a number above 0", 5e-324, sys.float_info.max)
+count = number("a count", 0, sys.maxsize, int)
+positive = number("a count of at least 1", 1, sys.maxsize, int)
+MOST_RANKS = 4096
+"""Of a node, whose guard refuses more (agent/guard/ranks.py)."""
+ranks = number(f"a count of ranks from 1 to {MOST_RANKS}", 1, MOST_RANKS, int)
+port = number("a port from 1 to 65535", 1, 65535, int)
+lease = number("a time from 5 to 86400 seconds", 5, 86400)
+"""No shorter than heartbeats can keep."""
+window = number("0 or a time from 2 seconds to 30 days", 2, 86400 * 30, zero=True)
+"""A time without progress, 0 for never; a node needs a moment for a snapshot."""
+
+
+def readable(text: str) -> str:
+    """A file that is there and may be read.  It is not opened: a pipe is read once."""
+    try:
+        is_directory = stat.S_ISDIR(Path(text).stat().st_mode)
+        if os.access(text, os.R_OK) and not is_directory:
+            return text
+        words = os.strerror(errno.EISDIR if is_directory else errno.EACCES)
+    except (OSError, ValueError) as error:
+        words = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    raise argparse.ArgumentTypeError(f"{text} cannot be read: {words}")
+
+
+def writable(text: str) -> str:
+    """A file that can be written, tested before a minute is spent on its contents."""
+    if why := why_not_writable(Path(text)):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written: {why}")
+    return text
+
+
+def folder(text: str) -> str:
+    """A directory for files to come, itself or the one in which it can be made."""
+    try:
+        place = next(place for place in (Path(text), *Path(text).absolute().parents) if place.exists())
+        number = 0 if os.access(place, os.W_OK | os.X_OK) else errno.EACCES
+        words = (
+            os.strerror(number if place.is_dir() else errno.ENOTDIR) if number or not place.is_dir() else ""
+        )
+    except (OSError, ValueError) as error:
+        words = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if words:
+        raise argparse.ArgumentTypeError(f"{text} cannot be written: {words}")
+    return text
+
+
+def some_exist(paths: Iterable[str]) -> None:
+    """Raises UsageError where none of the files and directories named is there; `-` always is."""
+    missing = {path: not (path == "-" or os.path.lexists(path)) for path in paths}
+    if missing and all(missing.values()):
+        hint = "name files or directories that exist"
+        raise UsageError(f"{next(iter(missing))}: No such file or directory", hint=hint)
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+    @property
+    def dest(self) -> str:
+        """The name under which argparse keeps its value."""
+        long = next((name for name in self.names if name.startswith("--")), self.names[0])
+        return str(self.settings.get("dest") or long.lstrip("-").replace("-", "_"))
+
+
+class Set(NamedTuple):
+    title: str
+    rows: tuple[Row, ...]
+
+
+Options = tuple[Row | Set, ...]
+"""All that a command takes, in the order of its help."""
+
+
+def flag(name: str, help_: str, **more: Any) -> Row:
+    return Row(tuple(name.split()), {"action": "store_true", "help": help_, **more})
+
+
+def value(
+    name: str, metavar: str, help_: str, default: Any = None, kind: Callable[[str], Any] = str, **more: Any
+) -> Row:
+    settings = {"metavar": metavar, "help": help_, "default": default, "type": kind, **more}
+    return Row(tuple(name.split()), settings)
+
+
+def choice(name: str, choices: tuple[str, ...], help_: str, default: str = "", **more: Any) -> Row:
+    return Row((name,), {"choices": choices, "help": help_, "default": default, **more})
+
+
+def many(name: str, metavar: str, help_: str) -> Row:
+    """An option that may be given several times."""
+    return Row((name,), {"metavar": metavar, "help": help_, "default": [], "action": "append"})
+
+
+def words(name: str, metavar: str, help_: str, nargs: str = "*") -> Row:
+    return Row((name,), {"metavar": metavar, "help": help_, "nargs": nargs})
+
+
+def group(title: str, *rows: Row) -> Set:
+    return Set(title, rows)
+
+
+def add(parser: argparse.ArgumentParser, options: Options) -> None:
+    for one in options:
+        target = parser if isinstance(one, Row) else parser.add_argument_group(one.title)
+        for names, settings in (one,) if isinstance(one, Row) else one.rows:
+            target.add_argument(*names, **settings)
+
+
+# -- shared sets ---------------------------------------------------------------------------------
+
+JSON = flag("--json", "JSON on stdout, everything else on stderr")
+QUIET = flag("--quiet", "print only the result")
+PYTHON = value("--python", "PY", "interpreter on the nodes (python3)", "")
+NPROC = value(
+    "--nproc --nproc-per-node --nproc_per_node", "N", "ranks per node (default: visible GPUs)", None, ranks
+)
+_WITH = f"launcher that starts the ranks: {', '.join(LAUNCHERS)} (auto: as the script asks)"
+LAUNCHER = value("--with", "LAUNCHER", _WITH, "auto", dest="launcher", choices=("auto", *LAUNCHERS))
+MASTER_PORT = value("--master-port --master_port", "PORT", "port of the rendezvous (a free one)", 0, port)
+RENDEZVOUS = choice("--rdzv", ("static", "c10d"), "rendezvous of torchrun (static)", "static")
+DRY_RUN = flag("--dry-run", "print what each node would execute, and stop")
+ANYWAY = flag("--anyway", "start despite errors")
+LOG_DIR = value("--log-dir", "D", "one file per rank, run.json (default: runs/RUN)", None, folder)
+SCRIPT_WORDS = "-- SCRIPT ARGS"
+"""Metavar of what stands behind `--`."""
+SCRIPT = words("script", SCRIPT_WORDS, "the training script and its arguments")
+_FROM = "use a file written by --save; no node is contacted"
+
+NODES = group(
+    "nodes",
+    value("-H --hosts", "NODES", "node[1-8],gpu3,user@host; the first is the head"),
+    value("--hostfile", "F", "one node per line; slots=N and host:N are accepted", None, readable),
+    value("--local", "N", "N nodes simulated on this machine (no root, no ssh)", None, positive),
+    flag("--groups", "allow ClusterShell groups (@name) and * in -H"),
+    value("--ssh-config", "F", "ssh's configuration file, instead of ~/.ssh/config", None, readable),
+)
+JOB = group(
+    "the job's environment",
+    value("--python", "PY", "interpreter on the nodes", ""),
+    value("--chdir", "D", "directory on the nodes (default: this one)", ""),
+    value("--setup", "CMD", "shell command to run first: module load ...", ""),
+    many("--env", "K=V", "set for the job (K alone: as it is here); repeatable"),
+    flag("--no-forward", "leave exported NCCL_*, TORCH*, HF_*, ... here"),
+    choice("--backend", ("nccl", "gloo"), "backend that the script uses"),
+    value("--link-gbit", "N", "link rate where it cannot be read", None, above_zero),
+)
+COLLECTING = group(
+    "collecting",
+    value("--save", "F", "write everything collected to F", None, writable),
+    value("--from", "F", _FROM, None, readable, dest="from_file"),
+    value("--timeout", "S", "time limit of the whole check (60)", 60.0, above_zero),
+)
+STRICT = Set(
+    COLLECTING.title, (*COLLECTING.rows, flag("--strict", "exit 3 when something could not be checked"))
+)
+"""As COLLECTING, where an exit code judges what was collected."""
+ALL = flag("--all", "every node, finding and path by itself, equal ones not folded", dest="unfolded")
+OUTPUT = group(
+    "output", JSON, ALL, value("--html", "F", "also write a self-contained page", None, writable), QUIET
+)
+CHECK = (NODES, JOB, STRICT, OUTPUT)
+"""What every command takes that checks before it does something."""
+_REPORT = "report a hang after this time without progress (60; 0: never)"
+WATCH = (
+    value("--hang-report", "S", _REPORT, 60.0, window),
+    value("--hang-timeout", "S", "stop a run that hangs for this time, with exit code 124", 0.0, window),
+)
+SCHEDULERS = group(
+    "schedulers",
+    value("--nodes --nnodes", "N", "how many nodes", 0, positive),
+    value("--name", "NAME", "the job's name (default: the script's)", ""),
+    value("--queue --partition", "Q", "partition (Slurm) or queue (PBS, LSF, Volcano)", ""),
+    value("--account", "A", "who pays", ""),
+    value("--time", "H:M:S", "time limit", ""),
+    value("--gpus", "N", "GPUs per node (default: as many as ranks)", None, count),
+    value("--cpus", "N", "CPUs per node", 0, positive),
+    many("--option", "OPT", "further option of the scheduler, e.g. --option=--qos=high; repeatable"),
+)

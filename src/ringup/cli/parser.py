@@ -1,0 +1,111 @@
+"""A command line that cannot be: what is wrong and what to do, in two lines."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from shutil import which
+from typing import NoReturn
+
+from ringup.cli.options import SCRIPT_WORDS, Options, add
+from ringup.errors import UsageError
+from ringup.planning.start_line import starts_ranks
+from ringup.units import printable
+
+
+class Paragraphs(argparse.HelpFormatter):
+    """A description keeps its paragraphs; each is as wide as the terminal."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        shown = copy.copy(action)
+        shown.option_strings = [name for name in action.option_strings if "_" not in name]
+        return super()._format_action_invocation(shown)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = (" ".join(part.split()) for part in text.strip().split("\n\n"))
+        return "\n\n".join(textwrap.fill(p, width, initial_indent=indent) for p in parts)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong and one thing to do; the usage stays in --help."""
+
+    def __init__(self, prog: str, description: str | None, options: Options) -> None:
+        super().__init__(prog=prog, description=description, formatter_class=Paragraphs, allow_abbrev=False)
+        add(self, options)
+
+    def read(self, words: Sequence[str], namespace: argparse.Namespace | None = None) -> argparse.Namespace:
+        """
+        Parse the words of a command line.
+
+        Without `--` an option behind the script could be either's: nobody is given it in silence.
+        """
+        words = self._separated(words)
+        found, left = self.parse_known_args(words, namespace)
+        script = getattr(found, "script", None)
+        script = script if isinstance(script, list) else []
+        hosts = getattr(found, "hosts", None)
+        if left:
+            self._refuse(*self._unknown(left, hosts))
+        if len(script) > 1 and hosts in words[:-1] and words[words.index(hosts) + 1] == script[0]:
+            # `-H node0 node1 train.py`: the second node would be taken for the script.
+            is_program = "." in script[0] or "/" in script[0] or Path(script[0]).exists() or which(script[0])
+            if not is_program and any(word.endswith((".py", ".sh", ".yaml")) for word in script[1:]):
+                self._refuse(
+                    f"{script[0]} is not a script", f"name nodes as one word: -H {hosts},{script[0]}"
+                )
+        for action in self._actions:  # Python 3.11's argparse makes a list of nothing of `--chdir=--`
+            takes_one = action.option_strings and action.nargs is None and action.default != []
+            if takes_one and getattr(found, action.dest, None) == []:
+                self.error(f"argument {'/'.join(action.option_strings)}: -- is not a value")
+        if script and "--" not in words:
+            places = range(len(words) - len(script), -1, -1)
+            at = next((i for i in places if list(words[i : i + len(script)]) == script), len(words))
+            if behind := words[at + len(script) :]:
+                self._refuse(
+                    f"{behind[0].partition('=')[0]} after {script[0]}: an option of ringup or of the script?",
+                    f"-- separates them: {self.prog} ... -- {script[0]} {behind[0]} is for the script",
+                )
+        return found
+
+    def _separated(self, words: Sequence[str]) -> list[str]:
+        """The words with `--` in front of a start line that begins with a launcher, an interpreter or -m."""
+        known, at = self._option_string_actions, 0
+        if "--" in words or not any(action.metavar == SCRIPT_WORDS for action in self._actions):
+            return list(words)
+        while at < len(words):
+            word = words[at]
+            if word in ("-m", "--no-python", "--no_python") or starts_ranks(word):
+                return [*words[:at], "--", *words[at:]]
+            option = known.get(word.partition("=")[0]) or known.get(word[:2])
+            if not option and not word.startswith("-"):
+                break
+            takes = option and option.nargs is None and "=" not in word and word in known
+            at += 2 if takes else 1
+        return list(words)
+
+    def _refuse(self, what: str, hint: str) -> NoReturn:
+        self.exit(UsageError.exit_code, f"{self.prog}: {printable(what)}\nhint: {printable(hint)}\n")
+
+    def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^(--[\w-]+)(?:/--[\w-]+)+", r"\1", message.removeprefix("argument "))
+        self._refuse(message, f"`{self.prog} --help` shows the options")
+
+    def _unknown(self, words: list[str], hosts: str | None) -> tuple[str, str]:
+        """What unexpected argument, and where it belongs."""
+        shows = f"`{self.prog} --help` shows the options"
+        known = self._option_string_actions
+        option = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
+        if not option:
+            if words and "-H" in known:
+                shows = f"name nodes as one word: -H {','.join([*([hosts] if hosts else []), *words[:3]])}"
+            return f"unexpected argument {' '.join(words[:3]) or repr('')}", shows
+        import difflib
+
+        hints = [f"did you mean {near}?" for near in difflib.get_close_matches(option, known, 1, 0.75)]
+        if any(action.metavar == SCRIPT_WORDS for action in self._actions):
+            hints.append(f"options of the script go after --: {self.prog} ... -- train.py {option}")
+        return f"no option {option}", " ".join(hints) or shows

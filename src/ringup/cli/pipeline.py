@@ -1,0 +1,188 @@
+"""From a command line to a judged cluster: collect, predict, judge and plan, each once."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ringup import progress
+from ringup.cli import request
+from ringup.errors import UsageError
+from ringup.model import Cluster, Job, Node
+from ringup.output import terminal
+from ringup.units import printable
+
+if TYPE_CHECKING:
+    from ringup.network.predictions import Predictions
+    from ringup.output.console import Report
+    from ringup.planning import Plan
+    from ringup.rules import Finding, Skipped
+    from ringup.transport import Transport
+
+
+# -- collect -----------------------------------------------------------------------------------
+
+
+def cluster_of(args: argparse.Namespace) -> Cluster:
+    """The saved facts of `--from`, else those of the nodes, asked for now."""
+    if args.from_file:
+        return load(args)
+    job = request.job_from(args)
+    with request.open_transport(args) as transport:
+        return collect(transport, job, args)
+
+
+def collect(transport: Transport, job: Job, args: argparse.Namespace) -> Cluster:
+    """Facts of all nodes and what was proven between them; saved where `--save` asks for it."""
+    from ringup import bundle, collectors
+    from ringup.runtime import node_history
+
+    request.show_forwarded(args, job)
+    cluster = collectors.collect(transport, job, timeout_s=args.timeout)
+    past, names = node_history.records(), {node.name for node in cluster.nodes}
+    cluster = replace(cluster, past={name: past[name] for name in names & past.keys()})
+    if args.save:
+        bundle.save(cluster, Path(args.save))
+    return cluster
+
+
+def load(args: argparse.Namespace, words: list[str] | None = None) -> Cluster:
+    """
+    `--from F`, for the job that this command line asks for; `words` are the script and its arguments.
+
+    Without `words`, what is not said here is as it was when it was saved.  Raises UsageError for what only
+    nodes could tell: other ones, another interpreter.
+    """
+    from ringup import bundle
+
+    gc.disable()  # nothing that is read becomes garbage, and the search for it takes longer than reading
+    try:
+        saved = bundle.load(Path(args.from_file))
+    finally:
+        gc.freeze()
+        gc.enable()
+    job, before = request.job_from(args, words), saved.job
+    for name in request.named(args):
+        hint = "the saved ones are judged; leave one out"
+        raise UsageError(f"--from and --{name} both name the nodes", hint=hint)
+    for name in ("python", "setup"):
+        if getattr(job, name) not in ("", getattr(before, name)):
+            hint = f"collect them again: `ringup check ... --{name} ... --save F`"
+            raise UsageError(
+                f"--{name} has no effect with --from: the facts were saved without it", hint=hint
+            )
+    saved_ones = ("python", "setup", "time_left_s", *(() if args.chdir else ("chdir",)))
+    job = replace(job, **{name: getattr(before, name) for name in saved_ones})
+    if words is None:
+        given = {f.name: getattr(job, f.name) for f in fields(Job)}
+        changed = {name: value for name, value in given.items() if value != getattr(Job(), name)}
+        job = replace(before, **{**changed, "env": {**before.env, **job.env}})
+    request.show_ignored(args, job)
+    return replace(
+        saved, job=job, nodes=tuple(without_stale_facts(node, before, job) for node in saved.nodes)
+    )
+
+
+def without_stale_facts(node: Node, saved: Job, job: Job) -> Node:
+    """The node without what was saved of another directory or script than the job's."""
+    facts = ["chdir", "revision"] if job.chdir != saved.chdir else []
+    facts += ["script"] if facts or job.script != saved.script else []
+    why = "it was not checked when this was saved"
+    return replace(node, unknown={**dict.fromkeys(facts, why), **node.unknown})
+
+
+# -- predict, judge, plan ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judgement:
+    cluster: Cluster
+    predictions: Predictions
+    """Without what the plan sets."""
+    findings: list[Finding]
+    """Weighed against the plan, worst first."""
+    skipped: list[Skipped]
+    plan: Plan | None
+    """None when no plan is possible."""
+
+    @property
+    def brief(self) -> Report:
+        from ringup.output.console import Report
+
+        return Report(self.cluster, self.findings, self.skipped, self.plan)
+
+    @cached_property
+    def report(self) -> Report:
+        """The check, what is expected to be selected and which variables are set already."""
+        from ringup.planning import expected
+        from ringup.planning.preset_variables import kept
+
+        selected = expected(self.predictions, self.plan)
+        return self.brief._replace(predictions=selected, kept=kept(self.cluster, self.predictions))
+
+
+@progress.line("judging what was collected")
+def judge(cluster: Cluster, run_id: str = "", claim: Callable[[int], bool] | None = None) -> Judgement:
+    """Predictions, findings and plan of a cluster; `claim` as `network.decide`."""
+    from ringup.checks import privileges  # the package fills the registry
+    from ringup.network.predictions import predicted
+    from ringup.planning import mitigations, network
+    from ringup.rules import run_checks
+
+    predictions = predicted(cluster)
+    findings, skipped = run_checks(cluster, predictions=predictions)
+    skipped = privileges.would_add(cluster, skipped)
+    plan = network.decide(cluster, run_id, claim, predictions)
+    would_be = plan or (network.otherwise(cluster) if any(f.subject for f in findings) else None)
+    findings = mitigations.weigh(findings, would_be, cluster, predictions)
+    return Judgement(cluster, predictions, findings, skipped, plan)
+
+
+def exit_code(findings: list[Finding], skipped: list[Skipped], strict: bool) -> int:
+    """1 an error, 3 something not checked under --strict, else 0."""
+    if any(f.severity == "error" for f in findings):
+        return 1
+    return 3 if strict and any(not s.is_partial for s in skipped) else 0
+
+
+def say_unreached(nodes: Iterable[Node]) -> int:
+    """Say which nodes were not reached; the exit code for that, 0 where all were."""
+    from ringup.output import folding
+
+    words = {node.name: printable(node.unreached.words) for node in nodes if node.unreached}
+    for names, why in folding.by_node(words.items(), {name: frozenset([name]) for name in words}):
+        terminal.say(f"ringup: {names}: not reached: {why}")
+    return int(bool(words))
+
+
+# -- show --------------------------------------------------------------------------------------
+
+
+def write_page(judged: Judgement, args: Any) -> None:
+    if args.html:
+        from ringup.output import html_page
+
+        terminal.write(Path(args.html), html_page.check_page(judged.report))
+        terminal.say(f"page written: {terminal.path_shown(args.html)}", quiet=args.quiet)
+
+
+def refused(judged: Judgement, args: argparse.Namespace) -> int:
+    """The exit code of a start that the check stops, said on stderr; 0 where nothing stops it."""
+    code = exit_code(judged.findings, judged.skipped, args.strict)
+    if judged.plan is not None and (not code or args.anyway):
+        return 0
+    from ringup.output import console
+
+    style = terminal.Style(sys.stderr)
+    terminal.say(console.check_text(judged.brief, style, unfolded=args.unfolded))
+    way_out = f"; --anyway starts despite {'unchecked rules (--strict)' if code == 3 else 'errors'}"
+    if judged.plan is None:
+        way_out = "; --anyway does not help: no plan is possible until this is fixed"
+    terminal.say(style("error", "nothing was started") + way_out)
+    return code or 1

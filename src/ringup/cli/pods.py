@@ -1,0 +1,69 @@
+"""N equal pods without ssh: the first one leads the command, the others take part."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+from collections.abc import Callable
+
+from ringup.errors import RingupError, UsageError
+from ringup.hosts import pod
+from ringup.hosts.pod import Pod
+from ringup.output import terminal
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def here(args: argparse.Namespace) -> Pod | None:
+    """
+    The pod this command runs in; None where no token is set, or where the command names the nodes itself.
+
+    Raises UsageError for what pods cannot do, NodesError for variables that do not fit together.
+    """
+    given = ("hosts", "hostfile", "local", "from_file")
+    if any(getattr(args, name, None) is not None for name in given):
+        return None
+    found = pod.from_environment(os.environ, os.uname().nodename)
+    if found is not None and (getattr(args, "detach", False) or getattr(args, "slurm", False)):
+        raise UsageError(
+            "pods that share a token run in view of their first one", hint="leave --detach and --slurm out"
+        )
+    return found
+
+
+def everywhere(command: Command) -> Command:
+    """Have a command that looks at nodes led by the first of N pods, where it runs in one of them."""
+
+    @functools.wraps(command)
+    def run(args: argparse.Namespace) -> int:
+        found = here(args)
+        if found is None:
+            return command(args)
+        quiet = getattr(args, "quiet", False)
+
+        def say(words: str) -> None:
+            terminal.say(f"ringup: {words}", quiet=quiet)
+
+        from ringup.transport import pod_peer, pods
+
+        if found.index:
+            return pod_peer.serve(found, say)
+        args.pods = pods.gather(found, say)
+        say(f"{found.count} pods have joined")
+        return _led(command, args)
+
+    return run
+
+
+def _led(command: Command, args: argparse.Namespace) -> int:
+    """The command's exit code, which every pod is told."""
+    code = 70
+    try:
+        code = command(args)
+    except (RingupError, KeyboardInterrupt) as error:
+        code = error.exit_code if isinstance(error, RingupError) else 130
+        raise
+    finally:
+        args.pods.finish(code)
+    return code

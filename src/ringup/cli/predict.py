@@ -1,0 +1,193 @@
+"""
+Predict which interfaces and devices NCCL will choose, and why.
+
+From live nodes, from a saved collection (--from), or from pasted command output (--output).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ringup.cli import options, pipeline, request
+from ringup.errors import PastedError, UsageError
+from ringup.model import Cluster, Node
+from ringup.nccl import interface_choice, rdma_devices, selection
+from ringup.nccl.selection import Known, Prediction
+from ringup.network.predictions import known as known_of
+from ringup.network.predictions import together as compared
+from ringup.output import prediction_report, terminal
+from ringup.parse.pasted import MOST_CHARACTERS, Pasted, parse_pasted, together
+from ringup.parse.topology import Topology, parse_topology
+from ringup.units import printable, summarize_names
+
+UNNAMED = "node"
+NOT_PASTED = {"interfaces": "paste `ip addr`", "rdma_ports": "paste `ibstatus` or `rdma link`"}
+NOT_UNDERSTOOD = "no output of a supported tool"
+OUTPUT = (
+    "pasted output of ibstatus, ibstat, ibdev2netdev, rdma link, ibv_devinfo, show_gids, ip addr, "
+    "ifconfig, nvidia-smi topo -m and -p2p r in any mix, other lines ignored; repeatable, - is standard input"
+)
+TOPOLOGY = "topology as NCCL_TOPO_DUMP_FILE writes it: which device each GPU uses"
+OPTIONS = (
+    options.group(
+        "what to predict from",
+        options.many("--output", "[NODE=]FILE", OUTPUT),
+        options.many("--topo", "[NODE=]FILE", TOPOLOGY),
+        options.value("--nccl", "VERSION", "NCCL's version, for example 2.27.7", ""),
+    ),
+    *(options.NODES, options.JOB, options.STRICT),
+    options.group("output", options.JSON, options.ALL, options.QUIET),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    env = request.environment_from(args.env)
+    version = _version(args.nccl)
+    is_all = not args.from_file and not request.named(args)
+    pasted = _pasted(args.output, is_all=is_all)
+    if args.output and is_all:
+        nodes: tuple[Node, ...] = tuple(Node(name, unknown=dict(NOT_PASTED)) for name in pasted)
+    else:
+        nodes = _collected(args).nodes
+    nodes += tuple(Node(n, unknown=dict(NOT_PASTED)) for n in pasted if n not in {x.name for x in nodes})
+    dumps = _dumps(args.topo, [node.name for node in nodes])
+    knowns = [_known(node, pasted.get(node.name), dumps.get(node.name), version) for node in nodes]
+    predictions = compared([k.node for k in knowns], [selection.predict(k, env) for k in knowns])
+    predictions = tuple(_with_better(k, env, p) for k, p in zip(knowns, predictions, strict=True))
+    if args.json:
+        terminal.print_json(nodes=[prediction_report.as_json(p) for p in predictions])
+    else:
+        terminal.show(prediction_report.predict_text(predictions, unfolded=args.unfolded))
+    is_unsure = args.strict and any(p.missing for p in predictions)
+    return pipeline.say_unreached(nodes) or (3 if is_unsure else 0)
+
+
+def _version(text: str) -> interface_choice.Version | None:
+    """`--nccl`, None when it was not given.  Raises UsageError for what is no version."""
+    if not text:
+        return None
+    version = interface_choice.version_of(text)
+    if version == interface_choice.ASSUMED and not text.startswith("2.27.7"):
+        raise UsageError(f"--nccl {text!r} is not a version", hint="for example --nccl 2.20.5")
+    return version
+
+
+def _collected(args: argparse.Namespace) -> Cluster:
+    if args.from_file or args.save:  # what is saved must serve `check`, too; a prediction needs no pair
+        return pipeline.cluster_of(args)
+    from ringup.collectors import facts, facts_deadline_s
+
+    job = request.job_from(args)
+    with request.open_transport(args) as transport:
+        deadline_s = facts_deadline_s(len(transport.hosts), job, args.timeout)
+        return Cluster(facts(transport, job, deadline_s), job=job)
+
+
+def _split(word: str) -> tuple[str, str]:
+    """
+    NODE and FILE of `[NODE=]FILE`; a file whose own name holds = is found first.
+
+    >>> _split("n1=ib.txt"), _split("ib.txt")
+    (('n1', 'ib.txt'), ('', 'ib.txt'))
+    """
+    node, equals, path = word.partition("=")
+    if not equals or Path(word).exists():
+        return "", word
+    return node, path
+
+
+def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
+    """
+    Node -> what was pasted for it; without NODE it is for the one node there is.
+
+    Raises PastedError where nothing was understood and it `is_all` that is known.
+    """
+    split = [_split(word) for word in words]
+    named = list(dict.fromkeys(node for node, _ in split if node))
+    if len(named) > 1 and any(not node for node, _ in split):
+        raise UsageError("--output FILE without NODE= among several nodes", hint="write --output NODE=FILE")
+    found: dict[str, Pasted] = {}
+    not_understood = []
+    for node, path in split:
+        name = node or (named[0] if named else UNNAMED)
+        made = parse_pasted(request.read_text(path, MOST_CHARACTERS + 1))
+        if made.is_cut:
+            terminal.say(f"{printable(path)}: only its first {MOST_CHARACTERS >> 20} Mi characters were read")
+        not_understood += [path] if made.is_empty else []
+        _say_peers(path, made)
+        found[name] = together(found[name], made) if name in found else made
+    if is_all and split and len(not_understood) == len(split):
+        hint = "paste what `ip addr` and `ibstatus` (or `rdma link`) print there; --help names all tools"
+        raise PastedError(f"{', '.join(not_understood[:3])}: {NOT_UNDERSTOOD}", hint=hint)
+    for path in not_understood:
+        terminal.say(f"{printable(path)}: {NOT_UNDERSTOOD} in it; ignored")
+    return found
+
+
+def _say_peers(path: str, made: Pasted) -> None:
+    """What `nvidia-smi topo -p2p` tells: it changes how GPUs of a node talk, not the network."""
+    refused = [f"GPU{a}-GPU{b} {cell}" for (a, b), cell in made.peers.items() if a < b and cell != "OK"]
+    blocked = summarize_names(refused, 8)
+    words = f"no peer access: {blocked}; NCCL uses shared memory between these GPUs" if refused else ""
+    if made.peers:
+        words = words or "all pairs of GPUs have peer access"
+        terminal.say(f"{printable(path)}: {words}; the choice of the network does not depend on it")
+
+
+def _dumps(words: list[str], nodes: list[str]) -> dict[str, Topology]:
+    """Node -> its topology; without NODE= it holds for all, as nodes of a kind are built alike."""
+    found: dict[str, Topology] = {}
+    for word in words:
+        node, path = _split(word)
+        try:
+            made = parse_topology(request.read_text(path, MOST_CHARACTERS + 1))
+        except ValueError as error:
+            hint = "give a file that NCCL_TOPO_DUMP_FILE named"
+            raise UsageError(f"--topo {path}: {error}", hint=hint) from error
+        if node and node not in nodes:
+            hint = f"nodes: {', '.join(nodes[:8])}"
+            raise UsageError(f"--topo {word}: no node is called {node}", hint=hint)
+        found.update(dict.fromkeys([node] if node else nodes, made))
+    return found
+
+
+def _known(
+    node: Node, pasted: Pasted | None, topology: Topology | None, version: interface_choice.Version | None
+) -> Known:
+    """Facts of a node with what was pasted for it on top."""
+    pasted = pasted or Pasted()
+    found: dict[str, Any] = {name: value for name in NOT_PASTED if (value := getattr(pasted, name))}
+    unknown = {name: why for name, why in node.unknown.items() if name not in found}
+    base = known_of(dataclasses.replace(node, unknown=unknown, **found))
+    own_order = not pasted.interfaces or pasted.interfaces_in_kernel_order
+    return dataclasses.replace(
+        base,
+        version=version or base.version,
+        version_is_known=bool(version) or base.version_is_known,
+        interfaces_in_kernel_order=own_order,
+        devices_in_library_order=not pasted.rdma_ports or pasted.devices_in_library_order,
+        asked_counts=not pasted.interfaces and version in (None, base.version),
+        topology=topology or base.topology,
+        is_live_tree=base.is_live_tree and topology is None,
+        matrix=pasted.matrix or base.matrix,
+    )
+
+
+def _with_better(known: Known, env: Mapping[str, str], made: Prediction) -> Prediction:
+    """The prediction with what would serve the job better, where a list of devices would."""
+    environment = interface_choice.effective(known.node, env)
+    if made.network != "IB" or environment.get("NCCL_IB_HCA"):
+        return made
+    taken = rdma_devices.ports(known.node.rdma_ports, environment, known.version).taken
+    chosen = rdma_devices.wanted(taken)
+    left = [p for p in taken if p not in chosen]
+    if not left or not chosen:
+        return made
+    out = ", ".join(f"{rdma_devices.shown(p)} ({p.rate_gbit_s:g} Gbit/s)" for p in left)
+    value = rdma_devices.hca_value(chosen, known.node.rdma_ports)
+    why = f"which leaves out {out}, of another network than {chosen[0].name}"
+    return dataclasses.replace(made, because=(*made.because, f"better: NCCL_IB_HCA='{value}', {why}"))

@@ -1,0 +1,159 @@
+"""The check of the nodes between two attempts, and the cause of the failure that is weighed with it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ringup import collectors
+from ringup.cli import pipeline
+from ringup.model import Cluster
+from ringup.planning import Plan
+from ringup.recovery import table
+from ringup.recovery.decision import FailureCause, Recheck
+from ringup.rules import Finding
+from ringup.runtime import RunResult
+from ringup.runtime.blame import End
+from ringup.runtime.clean import final_sweep, not_clean
+from ringup.transport import Transport
+from ringup.units import printable
+
+if TYPE_CHECKING:
+    from ringup.logs.rule import Cause
+
+SWEEP_WAIT_S, SWEEP_LIMIT_S = 5.0, 17.0
+ENDED_BY_US = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
+Errors = Mapping[str, Collection[str]]
+"""Node -> rules of severity error."""
+
+
+class Rechecks:
+    """`first`: the nodes as they were before the first attempt, with the `errors` that they had then."""
+
+    def __init__(
+        self, transport: Transport, first: Cluster, errors: Errors, args: argparse.Namespace
+    ) -> None:
+        self.transport, self.first, self.errors, self.args = transport, first, errors, args
+        self.cluster = first
+        """As the nodes were found last."""
+
+    def look(self, plan: Plan, result: RunResult, spares: Iterable[str]) -> Recheck:
+        """
+        Every node once more: whether it answers, is clean, and has errors that it had not at the start.
+
+        One bad answer is no verdict: what it says must be said again.
+        """
+        wanted = {*spares, *(node.node for node in plan.nodes)}
+        unclean = self.unclean(plan, result)
+        self.reopen((self.unreached() & wanted) - unclean)
+        found = self.collected()
+        doubtful = self.unreached() & wanted - unclean
+        if doubtful or any(found.values()):
+            self.reopen(doubtful)
+            again = self.collected()
+            found = {node: rules & again.get(node, set()) for node, rules in found.items()}
+        before = {node.name: node.boot_id for node in self.first.nodes}
+        rebooted = (n.name for n in self.cluster.nodes if n.boot_id and before[n.name] not in ("", n.boot_id))
+        unreached = self.unreached()
+        errors = {node: sorted(rules) for node, rules in found.items() if rules and node not in unreached}
+        return Recheck(errors, unreached, unclean - unreached, frozenset(rebooted))
+
+    def unreached(self) -> frozenset[str]:
+        return frozenset(node.name for node in self.cluster.nodes if node.unreached)
+
+    def reopen(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.transport.reopen(name)
+
+    def collected(self) -> dict[str, set[str]]:
+        """Collect anew; the errors that the nodes had not at the start."""
+        job = self.first.job
+        self.cluster = collectors.collect(self.transport, job, timeout_s=self.args.timeout)
+        reached = self.cluster.only(node for node in self.cluster.nodes if not node.unreached)
+        if not reached.nodes:
+            return {}
+        found = errors_by_node(pipeline.judge(reached).findings, [node.name for node in reached.nodes])
+        return {node: rules - set(self.errors.get(node, ())) for node, rules in found.items()}
+
+    def unclean(self, plan: Plan, result: RunResult) -> frozenset[str]:
+        """Nodes that did not prove that nothing is left of an attempt; each is asked twice."""
+        names = not_clean(result.findings)
+        if not names:
+            return frozenset()
+        part = replace(plan, nodes=tuple(node for node in plan.nodes if node.node in names))
+        limits = {"wait_s": SWEEP_WAIT_S, "limit_s": SWEEP_LIMIT_S, "lease_s": self.args.lease}
+        return frozenset(not_clean(final_sweep(self.transport, part, reopen=names, **limits)))
+
+
+def errors_by_node(findings: Iterable[Finding], names: list[str]) -> dict[str, set[str]]:
+    """Node -> the rules of severity error that concern it."""
+    found: dict[str, set[str]] = {}
+    shared: list[tuple[set[str], str]] = []
+    for finding in findings:
+        if (finding.severity or "error") != "error":
+            continue
+        if finding.node:
+            found.setdefault(finding.node, set()).add(finding.rule)
+        else:
+            shared.append(({name for name in names if has_name(finding.where, name)}, finding.rule))
+    while shared := [(among, rule) for among, rule in shared if among and not among & found.keys()]:
+        # Of nodes between which something fails, the one with the most failures; of equal ones the last.
+        counts = {name: sum(name in among for among, _ in shared) for name in names}
+        worst = max(names, key=lambda name: (counts[name], names.index(name)))
+        found[worst] = {rule for among, rule in shared if worst in among}
+    return found
+
+
+def has_name(text: str, name: str) -> bool:
+    """
+    Whether a text names that node and not one whose name is longer.
+
+    >>> has_name("node1 -> node10 em1", "node1"), has_name("node10 em1", "node1")
+    (True, False)
+    """
+    return name in {word.strip(",;()") for word in text.split()}
+
+
+def failure_cause(plan: Plan, result: RunResult, cause: Cause | None, recheck: Recheck) -> FailureCause:
+    """The cause as `decide` wants it: of `ringup logs`, unless a node is gone and nothing surer is known."""
+    gone = [n.node for n in plan.nodes if n.node in {*result.lost, *recheck.unreachable}]
+    first = result.failure
+    is_node = first is not None and first.rank is None and first.node in gone
+    is_sure = cause is not None and cause.confidence != "low" and not (first and first.is_consequence)
+    if gone and not (is_sure and cause and (set(cause.nodes) & set(gone) or not is_node)):
+        return FailureCause(table.NODE_LOST, "high", tuple(gone))
+    if cause is None:
+        return FailureCause(detail=raised(result))
+    is_raised = cause.rule == "rank-raised-exception"
+    named: Iterable[int] = cause.ranks
+    if is_raised and not (cause.ranks or cause.nodes) and first and first.rank is not None:
+        named = sorted({r.rank for r in result.ranks if r.code == first.code})  # a traceback names no rank
+    ranks = tuple(rank for rank in named if 0 <= rank < plan.world_size)
+    of_ranks = {n.node for n in plan.nodes for r in ranks if n.first_rank <= r < n.first_rank + n.nproc}
+    nodes = tuple(n.node for n in plan.nodes if n.node in cause.nodes or n.node in of_ranks)
+    # Of other causes the words hold times and numbers that are not the same twice.
+    evidence = cause.evidence[0].text if cause.rule == "xid-in-kernel-log" and cause.evidence else ""
+    if is_raised and first and (first.code or 0) > 1:
+        evidence = f"exit code {first.code}"  # a word of the script, as 1 is none
+    detail = raised(result) or evidence
+    # Of the ranks that did not raise it none may have failed by itself: it may have raised it, too.
+    others = [r.code for r in result.ranks if r.node not in nodes]
+    only_there = (
+        is_raised
+        and table.OF_THE_NODE.match(detail) is not None
+        and bool(nodes and others)
+        and all(code in ENDED_BY_US for code in others)
+    )
+    return FailureCause(cause.rule, cause.confidence, nodes, ranks, detail, only_there)
+
+
+def raised(result: RunResult) -> str:
+    """The exception that the first failed rank ended with, "" for none."""
+    if not (failure := result.failure) or failure.rank is None:
+        return ""
+    end = End("rank", failure.node, 0.0, failure.rank, failure.code, lines=failure.lines)
+    by_us = replace(end, code=1).raised  # ended by a signal while it raised, if the record says so
+    return end.raised or (by_us if printable(by_us) in failure.what else "")

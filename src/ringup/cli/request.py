@@ -1,0 +1,330 @@
+"""The nodes and the job that a command line asks for."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ringup import hosts as hosts_module
+from ringup.errors import NodesError, UsageError
+from ringup.model import Host, Job
+from ringup.output.terminal import path_shown, say
+from ringup.planning.accelerate_config import settings
+from ringup.planning.start_line import Kind, StartLine, configured, take_apart
+from ringup.secrets import holds_secret
+from ringup.transport import Transport
+from ringup.units import printable, summarize_names
+
+NODE_OPTIONS = ("hosts", "hostfile", "local")
+
+
+def named(args: argparse.Namespace) -> list[str]:
+    """The options given that name the nodes."""
+    return [name for name in NODE_OPTIONS if getattr(args, name) is not None]
+
+
+def read_text(path: str, most: int, hint: str = "name a readable file, or - for stdin") -> str:
+    """The first `most` characters of a file, - for standard input.  Raises UsageError."""
+    try:
+        if path == "-":
+            return sys.stdin.read(most)
+        with Path(path).open(encoding="utf-8-sig", errors="replace") as file:
+            return file.read(most)
+    except (OSError, ValueError) as error:
+        words = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: {words}", hint=hint) from error
+
+
+def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
+    """
+    The nodes the command line (or the allocation) names; else this machine.
+
+    Raises UsageError when two sources are named or the list cannot be read, NodesError where an allocation
+    cannot be understood.
+    """
+    given = named(args)
+    if len(given) > 1:
+        hint = "give one of -H, --hostfile, --local"
+        raise UsageError(f"--{given[0]} and --{given[1]} both name the nodes", hint=hint)
+    try:
+        if args.hosts is not None:
+            found = hosts_module.expand(args.hosts, allow_groups=args.groups)
+            return hosts_module.of_allocation(found, os.environ)
+        if args.hostfile is not None:
+            # /dev/zero has no end.
+            return hosts_module.read_hostfile(read_text(args.hostfile, hosts_module.LONGEST_HOSTFILE + 1))
+        if args.local is not None:
+            return hosts_module.local_nodes(args.local)
+    except NodesError as error:
+        raise UsageError(str(error), hint=error.hint) from error
+    allocated = hosts_module.from_allocation(os.environ)
+    for note in hosts_module.notes(os.environ) if allocated else ():
+        say(f"note: {note}", quiet=args.quiet)
+    return allocated or hosts_module.this_machine()
+
+
+def open_transport(args: argparse.Namespace, python: str = "") -> Transport:
+    """
+    The way to the nodes: the pods that joined, else what the command line or the allocation names.
+
+    `python` is the interpreter for what ringup sends, where nothing is collected that finds one.
+    """
+    pods = getattr(args, "pods", None)
+    if pods is not None:
+        return Transport(pods.hosts, pods=pods)
+    transport = Transport(nodes_from(args), ssh_config=args.ssh_config)
+    transport.interpreters.update({host.name: python for host in transport.hosts if python})
+    return transport
+
+
+def hint_python(problems: Iterable[str], args: argparse.Namespace) -> None:
+    """A hint on stderr where a node's problem is that it has no Python."""
+    if any("no python3 on this node" in problem for problem in problems):
+        say("hint: --python PATH names a Python (3.8 or newer) that the node has", quiet=args.quiet)
+
+
+FORWARDED = (
+    *("NCCL_", "GLOO_", "TORCH", "PYTORCH_", "CUDA_", "OMP_", "MKL_", "UCX_", "FI_"),
+    *("HF_", "TRANSFORMERS_", "WANDB_"),
+)
+FOR_LAUNCHER = {"accelerate": ("ACCELERATE_",), "deepspeed": ("DEEPSPEED_", "DS_"), "jax": ("JAX_", "XLA_")}
+OF_ONE_NODE = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "TORCHELASTIC_", "JAX_PROCESS_ID", "JAX_COORDINATOR")
+"""Beginnings of names whose values are a node's or a rank's own."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def forwarded(args: argparse.Namespace, launcher: str) -> dict[str, str]:
+    """The variables exported here that go along to every node, and for DeepSpeed those of .deepspeed_env."""
+    if getattr(args, "no_forward", True) or getattr(args, "from_file", None):
+        return {}
+    return {**exported(launcher), **deepspeed_env()} if launcher == "deepspeed" else exported(launcher)
+
+
+def exported(launcher: str) -> dict[str, str]:
+    names = (*FORWARDED, *FOR_LAUNCHER.get(launcher, ()))
+    found = {n: v for n, v in os.environ.items() if n.startswith(names) and not n.startswith(OF_ONE_NODE)}
+    return {name: value for name, value in found.items() if _NAME.fullmatch(name)}
+
+
+def deepspeed_env() -> dict[str, str]:
+    """NAME=VALUE lines of .deepspeed_env in the home directory and then here, as runner.py reads them."""
+    found = {}
+    for file in deepspeed_files():
+        for line in read_text(str(file), 1 << 16).splitlines():
+            name, equals, value = line.strip().partition("=")
+            if equals and _NAME.fullmatch(name):
+                found[name] = value
+    return found
+
+
+def deepspeed_files() -> list[Path]:
+    name = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
+    return [file for file in (Path.home() / name, Path(name)) if file.is_file()]
+
+
+def show_forwarded(args: argparse.Namespace, job: Job) -> None:
+    """One line with what went along; the values of secrets are hidden."""
+    found = {n: v for n, v in forwarded(args, job.launcher).items() if job.env.get(n) == v}
+    shown = [n if holds_secret(n, v) else f"{n}={printable(v, 80)}" for n, v in sorted(found.items())]
+    if shown:
+        files = [path_shown(file) for file in deepspeed_files()] if job.launcher == "deepspeed" else []
+        read = f", with those of {' and '.join(files)}" if files else ""
+        words = f"forwarded to the nodes: {', '.join(shown)}{read} (--no-forward: none)"
+        say(f"ringup: {words}", quiet=args.quiet)
+
+
+def show_ignored(args: argparse.Namespace, job: Job) -> None:
+    """One line with what would have gone along to the nodes, had they been asked now instead of `--from`."""
+    ignored = sorted(n for n, v in exported(job.launcher).items() if job.env.get(n) != v)
+    if ignored and not getattr(args, "no_forward", True):
+        words = f"exported here and ignored, since --from judges saved facts: {summarize_names(ignored)}"
+        say(f"ringup: {words} (--env NAME takes one)", quiet=getattr(args, "quiet", False))
+
+
+def environment_from(pairs: list[str]) -> dict[str, str]:
+    """
+    `--env NAME=VALUE` as a mapping; of NAME alone the value is that of this process.
+
+    Raises UsageError for a name that no shell could export, and for one that is not set here.
+    """
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"--env {name!r} is not NAME=VALUE", hint="for example --env NCCL_DEBUG=INFO")
+        if not equals and name not in os.environ:
+            raise UsageError(
+                f"--env {name}: it is not set here", hint=f"export {name}, or --env {name}=VALUE"
+            )
+        if "\0" in value:
+            raise UsageError(f"--env {name}: a value cannot hold a NUL byte", hint="leave it out")
+        found[name] = value if equals else os.environ[name]
+    return found
+
+
+def launcher_words(text: str) -> tuple[str, ...]:
+    """`--launcher-args` as words, quoted as in a shell.  Raises UsageError for a quote that is not closed."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        hint = "quote it as in a shell: '--a 1 --b \"x y\"'"
+        raise UsageError(f"--launcher-args {text!r}: {error}", hint=hint) from error
+
+
+# -- the script ----------------------------------------------------------------------------------
+
+KINDS: dict[str, Kind] = {"-m": "module", "--no-python": "command"}
+"""The word in front of a script that is no file -> what it is."""
+
+
+def script_words(args: argparse.Namespace, usage: str = "ringup run [options] -- train.py ARGS") -> list[str]:
+    """
+    The script and its arguments, a word of KINDS in front where it is no file.
+
+    A launcher's line is taken apart: its options become those of `args`, and a line on stderr says so.
+    Raises UsageError when there is no script, and for what cannot be honoured.
+    """
+    if not args.script:
+        raise UsageError("no training script was given", hint=usage)
+    if "\0" in "".join(args.script):
+        raise UsageError(f"{args.script[0]!r} is not a script", hint=usage)
+    is_short = getattr(args, "launcher", "") == "llamafactory" and args.script[0] == "train"
+    line = take_apart(["llamafactory-cli"] * is_short + args.script)
+    take_over(args, line)
+    args.script = [line.script, *line.arguments]
+    kind = [word for word, kind in KINDS.items() if kind == line.kind]
+    return [*kind, line.script, *line.arguments]
+
+
+def take_over(args: argparse.Namespace, line: StartLine) -> None:
+    """A start line's options into `args`.  Raises UsageError where the command line itself says otherwise."""
+    line = _with_files(args, line)
+    if line.launcher:
+        _agree(
+            args,
+            "launcher",
+            "--with",
+            line.launcher,
+            ("auto", "torchrun" if line.launcher == "launch" else ""),
+        )
+    if not named(args):
+        args.hosts, args.hostfile = line.hosts or None, line.hostfile or None
+    elif line.hosts or line.hostfile:
+        what = f"--{named(args)[0]} and the start line both name the nodes"
+        raise UsageError(what, hint="leave one of them out")
+    if line.nodes > 1:
+        _agree(args, "nodes", "--nodes", line.nodes, (0,))
+    nproc = line.nproc
+    if line.world_size:
+        nodes = args.nodes or (not line.is_single and line.nodes) or len(nodes_from(args))
+        nproc, odd = divmod(line.world_size, nodes)
+        if line.is_single and (line.world_size, nodes) != (1, 1):
+            what = f"{line.config}: distributed_type: NO is one process on one node"
+            raise UsageError(what, hint="write distributed_type: MULTI_GPU there, or leave the file out")
+        if odd or not nproc:
+            what = f"{line.world_size} ranks on {nodes} nodes: not the same number on each"
+            raise UsageError(what, hint="--nproc N says how many each node has")
+    if nproc:
+        _agree(args, "nproc", "--nproc", nproc, (None,))
+    if line.port:
+        _agree(args, "master_port", "--master-port", line.port, (0,))
+    if line.restarts and not hasattr(args, "max_restarts"):
+        wrong = f"--max-restarts {line.restarts}: only `ringup run` restarts"
+        raise UsageError(wrong, hint="leave it out of the start line")
+    if line.restarts:
+        _agree(args, "max_restarts", "--max-restarts", line.restarts, (0,))
+    if line.rendezvous and hasattr(args, "rdzv"):
+        args.rdzv = line.rendezvous
+    if line.launcher_arguments:
+        own = shlex.join(line.launcher_arguments)
+        args.launcher_args = f"{own} {args.launcher_args}".strip()
+    args.python = args.python or line.python
+    args.env = [f"{name}={value}" for name, value in line.env.items()] + args.env
+    replaced = [f"{what}: {why}" for what, why in line.replaced]
+    if line.taken:
+        say(f"ringup: taken over from the start line: {', '.join(line.taken)}", quiet=args.quiet)
+    if replaced:
+        say(f"ringup: replaced: {'; '.join(replaced)}", quiet=args.quiet)
+
+
+DEEPSPEED_HOSTFILE = "/job/hostfile"
+"""What `deepspeed` reads where no --hostfile is given (launcher/runner.py)."""
+
+
+def _with_files(args: argparse.Namespace, line: StartLine) -> StartLine:
+    """The line with what the files say that its launcher would read.  Raises UsageError."""
+    is_open = not (line.hosts or line.hostfile or named(args) or "CUDA_VISIBLE_DEVICES" in line.env)
+    if line.launcher == "deepspeed" and is_open and Path(DEEPSPEED_HOSTFILE).is_file():
+        return replace(line, hostfile=DEEPSPEED_HOSTFILE, taken=(*line.taken, DEEPSPEED_HOSTFILE))
+    if not line.config:
+        return line
+    hint = "name a file of `accelerate config`, or leave --config_file out"
+    try:
+        said = settings(read_text(str(Path(args.chdir or ".") / line.config), 1 << 16, hint))
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise UsageError(f"{line.config}: {printable(str(error), 200)}", hint=hint) from error
+    found = configured(line, said)
+    taken = f"taken over: {', '.join(found.taken)}; " if found.taken else ""
+    replaced = ", ".join(what for what, _ in found.replaced)
+    replaced = f"replaced by ringup's own: {replaced}; " if replaced else ""
+    words = f"ringup: {path_shown(line.config)}: {taken}{replaced}the rest goes to accelerate"
+    say(words, quiet=args.quiet)
+    return replace(found, taken=line.taken, replaced=line.replaced)
+
+
+def _agree(
+    args: argparse.Namespace, name: str, option: str, value: object, unset: tuple[object, ...]
+) -> None:
+    own = getattr(args, name, unset[0])
+    if own not in (*unset, value):
+        raise UsageError(f"{option} {own}, but the start line says {value}", hint="leave one of them out")
+    if own == unset[0]:
+        setattr(args, name, value)
+
+
+def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
+    """
+    The job as asked; `words` are the script and its arguments (for `run`).
+
+    Raises UsageError for values that cannot be.
+    """
+    launcher = getattr(args, "launcher", "torchrun").replace("auto", "torchrun")
+    words = words or [""]
+    kind: Kind = KINDS.get(words[0], "script")
+    script, *arguments = words if kind == "script" else words[1:]
+    env = {**forwarded(args, launcher), **environment_from(args.env)}
+    port = env.get("MASTER_PORT") or str(getattr(args, "master_port", 0) or "")
+    if port and not (port.isdigit() and 0 < int(port) < 65536):
+        raise UsageError(f"MASTER_PORT={port!r} is not a port", hint="a number from 1 to 65535")
+    try:
+        chdir = str(Path.cwd() / args.chdir) if not args.chdir.startswith("/") else args.chdir
+    except OSError as error:
+        hint = "`cd` to one that is there, or name one with --chdir /..."
+        raise UsageError(f"the current directory: {error.strerror}", hint=hint) from error
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    return Job(
+        script=script,
+        kind=kind,
+        arguments=tuple(arguments),
+        chdir=chdir,
+        setup=args.setup,
+        python=args.python,
+        nproc=getattr(args, "nproc", None) or 0,
+        launcher=launcher,
+        launcher_arguments=launcher_words(getattr(args, "launcher_args", "")),
+        backend=args.backend,
+        rendezvous=getattr(args, "rdzv", "static"),
+        port=int(port) if port else 0,
+        env=env,
+        debug=getattr(args, "debug", False),
+        link_gbit_s=args.link_gbit,
+        time_left_s=max(0.0, int(end) - time.time()) if end.isascii() and end.isdigit() else math.inf,
+    )

@@ -1,0 +1,481 @@
+"""A run and its attempts: after a failure the nodes are checked again, and the decision is carried out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ringup.cli import launching, pipeline, restarts
+from ringup.cli.command_line import Ended
+from ringup.errors import UsageError
+from ringup.model import Cluster
+from ringup.output import restart_report, terminal
+from ringup.planning import NodePlan, Plan
+from ringup.recovery import training_progress
+from ringup.recovery.training_progress import StepReader, TrainingProgress
+from ringup.rules import Finding
+from ringup.runtime import RunResult, Save, node_history
+from ringup.runtime.ssh import SAVED
+from ringup.transport import Transport
+from ringup.transport.port_claims import PortClaims
+from ringup.units import show_seconds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ringup.cli.pipeline import Judgement
+    from ringup.cli.rechecking import Rechecks
+    from ringup.recovery.decision import Decision, EndedAttempt, FailureCause, Recheck
+
+RETURN_S, ASK_EVERY_S = 10.0, 3.0
+"""How much longer than the lease nodes that do not answer are asked again, where none can replace them."""
+BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+"""Variables of a job of a scheduler that reads exit codes."""
+LEAST_LEFT_S = 60.0
+"""Of the job's time: a restart checks, starts and trains for less in vain."""
+OUTPUT = "steps in the output"
+
+
+def is_on(args: argparse.Namespace) -> bool:
+    """Whether attempts have folders of their own."""
+    return bool(args.max_restarts or args.spares)
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raises UsageError for options that cannot be honoured together."""
+    if is_on(args) or args.restart_on or args.no_restart_on:
+        restarts.policy_from(args)
+    if args.detach and args.save_signal:
+        wrong = "--save-signal: the head node of a detached run cannot pass a signal on to the ranks"
+        hint = "leave --detach out and keep ringup itself alive: `tmux`, `systemd-run --user ringup run ...`"
+        raise UsageError(wrong, hint=hint)
+
+
+def used_first(cluster: Cluster, args: argparse.Namespace) -> Cluster:
+    """The nodes of the first attempt: all but the spares."""
+    restarts.check_node_count(args, len(cluster.nodes))
+    return cluster.only(cluster.nodes[: len(cluster.nodes) - args.spares])
+
+
+@dataclass
+class Attempt:
+    """One start of the ranks; its end once there is one."""
+
+    number: int
+    plan: Plan
+    findings: list[Finding]
+    steps: StepReader = field(default_factory=StepReader)
+    started: float = field(default_factory=time.time)
+    began_s: float = field(default_factory=time.monotonic)
+    progress: TrainingProgress | None = None
+    """At its start."""
+    entry: dict[str, Any] = field(default_factory=dict)
+    """For run.json."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(node.node for node in self.plan.nodes)
+
+    def read(self, _node: NodePlan, lines: Sequence[bytes]) -> None:
+        """Lines of the ranks."""
+        now_s = time.monotonic()
+        for line in lines:
+            self.steps.read(line, now_s)
+
+    def first_step_s(self) -> float | None:
+        return None if self.steps.first_s is None else self.steps.first_s - self.began_s
+
+
+class Supervisor:
+    """Starts the attempts of a run and decides after each; `cluster` has the spares, too."""
+
+    def __init__(
+        self,
+        judged: Judgement | None,
+        cluster: Cluster,
+        transport: Transport,
+        folder: Path,
+        args: argparse.Namespace,
+    ) -> None:
+        """`judged`: of the nodes of the first attempt; None where that has begun already."""
+        self.cluster, self.transport, self.folder, self.args = cluster, transport, folder, args
+        self.spares = [node.name for node in cluster.nodes[len(cluster.nodes) - args.spares :]]
+        self.run_id, self.claims = "", PortClaims()
+        self.ports: set[int] = set()
+        """Of earlier attempts."""
+        self.rechecks: Rechecks | None = None
+        self.first_findings = self.checked_first(judged) if judged and is_on(args) else {}
+        """Node -> rules of severity error that were found before the first attempt."""
+        self.attempts: list[EndedAttempt] = []
+        self.entries: list[dict[str, Any]] = []
+        self.began_s = time.monotonic()
+        self.result: RunResult | None = None
+        """Of the latest attempt that has ended."""
+        self.outcome = ""
+        """As run.json has it."""
+        self.earlier: list[Attempt] = []
+        """Attempts that have failed, until it was seen where the next one begins."""
+        self.decision: Decision | None = None
+        self.cause_lines: list[str] = []
+        self.write = launching.RankLines(args)
+        name = signal.Signals(args.save_signal).name if args.save_signal else ""
+        self.save = Save(name, args.save_grace) if name else None
+
+    def say(self, text: str) -> None:
+        terminal.say(text, quiet=self.args.quiet)
+
+    def run(self, plan: Plan, findings: list[Finding]) -> int:
+        """All attempts, and the end on the screen; the command's exit code."""
+        self.run_id = plan.run_id
+        self.ports.add(plan.master_port)
+        return self.supervise(self.begun(plan, findings))
+
+    def supervise(self, following: Attempt | None) -> int:
+        """This attempt and those that follow from it."""
+        with self.signals(), self.claims:
+            try:
+                while following:
+                    attempt = following
+                    self.result = self.attempt(attempt)
+                    following = self.after(attempt)
+            except KeyboardInterrupt as interrupt:
+                if self.result is None or not is_on(self.args):
+                    raise
+                if self.result.outcome in launching.FAILED:
+                    self.interrupted(128 + getattr(interrupt, "number", signal.SIGINT))
+            except Exception:
+                if self.result and self.outcome == "restarting":
+                    self.write_record(self.result.record)
+                raise
+        return self.show_end()
+
+    def checked_first(self, judged: Judgement) -> dict[str, set[str]]:
+        """What the check before the first attempt found; the state of the spares is shown."""
+        from ringup.cli.rechecking import errors_by_node
+
+        if self.spares:
+            judged = pipeline.judge(self.cluster.only(n for n in self.cluster.nodes if not n.unreached))
+        errors = errors_by_node(judged.findings, [node.name for node in judged.cluster.nodes])
+        if not self.spares:
+            return errors
+        errors |= {node.name: {"not reached"} for node in self.cluster.nodes if node.unreached}
+        for line in restart_report.spare_lines({node: errors.get(node, set()) for node in self.spares}):
+            self.say(line)
+        return errors
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Between attempts the signal that asks for saving ends the run as SIGTERM does."""
+        if not self.save or self.args.save_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            yield
+            return
+
+        def end(number: int, _frame: object) -> None:
+            raise Ended(number)
+
+        before = signal.signal(self.args.save_signal, end)
+        try:
+            yield
+        finally:
+            signal.signal(self.args.save_signal, before)
+
+    # -- one attempt -----------------------------------------------------------------------------
+
+    def begun(self, plan: Plan, findings: list[Finding], cause: str = "") -> Attempt:
+        number = len(self.entries) + 1
+        known = {"RINGUP_ATTEMPT": str(number), "RINGUP_RESTART_CAUSE": cause}
+        known["TORCHELASTIC_RESTART_COUNT"] = str(number - 1)
+        nodes = tuple(replace(node, env={**node.env, **known}) for node in plan.nodes)
+        attempt = Attempt(number, replace(plan, nodes=nodes), findings)
+        if is_on(self.args):
+            attempt.progress = self.progress(attempt.nodes)
+            attempt.started, attempt.began_s = time.time(), time.monotonic()
+        attempt.entry = {
+            "number": number,
+            "nodes": list(attempt.nodes),
+            "world_size": plan.world_size,
+            "started": attempt.started,
+            "ended": None,
+            "outcome": "running",
+            "cause": None,
+            "decision": None,
+            "because": "",
+            "progress": None,
+            "seconds": {},
+        }
+        self.entries.append(attempt.entry)
+        return attempt
+
+    def attempt(self, attempt: Attempt) -> RunResult:
+        """Start the ranks and follow them to their end."""
+        return launching.follow(
+            attempt.plan,
+            self.transport,
+            attempt.findings,
+            self.folder_of(attempt),
+            self.args,
+            self.write,
+            **self.watching(attempt),
+        )
+
+    def folder_of(self, attempt: Attempt) -> Path:
+        return self.folder / f"attempt-{attempt.number}" if is_on(self.args) else self.folder
+
+    def watching(self, attempt: Attempt) -> dict[str, Any]:
+        """Options of `runtime.Options`: what looks on while it runs."""
+        watcher = launching.watch_of(self.args.hang_report, self.args.hang_timeout, self.transport)
+        more: dict[str, Any] = {"save": self.save, "watcher": watcher}
+        if is_on(self.args):
+            more |= {"on_record": self.write_record, "on_lines": partial(self.read, attempt)}
+        return more
+
+    def read(self, attempt: Attempt, node: NodePlan, lines: Sequence[bytes]) -> None:
+        """Lines of the ranks; says once where an attempt does not resume."""
+        attempt.read(node, lines)
+        before = next((one for one in self.earlier if attempt.steps.starts_over(one.steps)), None)
+        if before is None:
+            return
+        self.earlier = []
+        reached = f"starts over, attempt {before.number} had reached step {before.steps.step:.12g}"
+        self.say(f"ringup: attempt {attempt.number} {reached}: the script must resume from its checkpoints")
+
+    def write_record(self, content: Mapping[str, Any]) -> bool:
+        """The run's own run.json: that of its latest attempt, with all attempts; whether it was written."""
+        self.outcome = content["outcome"]
+        return launching.write_record(self.folder, self.whole(content))
+
+    def whole(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        started = self.entries[0]["started"]
+        seconds = round(time.time() - started, 3) if len(self.entries) > 1 else content["seconds"]
+        known = {"run": self.folder_run(content), "started": started, "seconds": seconds}
+        return {**content, **known, "attempts": self.entries}
+
+    def folder_run(self, content: Mapping[str, Any]) -> str:
+        """The run's id, to which an attempt after the first adds its number."""
+        return str(content["run"]).removesuffix(f".{len(self.entries)}")
+
+    def progress(self, nodes: Iterable[str]) -> TrainingProgress | None:
+        """What is saved, as far as these nodes see it."""
+        folders = dict.fromkeys(nodes, self.cluster.job.chdir)
+        return training_progress.read(self.transport, self.args.progress, folders)
+
+    # -- after a failure -------------------------------------------------------------------------
+
+    def after(self, attempt: Attempt) -> Attempt | None:
+        """Find the cause, check the nodes again, decide; the next attempt, None where there is none."""
+        assert self.result is not None
+        self.result, self.cause_lines, cause = launching.with_cause(self.result)
+        entry, result, began_s = attempt.entry, self.result, time.monotonic()
+        if result.outcome == "running":
+            return None
+        seconds = {**dict.fromkeys(("notice", "end", "recheck", "start", "first_step")), **result.phases}
+        if result.outcome == "hung" and result.record["hangs"]:
+            seconds["notice"] = result.record["hangs"][-1]["quiet_s"]
+        seconds["first_step"] = attempt.first_step_s()
+        entry.update(ended=time.time(), outcome=result.outcome, seconds=seconds)
+        if result.outcome not in launching.FAILED:
+            entry["decision"] = "finished" if result.outcome == "ok" else "stop"
+            entry["because"] = "" if result.outcome == "ok" else f"the run was {result.outcome}"
+            entry["progress"] = self.shown_progress(attempt, self.saved(attempt, result))
+            if result.outcome == "ok":
+                self.note_nodes(attempt)
+            return None
+        if result.signal and is_on(self.args):  # it came while the failed attempt was being ended
+            raise Ended(result.signal)
+        from ringup.cli.rechecking import failure_cause
+        from ringup.recovery.decision import Recheck
+
+        self.claims.close()
+        between = {**result.record, "outcome": "restarting", "exit_code": None}
+        is_noted = not self.args.max_restarts or self.write_record(between)
+        self.earlier.append(attempt)
+        recheck = self.checks().look(attempt.plan, result, self.spares) if is_on(self.args) else Recheck()
+        saved = self.saved(attempt, result)
+        known = failure_cause(attempt.plan, result, cause, recheck)
+        self.attempts.append(self.ended(attempt, result, known, saved))
+        decision = self.decide(recheck)
+        if decision.stopped == "no-nodes" and recheck.unreachable:
+            decision, recheck = self.wait_for_nodes(attempt, result, decision, recheck)
+        if decision.nodes and not is_noted:
+            because = "run.json cannot be written, and without a record nothing is restarted"
+            decision = replace(decision, action="stop", because=because, nodes=(), stopped="limit")
+        if saved and saved.warning:
+            decision = replace(decision, because=f"{decision.because}; {saved.warning}")
+        seconds["recheck"] = round(time.monotonic() - began_s, 3) if is_on(self.args) else None
+        entry["progress"] = self.shown_progress(attempt, saved)
+        self.decided(attempt, decision, recheck)
+        if not decision.nodes:
+            return None
+        self.wait(decision.wait_s)
+        return self.following(decision, known.rule)
+
+    def saved(self, attempt: Attempt, result: RunResult) -> TrainingProgress | None:
+        """The progress that was saved by the end of an attempt, as the nodes know it that are left of it."""
+        if not is_on(self.args):
+            return None
+        return self.progress(node for node in attempt.nodes if node not in result.lost)
+
+    def ended(
+        self, attempt: Attempt, result: RunResult, cause: FailureCause, saved: TrainingProgress | None
+    ) -> EndedAttempt:
+        from ringup.recovery.decision import EndedAttempt
+
+        saved_from, saved_to = training_progress.saved(attempt.progress, saved)
+        attempt.entry["cause"] = {"rule": cause.rule, "confidence": cause.confidence, "nodes": [*cause.nodes]}
+        return EndedAttempt(
+            nodes=attempt.nodes,
+            cause=cause,
+            seconds=result.seconds,
+            exit_code=result.exit_code,
+            saved_from=saved_from,
+            saved_to=saved_to,
+            step=attempt.steps.step,
+            first_step_s=attempt.first_step_s(),
+            is_hung=result.outcome == "hung",
+        )
+
+    def shown_progress(self, attempt: Attempt, saved: TrainingProgress | None) -> dict[str, Any] | None:
+        """For run.json: saved progress, else the steps that the output showed."""
+        if saved:
+            begin, end = training_progress.saved(attempt.progress, saved)
+            return {"from": begin, "to": end, "source": saved.source}
+        if attempt.steps.step is None:
+            return None
+        return {"from": None, "to": attempt.steps.step, "source": OUTPUT}
+
+    def decide(self, recheck: Recheck) -> Decision:
+        from ringup.recovery import decision
+
+        policy = restarts.policy_from(self.args)
+        try:
+            found = decision.decide(self.attempts, recheck, self.spares, policy, random.random)
+        except Exception as error:  # a bug in deciding is no reason to hide how the run ended
+            because = f"the decision failed: {error!r} (please report this)"
+            return decision.Decision("stop", because, stopped="limit")
+        left_s = self.cluster.job.time_left_s - (time.monotonic() - self.began_s)
+        if found.nodes and left_s < LEAST_LEFT_S:
+            because = f"the scheduler leaves {show_seconds(max(0.0, left_s))}, too little for a restart"
+            return replace(found, action="stop", because=because, nodes=(), stopped="no-nodes")
+        return found
+
+    def decided(self, attempt: Attempt, decision: Decision, recheck: Recheck) -> None:
+        """Record and show a decision."""
+        from ringup.recovery import table
+
+        self.decision = decision
+        cause = self.attempts[-1].cause
+        attempt.entry.update(decision=decision.action, because=decision.because)
+        kind = table.ROWS[cause.rule].kind if cause.rule in table.ROWS else ""
+        named = cause.nodes if kind in ("exclude", "repeat") and cause.confidence != "low" else ()
+        blamed = {*decision.excluded, *recheck.explaining, *named} & set(attempt.nodes)
+        self.note_nodes(attempt, sorted(blamed), cause.rule)
+        if is_on(self.args):
+            evidence = self.cause_lines[2:4]  # below the heading
+            style = terminal.Style(sys.stderr)
+            for line in restart_report.decision_lines(attempt.entry, decision, evidence, style):
+                self.say(line)
+
+    def note_nodes(self, attempt: Attempt, blamed: Sequence[str] = (), cause: str = "") -> None:
+        if not self.cluster.is_local:
+            node_history.add(self.run_id, attempt.nodes, blamed, cause)
+
+    def checks(self) -> Rechecks:
+        from ringup.cli.rechecking import Rechecks
+
+        if self.rechecks is None:
+            self.rechecks = Rechecks(self.transport, self.cluster, self.first_findings, self.args)
+        return self.rechecks
+
+    def wait(self, wait_s: float) -> None:
+        """Until the next attempt is due; Ctrl-C ends the run meanwhile."""
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until:
+            self.transport.turn(0.1)
+
+    def wait_for_nodes(
+        self, attempt: Attempt, result: RunResult, decision: Decision, recheck: Recheck
+    ) -> tuple[Decision, Recheck]:
+        """Ask nodes that do not answer again for some time: a link may come back."""
+        patience_s = self.args.lease + RETURN_S
+        until = time.monotonic() + patience_s
+        self.say(f"ringup: {decision.because}; asking again for {show_seconds(patience_s)} (Ctrl-C ends)")
+        while decision.stopped == "no-nodes" and time.monotonic() < until:
+            self.wait(ASK_EVERY_S)
+            recheck = self.checks().look(attempt.plan, result, self.spares)
+            decision = self.decide(recheck)
+        return decision, recheck
+
+    def following(self, decision: Decision, cause: str) -> Attempt | None:
+        """The attempt that was decided on, planned from what the nodes are now; None where none can be."""
+        from ringup import collectors
+
+        cluster = self.checks().cluster
+        nodes = tuple(cluster.node(name) for name in decision.nodes)
+        part = replace(cluster.only(nodes), nodes=nodes, first="")
+        if nodes[0] != cluster.head:  # ports are tested on the head alone
+            hosts = [node.host for node in nodes]
+            part = collectors.collect(self.transport, cluster.job, timeout_s=self.args.timeout, hosts=hosts)
+        run_id = f"{self.run_id}.{len(self.entries) + 1}"
+        judged = launching.judge(part, run_id, self.args, self.claims, self.ports)
+        rules = {rule for rules in self.first_findings.values() for rule in rules}
+        new = [f for f in judged.findings if f.severity == "error" and f.rule not in rules]
+        if judged.plan is None or (new and not self.args.anyway):
+            why = ", ".join(dict.fromkeys(f.rule for f in new)) or "no plan is possible"
+            because = f"the check before the restart fails: {why}"
+            self.decision = replace(decision, action="stop", because=because, nodes=(), stopped="no-nodes")
+            self.entries[-1].update(decision="stop", because=because)
+            return None
+        plan = launching.whole_plan(judged, self.args, with_debug=not cause)
+        self.ports.add(plan.master_port)
+        return self.begun(plan, judged.findings, cause)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def interrupted(self, code: int) -> None:
+        """Note that the run was interrupted between two attempts."""
+        from ringup.recovery.decision import Decision
+
+        assert self.result is not None
+        result = self.result
+        known = {"outcome": "interrupted", "exit_code": code}
+        self.decision = Decision("stop", "interrupted before the next attempt", stopped="user")
+        self.entries[-1].update(decision="stop", because=self.decision.because)
+        self.cause_lines = []
+        self.result = replace(
+            result, outcome="interrupted", exit_code=code, failure=None, record={**result.record, **known}
+        )
+
+    def exit_code(self, result: RunResult) -> int:
+        """That of the last attempt; for a scheduler, whether another start may help."""
+        if (result.record.get("save") or {}).get("result") == SAVED:
+            from ringup.recovery.decision import MAY_REQUEUE
+
+            return MAY_REQUEUE
+        has_engine = any(map(os.environ.get, BATCH_JOB)) or getattr(self.args, "pods", None) is not None
+        if self.args.max_restarts and has_engine and self.decision:
+            return self.decision.scheduler_code or result.exit_code
+        return result.exit_code
+
+    def show_end(self) -> int:
+        """Show and record how the run ended; its exit code."""
+        result = self.result
+        assert result is not None
+        code = self.exit_code(result)
+        record = self.whole({**result.record, "exit_code": code})
+        result = replace(result, exit_code=code, record=record)
+        launching.write_record(self.folder, record)
+        lines = [*self.cause_lines]
+        if is_on(self.args):
+            lines += restart_report.end_lines(record, self.decision)
+        elif self.decision:
+            lines += restart_report.would_lines(self.decision, self.attempts[-1].cause.rule)
+        return launching.show_end(result, lines, self.write, self.args)

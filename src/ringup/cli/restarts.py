@@ -1,0 +1,85 @@
+"""Options of restarts and of saving before the end, and what they make of a run."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from typing import TYPE_CHECKING
+
+from ringup.agent.guard import messages
+from ringup.cli import options
+from ringup.errors import UsageError
+from ringup.units import plural
+
+if TYPE_CHECKING:
+    from ringup.recovery.decision import Policy
+
+MOST_RESTARTS = 1000
+MOST_GRACE_S = 86400.0
+
+
+def signal_number(text: str) -> int:
+    """
+    A signal by name or number, for argparse.
+
+    >>> signal_number("USR1"), signal_number("sigterm"), signal_number("12")
+    (10, 15, 12)
+    """
+    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
+    is_number = text.isascii() and text.isdecimal() and len(text) < 4
+    known = {s.name: s for s in signal.Signals}
+    found = next((s for s in known.values() if is_number and s == int(text)), known.get(name))
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a signal, e.g. USR1 or TERM")
+    if found.name not in messages.SAVE_SIGNALS:
+        can = ", ".join(name.removeprefix("SIG") for name in messages.SAVE_SIGNALS)
+        raise argparse.ArgumentTypeError(f"{found.name} does not ask a rank to save; one of {can}")
+    return int(found)
+
+
+restarts = options.number(f"a count from 0 to {MOST_RESTARTS}", 0, MOST_RESTARTS, int)
+grace = options.number("a time from 0 to 86400 seconds", 0, MOST_GRACE_S)
+RESTARTS = options.group(
+    "restarts",
+    options.value(
+        "--max-restarts", "K", "restart at most K times in a row without progress (0)", 0, restarts
+    ),
+    options.value(
+        "--spares", "N", "the last N nodes are spares: checked, idle until needed (0)", 0, options.count
+    ),
+    options.value("--min-nodes", "M", "go on with M nodes when no spare is left (all)", 0, options.positive),
+    options.value(
+        "--progress", "PATH", "file with a number, or directory of checkpoints, that shows progress", ""
+    ),
+    options.many("--restart-on", "CODE|CAUSE", "restart after this exit code or cause; repeatable"),
+    options.many("--no-restart-on", "CODE|CAUSE", "never restart after it; repeatable"),
+    options.value(
+        "--save-signal", "SIG", "signal that asks the ranks to save before the end", None, signal_number
+    ),
+    options.value("--save-grace", "S", "time the ranks get to save (120)", 120.0, grace),
+)
+
+
+def policy_from(args: argparse.Namespace) -> Policy:
+    """What the options allow.  Raises UsageError for an exit code or cause that cannot be one."""
+    from ringup.recovery import table
+    from ringup.recovery.decision import Policy
+
+    restart, never = (
+        frozenset(table.code_or_cause(option, word) for text in given for word in text.split(","))
+        for option, given in (("--restart-on", args.restart_on), ("--no-restart-on", args.no_restart_on))
+    )
+    if both := sorted(map(str, restart & never)):
+        raise UsageError(f"{both[0]} is in --restart-on and --no-restart-on", hint="leave one of them out")
+    return Policy(args.max_restarts, args.min_nodes, restart, never)
+
+
+def check_node_count(args: argparse.Namespace, count: int) -> None:
+    """Raises UsageError where `count` named nodes, spares included, leave too few for the run."""
+    used = count - args.spares
+    if used < 1:
+        wrong = f"--spares {args.spares}: {plural(count, 'node')} leave none for the run"
+        raise UsageError(wrong, hint="name more nodes, or fewer spares")
+    if args.min_nodes > used:
+        wrong = f"--min-nodes {args.min_nodes}: the run has {plural(used, 'node')} without its spares"
+        raise UsageError(wrong, hint=f"--min-nodes {used} or less")

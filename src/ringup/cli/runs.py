@@ -1,0 +1,165 @@
+"""List the runs of a log directory, newest first: state, age, nodes, ranks, script, outcome and cause."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ringup.cli import options
+from ringup.errors import RingupError, UsageError
+from ringup.output import terminal
+from ringup.runtime import detach, node_history, record
+from ringup.units import printable, show_seconds, summarize_names
+
+OPTIONS = (
+    options.value("--log-dir", "D", "where the runs' folders are (runs)"),
+    options.flag("--nodes", "list the nodes that ended runs in the last 30 days"),
+    options.value("--forget", "NODE", "remove a node from that list", ""),
+    options.JSON,
+    options.flag("--quiet", "no heading"),
+)
+RECORD_BYTES = 64 << 20
+LIVING = ("running", "restarting")
+
+
+class _Job(msgspec.Struct):
+    script: str = ""
+
+
+class _Node(msgspec.Struct):
+    node: str = ""
+
+
+class _Plan(msgspec.Struct):
+    job: _Job = msgspec.field(default_factory=_Job)
+    nodes: list[_Node] = []
+    world_size: int = 0
+
+
+class _Cause(msgspec.Struct):
+    rule: str = ""
+
+
+class _Run(msgspec.Struct):
+    """What is listed of a run.json."""
+
+    run: str
+    outcome: str
+    started: float
+    seconds: float = 0.0
+    plan: _Plan | None = None
+    cause: _Cause | None = None
+
+
+def runs_of(places: Iterable[Path]) -> list[dict[str, Any]]:
+    """The runs whose run.json is in one of these folders, newest first."""
+    found: dict[str, dict[str, Any]] = {}
+    for place in dict.fromkeys(path.absolute() for path in places):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            with (place / record.FILE).open("rb") as file:
+                run = msgspec.json.decode(file.read(RECORD_BYTES), type=_Run)
+            found.setdefault(run.run, as_json(place, run))
+    return sorted(found.values(), key=lambda row: -row["started"])
+
+
+def folders(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [folder, *(path for path in folder.iterdir() if path.is_dir())]
+    return []
+
+
+def detached() -> list[Path]:
+    """Where the detached runs that are noted here keep their logs, newest first."""
+    found = []
+    for run in detach.known():
+        with contextlib.suppress(RingupError):
+            found.append(detach.run_folder(detach.load(run)))
+    return found
+
+
+def as_json(place: Path, run: _Run) -> dict[str, Any]:
+    plan = run.plan or _Plan()
+    is_over = run.outcome not in LIVING
+    return {
+        "run": run.run,
+        "state": "ended" if is_over else run.outcome,
+        "started": run.started,
+        "age_s": max(0.0, time.time() - run.started),
+        "seconds": run.seconds,
+        "nodes": [node.node for node in plan.nodes],
+        "ranks": plan.world_size,
+        "script": plan.job.script,
+        "outcome": run.outcome if is_over else None,
+        "cause": run.cause.rule if run.cause else None,
+        "log_dir": str(place),
+    }
+
+
+def show(rows: Iterable[Mapping[str, Any]], heading: bool = True) -> None:
+    """A line per run."""
+    table = [("RUN", "AGE", "NODES", "RANKS", "SCRIPT", "ENDED", "CAUSE")] if heading else []
+    for row in rows:
+        who = summarize_names(row["nodes"], 1), str(row["ranks"]), Path(row["script"]).name
+        end = row["outcome"] or row["state"], row["cause"] or ""
+        table.append((row["run"], show_seconds(row["age_s"]), *who, *end))
+    print_table(table)
+
+
+def print_table(table: Iterable[Iterable[str]]) -> None:
+    """Columns as wide as their widest cell; cells are safe for a terminal."""
+    cells = [[printable(cell, 60) for cell in line] for line in table]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def show_nodes(args: argparse.Namespace) -> None:
+    """A line per node that ended a run, the worst first."""
+    known = node_history.records()
+    if args.json:
+        rows = [{"node": n, **vars(p), "is_often_failing": p.is_often_failing} for n, p in known.items()]
+        terminal.print_json(nodes=rows)
+        return
+    table = [("NODE", "RUNS", "ENDED", "OF LAST 5", "LAST", "CAUSES")] if not args.quiet and known else []
+    for node, past in known.items():
+        counts = str(past.runs), str(past.ended), f"{past.ended_lately} of {past.lately}"
+        age = f"{show_seconds(max(0.0, time.time() - past.last_s))} ago"
+        table.append((node, *counts, age, summarize_names(past.causes, 3)))
+    print_table(table)
+    if not known:
+        print("no node ended a run in the last 30 days")
+
+
+def forget(node: str) -> int:
+    try:
+        if node_history.forget(node):
+            print(f"{printable(node)}: forgotten")
+            return 0
+    except OSError as error:
+        raise RingupError(f"the record cannot be written: {error.strerror}", hint="try again") from error
+    raise UsageError(f"no run was ended by {node[:80]!r}", hint="`ringup runs --nodes` lists the nodes")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.forget:
+        return forget(args.forget)
+    if args.nodes:
+        show_nodes(args)
+        return 0
+    log_dir = args.log_dir or "runs"
+    if args.log_dir:
+        options.some_exist([log_dir])
+    rows = runs_of([*folders(Path(log_dir)), *detached()])
+    if args.json:
+        terminal.print_json(runs=rows)
+    elif rows:
+        show(rows, not args.quiet)
+    else:
+        print(f"no run in {terminal.path_shown(log_dir)}")
+    return 0

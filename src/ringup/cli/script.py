@@ -1,0 +1,273 @@
+"""
+Write the file that starts the job without ringup: for a batch scheduler, ssh, docker or Kubernetes.
+
+KIND is one of slurm pbs lsf ssh docker k8s-job jobset pytorchjob trainjob volcano.  With nodes named (or
+--from), what was found there goes into the file, each variable with its reason; without, a job file finds
+its network when it runs.  With --max-restarts, --spares or --save-signal the job needs ringup: it starts
+`ringup run`, and the file has what the scheduler must know of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import posixpath
+import re
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ringup.cli import lint, options, pipeline, request
+from ringup.cli.options import Options, Row
+from ringup.cli.parser import Parser
+from ringup.cli.restarts import RESTARTS, check_node_count, policy_from
+from ringup.errors import LaunchError, UsageError
+from ringup.jobfiles import KINDS, KNOWN_NODES, PODS, Asked, Restarts, quoting
+from ringup.model import Cluster, Job
+from ringup.output import terminal
+from ringup.planning import EnvVar, Plan, minimal_env
+from ringup.planning.launchers import LAUNCHERS
+from ringup.units import printable
+
+IN_CONTAINERS = ("docker", *PODS)
+"""Kinds whose paths are those of an image."""
+LEFT_AFTER_SAVE_S = 60
+"""Of the time limit, for what is left to end and to record."""
+OURS = {
+    *("slurm", "nodes", "name", "queue", "account", "time", "cpus", "gpus", "option"),
+    *("script", "help", "hosts", "hostfile", "local", "ssh_config", "from_file", "save", "html"),
+    *("output", "image", "namespace", "rdma", "master_port"),
+    *("detach", "dry_run", "log_dir", "env", "json", "chdir"),
+}
+"""Options that the job itself is not given as they are."""
+
+
+KIND = options.value("kind", "KIND", "the kind of file", choices=KINDS)
+REST = options.words("rest", "[options] -- SCRIPT ARGS", "the training script", argparse.REMAINDER)
+FILE = options.group(
+    "the file",
+    options.value("--output", "F", "write to this file instead of stdout", None, options.writable),
+    options.value("--nproc", "N", "ranks per node", None, options.positive),
+    options.LAUNCHER,
+    options.value("--launcher-args", "'...'", "options for the launcher itself", ""),
+    options.RENDEZVOUS,
+    options.flag("--debug", "also variables that show where a job hangs"),
+    options.value("--image", "IMAGE", "docker, Kubernetes: container image", ""),
+    options.value("--namespace", "NS", "Kubernetes: namespace", ""),
+    options.value("--rdma", "RESOURCE", "Kubernetes: RDMA resource, e.g. rdma/hca_shared_devices_a", ""),
+)
+BEHIND_KIND = (
+    *(FILE, options.SCHEDULERS, options.NODES, options.JOB, options.COLLECTING, RESTARTS),
+    options.flag("--json", "the file's text as JSON on stdout"),
+    options.QUIET,
+)
+"""These may stand before or behind the KIND."""
+OPTIONS = (KIND, REST, *BEHIND_KIND)
+
+
+def run(args: argparse.Namespace) -> int:
+    kind = args.kind
+    parser = Parser(f"ringup script {kind}", __doc__, (*BEHIND_KIND, options.SCRIPT))
+    args = parser.read(args.rest, args)
+    from ringup.jobfiles.templating import render
+
+    words = request.script_words(args, "ringup script KIND [options] -- train.py ARGS")
+    show_lint(args, request.job_from(args, words).file)
+    asked = asked_from(args, words, kind)
+    args.python = asked.python
+    inner = [*inner_options(args, (FILE, options.JOB, options.COLLECTING, RESTARTS), asked.job), "--", *words]
+    asked = with_restarts(args, asked, kind, asked.python, inner)
+    warn_of_missing(asked, kind)
+    text = render(kind, asked)
+    if args.json:
+        terminal.print_json(kind=kind, text=text)
+    elif not args.output:
+        print(text, end="")
+    if args.output:
+        terminal.write(Path(args.output), text, executable=text.startswith("#!"))
+        terminal.say(f"written: {terminal.path_shown(args.output)}", quiet=args.quiet)
+    return 0
+
+
+def warn_of_missing(asked: Asked, kind: str) -> None:
+    """A script that is not here may be where the job will run, or misspelt; an image is not looked into."""
+    folder = Path(asked.job.chdir or ".")
+    is_file = asked.job.kind == "script"
+    if is_file and kind not in PODS and folder.is_dir() and not os.path.lexists(folder / asked.job.script):
+        script, where = printable(asked.job.script, 200), printable(str(folder), 200)
+        terminal.say(f"warning: no {script} in {where} on this machine; the job will look for it there")
+
+
+def show_lint(args: argparse.Namespace, script: str) -> None:
+    """What the script's text tells, where it lies here; sets `args.launcher` if it was not given."""
+    from ringup.output import console
+
+    style = terminal.Style(sys.stderr)
+    lint.before_run(args, script)
+    for finding in lint.softened([*args.script_findings, *lint.misfit(args)]):
+        if finding.severity != "note":
+            terminal.say("\n".join(console.brief_lines(finding, style)), quiet=args.quiet)
+
+
+def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
+    """What the file is to start.  Raises UsageError when a count or a value cannot be."""
+    # Slurm takes exported variables along, and a file is for other days.
+    job = request.job_from(argparse.Namespace(**{**vars(args), "no_forward": True}), words)
+    contained = kind in IN_CONTAINERS
+    if "MASTER_ADDR" in job.env and kind not in KNOWN_NODES:
+        hint = "--env GLOO_SOCKET_IFNAME=eth0 names the network to use"
+        raise UsageError("--env MASTER_ADDR: the job finds that address when it runs", hint=hint)
+    cluster = named_nodes(args, job)
+    plan = plan_of(cluster, contained, args.quiet) if cluster else None
+    is_bare = not has_restarts(args)  # else ringup in the job decides what else is set
+    env = plan.env if plan and is_bare else ()
+    if getattr(args, "debug", False) and is_bare:
+        env += tuple(minimal_env.debugging(cluster or Cluster(()), "."))
+    nodes = args.nodes or (len(cluster.nodes) if cluster else 0)
+    counts = {node.nproc for node in plan.nodes} if plan else set()
+    by_node = 1 if LAUNCHERS[job.launcher].by_node else 0
+    nproc = args.nproc or (counts.pop() if len(counts) == 1 else by_node)
+    if kind in KNOWN_NODES and cluster and nodes != len(cluster.nodes):
+        wrong = f"--nodes {nodes}, but {len(cluster.nodes)} are named"
+        raise UsageError(wrong, hint="leave --nodes out: all are taken")
+    if nodes < 1 or nproc < 1:
+        wrong = f"the number of {'nodes' if nodes < 1 else 'ranks per node'} is not known"
+        raise UsageError(wrong, hint="give --nodes N and --nproc N, or name the nodes with -H")
+    if kind != "ssh" and (args.chdir or kind in PODS):
+        # From where the file is submitted, or of the image: not from here.
+        job = dataclasses.replace(job, chdir=args.chdir)
+    own = {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
+    named = [node for node in cluster.nodes if node.host.user] if cluster else []
+    return Asked(
+        job=job,
+        nodes=nodes,
+        nproc=nproc,
+        gpus=args.gpus if args.gpus is not None else 0 if job.backend == "gloo" else nproc,
+        name=name_of(args.name or posixpath.basename(job.script).removesuffix(".py")),
+        python=interpreter(args.python, cluster, contained),
+        plan=plan,
+        targets={n.name: f"{n.host.user}@{n.host.name}" for n in named},
+        env=(
+            *(v for v in env if v.name not in job.env),
+            *(EnvVar(k, v, "yours (--env)") for k, v in own.items()),
+        ),
+        queue=quoting.word(args.queue, "--queue "),
+        account=quoting.word(args.account, "--account "),
+        time=quoting.word(args.time, "--time "),
+        cpus=args.cpus,
+        options=tuple(quoting.line(option, "--option ") for option in args.option),
+        image=quoting.line(getattr(args, "image", ""), "--image "),
+        namespace=quoting.line(getattr(args, "namespace", ""), "--namespace "),
+        rdma=quoting.line(getattr(args, "rdma", ""), "--rdma "),
+    )
+
+
+def has_restarts(args: argparse.Namespace) -> bool:
+    """Whether an option of restarts or of saving is given: then the job needs ringup in it."""
+    return any(getattr(args, row.dest) != row.settings["default"] for row in RESTARTS.rows)
+
+
+def with_restarts(
+    args: argparse.Namespace, asked: Asked, kind: str, python: str, inner: Iterable[str]
+) -> Asked:
+    """
+    What starts `ringup run` with the words `inner` in the job, where restarts or saving are asked for.
+
+    Raises UsageError for options that cannot be honoured.
+    """
+    if not has_restarts(args):
+        return asked
+    policy_from(args)
+    check_node_count(args, asked.nodes)
+    for option, value in (("--spares", args.spares), ("--min-nodes", args.min_nodes)):
+        if value and kind in PODS:
+            wrong = f"{option}: in Kubernetes a lost pod is the controller's to replace, or ends the job"
+            raise UsageError(wrong, hint="leave it out")
+    found = Restarts(
+        words=(python, "-m", "ringup", "run", *inner),
+        most=args.max_restarts,
+        spares=args.spares,
+        signal=signal_name(args.save_signal) if args.save_signal else "",
+        notice_s=math.ceil(args.save_grace) + LEFT_AFTER_SAVE_S if args.save_signal else 0,
+    )
+    return dataclasses.replace(asked, restarts=found)
+
+
+def signal_name(number: int) -> str:
+    return signal.Signals(number).name.removeprefix("SIG")
+
+
+def inner_options(args: argparse.Namespace, own: Options, job: Job) -> Iterator[str]:
+    """The options that the run inside the job is given: all of `own` that differ from their defaults."""
+    for row in (row for one in own for row in ((one,) if isinstance(one, Row) else one.rows)):
+        value: Any = getattr(args, row.dest)
+        if row.dest not in OURS and value != row.settings.get("default", False):
+            name = next(name for name in row.names if name.startswith("--"))
+            for one in value if isinstance(value, list) else [value]:
+                shown = signal_name(one) if row.dest == "save_signal" else one
+                yield name if one is True else f"{name}={shown}"
+    if job.port:
+        yield f"--master-port={job.port}"
+    # By name alone: the file has the values, and the job's environment those of secrets.
+    yield from (f"--env={name}" for name in request.environment_from(args.env) if name != "MASTER_PORT")
+
+
+def name_of(text: str) -> str:
+    """
+    A name that every scheduler takes.
+
+    >>> name_of("my train!"), name_of("--")
+    ('my-train', 'job')
+    """
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-._")[:60] or "job"
+
+
+def named_nodes(args: argparse.Namespace, job: Job) -> Cluster | None:
+    """The nodes that are named, or saved facts, for this job; None where neither is given."""
+    if args.from_file:
+        from ringup import bundle
+
+        saved = bundle.load(Path(args.from_file))
+        known = (pipeline.without_stale_facts(node, saved.job, job) for node in saved.nodes)
+        return dataclasses.replace(saved, job=job, nodes=tuple(known))
+    if not request.named(args):
+        return None
+    with request.open_transport(args) as transport:
+        return pipeline.collect(transport, job, args)
+
+
+def plan_of(cluster: Cluster, contained: bool, quiet: bool) -> Plan:
+    """
+    The plan for these nodes; errors that will stop the job are shown on stderr.
+
+    Raises LaunchError when they allow no plan.
+    """
+    from ringup.output import console
+
+    judged = pipeline.judge(cluster, "job")
+    # An image brings its own interpreter and files along.
+    errors = [f for f in judged.findings if f.severity == "error" and not contained]
+    for finding in console.folded(errors, cluster):
+        terminal.say("\n".join(console.brief_lines(finding, terminal.Style(sys.stderr))))
+    if judged.plan is None:
+        wrong = "these nodes allow no plan: a node, its interpreter or a common network is missing"
+        raise LaunchError(wrong, hint="`ringup check` with the same options says which")
+    for note in judged.plan.open:
+        terminal.say(f"note: {note}", quiet=quiet)
+    return judged.plan
+
+
+def interpreter(given: str, cluster: Cluster | None, contained: bool) -> str:
+    """`--python`, else in an image `python3`, else what the nodes have, else that of the environment here."""
+    from ringup.transport.interpreters import default_interpreter
+
+    if given or contained:
+        return given or "python3"
+    found = {node.interpreter.path for node in cluster.nodes} if cluster else set()
+    if len(found) == 1 and "" not in found:
+        return found.pop()
+    return default_interpreter(os.environ) or "python3"

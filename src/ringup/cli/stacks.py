@@ -1,0 +1,160 @@
+"""
+Where every rank of a running job is in its code, ours or not, merged.
+
+Ranks are found by their environment (RANK and WORLD_SIZE; Slurm's or MPI's); only your own processes.
+A stack comes from the rank itself where `ringup run` started it, else from py-spy where the node has
+that, or --with-py-spy sends it; nothing is installed, and no signal is sent to a process that has not
+asked for it.
+
+Exit code 0 when ranks were found, 1 when there were none or a node could not be asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ringup.cli import options, request
+from ringup.flight_recorder import dump
+from ringup.flight_recorder.compare import compare, groups_of
+from ringup.hang import grouping, pyspy
+from ringup.hang.activity import troubles
+from ringup.hang.snapshots import JobLook, NodeLook, jobs, look
+from ringup.hang.stack_frames import place_of
+from ringup.output import terminal
+from ringup.rules import ssh, with_ssh_config
+from ringup.units import grouped, printable, ranges, show_ranks, show_seconds, summarize_names
+
+FLIGHT = "also compare the ranks' collectives, from torch's flight recorder in ranks started by ringup"
+PYSPY = "send this machine's py-spy to nodes that have none; it is gone when it has run"
+OPTIONS = (
+    options.NODES,
+    options.PYTHON,
+    options.value("--run", "RUN", "only this run's ranks", ""),
+    options.flag("--full", "whole stacks, equal ones once"),
+    options.flag("--threads", "every thread's stack (implies --full)"),
+    options.flag("--flight", FLIGHT),
+    options.flag("--with-py-spy", PYSPY),
+    options.JSON,
+    options.flag("--quiet", "print only the result"),
+)
+
+
+def job_lines(job: JobLook, full: bool) -> Iterator[str]:
+    name = f"run {job.run}" if job.run else f"job at {job.address or 'no rendezvous'}"
+    age = show_seconds(max(rank.age_s for rank in job.ranks))
+    places = summarize_names((rank.node for rank in job.ranks), 8)
+    of = "processes that the script has started" if job.is_spawned else f"of {job.world_size} ranks"
+    count = f"{len(job.ranks)} {of}"
+    yield f"{name}: {count} on {places}, {age} old"
+    yield from (f"  {line}" for line in (full_lines(job) if full else grouping.lines(job.ranks)))
+    if job.unseen:
+        yield f"  not seen: ranks {ranges(job.unseen)}, on other nodes, or ended"
+
+
+def node_lines(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
+    """What is wrong with the nodes themselves, and what NCCL's own service tells."""
+    for node in nodes:
+        yield from (f"{node.node}: {words}" for words in troubles(None, node.state))
+    yield from grouping.ras_lines(nodes)
+
+
+def full_lines(job: JobLook) -> Iterator[str]:
+    groups = grouped(((r.frames, r.threads, "" if r.frames else r.why_not), r) for r in job.ranks)
+    for ranks in sorted(groups.values(), key=len, reverse=True):
+        yield grouping.group_line(grouping.group(ranks)[0]) if not ranks[0].frames else grouping.who(ranks)
+        yield from (f"  {line}" for line in grouping.stack_lines(ranks[0].frames))
+        for name, frames in ranks[0].threads:
+            yield f"  {name}"
+            yield from (f"    {line}" for line in grouping.stack_lines(frames))
+
+
+def job_json(job: JobLook) -> dict[str, Any]:
+    return {
+        "run": job.run,
+        "address": job.address,
+        "world_size": job.world_size,
+        "not_seen": list(job.unseen),
+        "groups": [
+            {"ranks": [r.rank for r in g.ranks], "place": asdict(g.place), "doing": g.doing}
+            for g in grouping.group(job.ranks)
+        ],
+        "ranks": [{**asdict(rank), "place": asdict(place_of(rank.frames))} for rank in job.ranks],
+    }
+
+
+def node_json(node: NodeLook) -> dict[str, Any]:
+    ras = asdict(node.ras) if node.ras else None
+    return {"name": node.node, "problem": node.problem, "state": asdict(node.state), "ras": ras}
+
+
+def differences(flights: Mapping[int, dump.Flight]) -> list[str]:
+    if not flights:
+        return ["no rank returned its flight recorder"]
+    found = [f"flight recorder: {one.text}" for one in compare(flights)]
+    known = [f"rank {rank}: {one.problem}" for rank, one in flights.items() if one.problem]
+    members = {rank for group in groups_of(flights) for rank in group.members}
+    if lacking := sorted(members - set(flights)):
+        known.append(f"flight recorder: nothing of {show_ranks(lacking)}, of the same groups")
+    agree = f"flight recorder: {len(flights)} ranks have begun the same collectives in every group"
+    return (found or [agree]) + known
+
+
+def remedies(nodes: tuple[NodeLook, ...], is_local: bool, ssh_config: str = "") -> Iterator[str]:
+    """How stacks that are unknown for want of py-spy could be had."""
+    found = [(r.python, name) for name, ranks in pyspy.lacking(nodes).items() for r in ranks]
+    here = "sends this machine's" if pyspy.own() else "needs one on this machine, too"
+    for python, names in grouped(dict.fromkeys(found)).items():
+        command = f"{shlex.quote(python or 'python3')} -m pip install py-spy"
+        ways = [
+            command if is_local else with_ssh_config(ssh(name, command), ssh_config) for name in names[:3]
+        ]
+        yield f"hint: no py-spy on {summarize_names(names)}: --with-py-spy {here}; or install it there:"
+        yield from (f"  $ {way}" for way in ways)
+
+
+def unreadable(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
+    """Whose processes were passed over, where a node has no rank."""
+    for node in nodes:
+        users = summarize_names(
+            f"{printable(user, 40)} ({count})" for user, count in node.state.others.items()
+        )
+        if users:
+            yield (
+                f"{node.node}: Python processes of other users: {users}; only a user's own processes are "
+                "read, so run `ringup stacks` as that user"
+            )
+
+
+def run(args: argparse.Namespace) -> int:
+    mode = "flight" if args.flight else "threads" if args.threads else "stacks"
+    sent = pyspy.packed() if args.with_py_spy else ""
+    with request.open_transport(args, args.python) as transport:
+        nodes = look(transport, mode=mode)
+        is_local = all(host.local for host in transport.hosts)
+        if sent and (names := list(pyspy.lacking(nodes))):
+            again = {node.node: node for node in look(transport, mode=mode, pyspy=sent, names=names)}
+            nodes = tuple(again.get(node.node, node) for node in nodes)
+    found = jobs(nodes, args.run)
+    if args.json:
+        terminal.print_json(jobs=[*map(job_json, found)], nodes=[*map(node_json, nodes)])
+    else:
+        for job in found:
+            terminal.show("\n".join(job_lines(job, args.full or args.threads)))
+            if args.flight:
+                flights = {rank.rank: rank.flight for rank in job.ranks if rank.flight}
+                terminal.show("\n".join(f"  {line}" for line in differences(flights)))
+        for line in node_lines(nodes):
+            terminal.show(line)
+    for node in nodes:
+        if node.problem:
+            terminal.say(f"{node.node}: not checked: {node.problem}")
+    for line in (*remedies(nodes, is_local, args.ssh_config or ""), *unreadable(nodes)):
+        terminal.say(line, quiet=args.quiet)
+    request.hint_python((node.problem for node in nodes), args)
+    if not found:
+        terminal.say("you have no running ranks on these nodes")
+    return 0 if found and not any(node.problem for node in nodes) else 1

@@ -1,0 +1,296 @@
+"""A detached run with restarts: its supervisor may die at any time, and the next `attach` starts another."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ringup import bundle
+from ringup.cli import background, launching, request
+from ringup.cli.background import Background
+from ringup.cli.command_line import Ended, options_of
+from ringup.cli.restarting import ASK_EVERY_S, RETURN_S, Attempt, Supervisor
+from ringup.errors import LaunchError, NodeUnreachable, UsageError
+from ringup.output import terminal
+from ringup.planning import Plan
+from ringup.recovery.decision import Decision, EndedAttempt
+from ringup.recovery.training_progress import TrainingProgress
+from ringup.rules import Finding
+from ringup.runtime import RunResult, attach, detach, record
+from ringup.runtime.clean import leftovers
+from ringup.secrets import HIDDEN, redact_env
+from ringup.units import printable, show_seconds, summarize_names
+
+STATE, FACTS = ".supervisor.json", ".supervisor-facts.json"
+
+
+class State(msgspec.Struct, frozen=True):
+    """What another supervisor needs to go on."""
+
+    argv: list[str]
+    """The words after `ringup`."""
+    chdir: str
+    env: dict[str, str]
+    """What was forwarded to the nodes; secrets only by name."""
+    run_id: str
+    number: int
+    """Of the latest attempt."""
+    cause: str
+    """Of the attempt before it."""
+    is_handed_over: bool
+    """Whether the latest attempt is its head node's."""
+    spares: list[str]
+    ports: list[int]
+    first_findings: dict[str, list[str]]
+    attempts: list[EndedAttempt]
+    """Before the latest."""
+    progress: TrainingProgress | None
+    """At the start of the latest."""
+
+
+class DetachedSupervisor(Supervisor):
+    """Leaves each attempt to its head node, follows it from the background, and decides after it."""
+
+    argv: Sequence[str] = ()
+    """The command line that began the run, after `ringup`."""
+    resumed: Attempt | None = None
+    """The attempt that another supervisor has started."""
+
+    @property
+    def background(self) -> Background:
+        found: Background = self.args.background
+        return found
+
+    def run(self, plan: Plan, findings: list[Finding]) -> int:
+        self.background.hold(self.folder)
+        self.argv = sys.argv[1:]
+        bundle.save(self.cluster, self.folder / FACTS)
+        return super().run(plan, findings)
+
+    def attempt(self, attempt: Attempt) -> RunResult:
+        self.result = None  # an end of this process is none of the attempt
+        if attempt is self.resumed:
+            return self.watch(attempt)
+        self.note(attempt, is_handed_over=False)
+        result = super().attempt(attempt)
+        if result.outcome != "running":
+            return result
+        self.note(attempt, is_handed_over=True)
+        self.leave(attempt)
+        return self.watch(attempt)
+
+    def note(self, attempt: Attempt, *, is_handed_over: bool) -> None:
+        """Keep what another supervisor needs."""
+        job = self.cluster.job
+        state = State(
+            argv=[*self.argv],
+            chdir=str(Path.cwd()),
+            env=redact_env(request.forwarded(self.args, job.launcher)),
+            run_id=self.run_id,
+            number=attempt.number,
+            cause=self.attempts[-1].cause.rule if self.attempts else "",
+            is_handed_over=is_handed_over,
+            spares=self.spares,
+            ports=sorted(self.ports),
+            first_findings={node: sorted(rules) for node, rules in self.first_findings.items()},
+            attempts=self.attempts,
+            progress=attempt.progress,
+        )
+        path = self.folder / STATE
+        try:
+            record.replace_file(path, json.dumps(msgspec.to_builtins(state)), mode=0o600)
+        except OSError as error:
+            hint = "free space there: `ringup attach` needs that file if this process dies"
+            raise LaunchError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
+
+    def leave(self, attempt: Attempt) -> None:
+        """Leave the terminal, if this process still has one."""
+        if attempt.number == 1:
+            where = terminal.path_shown(str(self.folder / background.LOG))
+            self.say(f"ringup: supervisor: pid {os.getpid()} on this machine; what it says is in {where}")
+            self.say(f"The run continues in the background. `ringup attach {self.run_id}` returns to it.")
+            if self.args.json:
+                print(json.dumps(record_of(self.folder), indent=1))
+        self.args.json = False
+        self.background.leave(self.folder)
+
+    def watch(self, attempt: Attempt) -> RunResult:
+        """
+        Follow an attempt to its end.
+
+        A head node that does not answer is asked again until it does, or until the nodes that answer prove
+        that the attempt has ended there: then the head node is lost.
+        """
+        noted, words, lost_s = detach.load(attempt.plan.run_id), "", 0.0
+        patience_s = self.args.lease + RETURN_S
+        for node in attempt.nodes:  # of the old connections the guards have each taken one
+            self.transport.reopen(node)
+        while True:
+            asked_s = time.monotonic()
+            try:
+                return self.follow(noted, attempt, head_lost=words)
+            except NodeUnreachable as error:
+                now_s = time.monotonic()
+                if not lost_s or now_s - asked_s > patience_s:  # it answered in between
+                    lost_s = now_s
+                    self.say(f"ringup: {error}; asking again")
+            self.wait(ASK_EVERY_S)
+            self.transport.reopen(attempt.nodes[0])
+            silent_s = time.monotonic() - lost_s
+            if silent_s > patience_s and self.has_ended(attempt):
+                words = f"no contact for {show_seconds(silent_s)}: the node or its network is down"
+
+    def follow(self, noted: detach.Detached, attempt: Attempt, head_lost: str = "") -> RunResult:
+        return attach.follow(
+            noted,
+            self.transport,
+            log_dir=self.folder_of(attempt),
+            head_lost=head_lost,
+            write=self.write,
+            on_event=launching.follow_events(
+                attempt.plan.world_size, self.args.quiet, launching.of_hang(self.args)
+            ),
+            is_consequence=launching.is_consequence,
+            **self.watching(attempt),
+        )
+
+    def has_ended(self, attempt: Attempt) -> bool:
+        """Whether at least one node of an attempt answers, and on none that does a process of it is left."""
+        for name in attempt.nodes[1:]:  # this machine's own network may have been down
+            self.transport.reopen(name)
+        found = [node for node in leftovers(self.transport, kill=False) if node.node in attempt.nodes]
+        alive = {one.run for node in found for one in (*node.running, *node.left)}
+        return any(not node.error for node in found) and attempt.plan.run_id not in alive
+
+    def interrupted(self, code: int) -> None:
+        """Between attempts only Ctrl-C ends the run; after another signal `attach` starts a supervisor."""
+        if code != 128 + signal.SIGINT:
+            raise Ended(code - 128)
+        super().interrupted(code)
+
+    def show_end(self) -> int:
+        code = super().show_end()
+        if self.result and self.result.outcome != "running":
+            for name in (STATE, FACTS):
+                (self.folder / name).unlink(missing_ok=True)
+        return code
+
+    # -- after the death of another supervisor -------------------------------------------------
+
+    def resume(self, state: State) -> int:
+        """Go on with the latest attempt."""
+        self.background.hold(self.folder)
+        self.background.leave(self.folder)
+        self.run_id, self.argv = state.run_id, state.argv
+        self.attempts, self.ports = [*state.attempts], set(state.ports)
+        self.first_findings = {node: set(rules) for node, rules in state.first_findings.items()}
+        self.entries = [*record_of(self.folder)["attempts"][: state.number]]
+        self.say(f"ringup: supervisor: pid {os.getpid()} goes on with attempt {state.number}")
+        run_id = state.run_id if state.number == 1 else f"{state.run_id}.{state.number}"
+        noted = detach.load(run_id)
+        began_s = time.monotonic() - (time.time() - noted.started)
+        attempt = Attempt(
+            state.number,
+            noted.plan,
+            list(noted.findings),
+            started=noted.started,
+            began_s=began_s,
+            progress=state.progress,
+            entry=self.entries[-1],
+        )
+        if state.is_handed_over:
+            self.resumed = attempt
+            return self.supervise(attempt)
+        try:
+            self.result = self.follow(noted, attempt)
+            following = self.after(attempt)
+        except NodeUnreachable:  # it died before the attempt was the head node's
+            following = self.start_again(attempt, state.cause)
+        return self.supervise(following)
+
+    def start_again(self, attempt: Attempt, cause: str) -> Attempt | None:
+        """The attempt of a supervisor that died while it started it; its guards end by the lease."""
+        if attempt.number == 1:
+            raise LaunchError("the run never began: its supervisor died before", hint="start it again")
+        self.wait(self.args.lease)
+        self.entries.pop()
+        self.checks().collected()
+        return self.following(Decision("same", "", nodes=attempt.nodes), cause)
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """What run.json holds.  Raises LaunchError where it cannot be read."""
+    try:
+        found: dict[str, Any] = json.loads((folder / record.FILE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise LaunchError(
+            f"{folder / record.FILE} cannot be read: {error}",
+            hint=f"`ringup logs {folder}` reads what the ranks printed",
+        ) from error
+    return found
+
+
+def go_on(folder: Path, process: Background) -> int:
+    """Supervise the run of another supervisor that died; its exit code."""
+    try:
+        state = msgspec.json.decode((folder / STATE).read_bytes(), type=State)
+        os.chdir(state.chdir)
+    except (OSError, ValueError) as error:
+        raise LaunchError(
+            f"the run cannot be supervised again: {error}", hint="`ringup clean` shows what is left of it"
+        ) from error
+    args = options_of(state.argv)
+    args.background = process
+    words = request.script_words(args)
+    job = request.job_from(args, words)
+    missing = restore(state.env, request.forwarded(args, job.launcher))
+    cluster = replace(bundle.load(folder / FACTS), job=request.job_from(args, words))
+    with request.open_transport(args) as transport:
+        supervisor = DetachedSupervisor(None, cluster, transport, folder, args)
+        if missing:
+            supervisor.say(f"ringup: not exported here, so the next attempts have none: {missing}")
+        return supervisor.resume(state)
+
+
+def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Export what was forwarded at the start of the run, and no more; names of secrets that are missing."""
+    for name in now.keys() - wanted.keys():
+        os.environ.pop(name, None)
+    shown = {name: value for name, value in wanted.items() if value != HIDDEN}
+    os.environ.update(shown)
+    return summarize_names(sorted(wanted.keys() - shown.keys() - now.keys()))
+
+
+def attach_to(folder: Path, args: argparse.Namespace) -> int:
+    """Show what the supervisor of a run says, to its end; one that died is replaced first.  The exit code."""
+    if args.log_dir:
+        hint = f"its logs are in {terminal.path_shown(folder)}"
+        raise UsageError("--log-dir: the supervisor of this run writes its logs", hint=hint)
+    who = background.supervised(folder)
+    if who and not who.is_alive and (folder / STATE).exists():
+        if who.host != os.uname().nodename:
+            hint = f"attach there; if that machine is gone, remove {folder / detach.SUPERVISOR}"
+            raise LaunchError(f"the supervisor of this run was on {printable(who.host)}", hint=hint)
+        code = background.start(functools.partial(go_on, folder))
+        who = background.supervised(folder)
+        if code and not (who and who.is_alive):
+            return code
+    background.show(folder, launching.RankLines(args))
+    content = record_of(folder)
+    if args.json:
+        print(json.dumps(content, indent=1))
+    if (folder / STATE).exists():
+        hint = "`ringup attach` again starts another"
+        raise LaunchError("the supervisor has ended, its run has not", hint=hint)
+    return int(content["exit_code"])

@@ -1,0 +1,36 @@
+"""
+Prove that every rank computes correct results: device, memory, and collectives with checked results.
+
+The ranks are started as `ringup run` starts them.  A rank that does not arrive is named; where results
+are wrong, the ranks that make them wrong are searched for, nodes and their ranks in pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ringup.cli import collective, pods
+from ringup.output import terminal
+
+OPTIONS = collective.OPTIONS
+
+
+@pods.everywhere
+def run(args: argparse.Namespace) -> int:
+    """Check, start, compare; 1 when any rank is not fine."""
+    started = collective.start("test", args)
+    if isinstance(started, int):
+        return started
+    from ringup.output import collective_report as show
+
+    outcome, style = started.ended, terminal.Style(sys.stdout)
+    if args.json:
+        terminal.print_json(**show.test_json(outcome), backend=started.backend, warnings=started.warnings)
+    elif started.result.outcome == "interrupted":
+        terminal.show(style("warning", "interrupted: not every rank was tested"))
+    else:
+        warnings = (style("warning", f"warning: {w}") for w in started.warnings)
+        terminal.show("\n".join([*warnings, *show.test_lines(outcome, unfolded=args.unfolded)]))
+        terminal.show(style("ok" if outcome.ok else "error", show.test_verdict(outcome)))
+    return started.code(outcome.ok)

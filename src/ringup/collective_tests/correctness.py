@@ -1,0 +1,191 @@
+"""`ringup test`: from what the ranks told to which of them are fine, and whose fault it is where not."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+
+from ringup.collective_tests import CorrectnessReport, RankState
+from ringup.collective_tests.rank_records import Line, number, numbers, text
+from ringup.logs.blame import is_consequence
+from ringup.planning import NodePlan, Plan
+from ringup.runtime import RunResult
+from ringup.units import plural, printable, show_bytes, show_ranks
+
+_PLACE = re.compile(r"\[[^\s[]{1,200}\.(?:cc|cpp|cu|h|hpp):\d+\] ?")
+_ADVICE = re.compile(
+    r"(?:\. )?(?:This is typically caused by|Exception raised from|For debugging consider"
+    r"|Search for `\w+' in|CUDA kernel errors might be) .*"
+)
+_TIMED_OUT = re.compile(r"tim(?:ed|e) ?out|connectFullMesh failed", re.IGNORECASE)
+"""A rank that waited in vain is not at fault; Gloo's connections have two ends."""
+_CONNECTION = "gloo/transport/"
+"""In the place of every error of a connection of Gloo's, whatever the words."""
+_CRASHES = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
+"""Which no launcher ends a rank with."""
+
+_OUTCOMES = {"error", "refused", "missing", "result"}
+SILENT = "stopped responding: the others waited for it"
+
+Records = Mapping[int, Sequence[Line]]
+
+
+class RankEvidence:
+    """The ranks' lines and the run's end together."""
+
+    def __init__(self, records: Records, result: RunResult) -> None:
+        self.kinds = {rank: {line["kind"]: line for line in lines} for rank, lines in records.items()}
+        self.result = result
+        lines = [line for lines in records.values() for line in lines]
+        waits = [line for line in lines if line["kind"] == "missing"]
+        self.missing = {int(rank) for line in waits for rank in numbers(line, "ranks")}
+        self.waited_s = max((number(line, "waited_s") for line in waits), default=0.0)
+        searched = [line for line in lines if line["kind"] == "suspects"]
+        self.suspects = {int(rank) for line in searched for rank in numbers(line, "ranks")}
+        self.searches = [text(line, "error") for line in searched]
+        refused = {r for r, kinds in self.kinds.items() if "refused" in kinds and "missing" not in kinds}
+        self.crashed = {end.rank: end.code for end in result.ranks if end.code in _CRASHES}
+        self.died = self._died() or set(self.crashed)
+        # Of a run that was ended as hung: the ranks that all others waited for, and where each was.
+        hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
+        held = hangs[-1]["missing"] if result.outcome == "hung" and hangs else []
+        self.held_up = {one["rank"]: one["where"] for one in held if isinstance(one["rank"], int)}
+        self.culprits = self.missing | refused | self.died | set(self.held_up)
+
+    def _died(self) -> set[int]:
+        """The rank whose end was the first failure, where it ended without a message from ringup."""
+        failure = self.result.failure
+        # torch's watchdog, too, ends with SIGABRT who has waited for another.
+        if failure is None or failure.rank is None or failure.is_consequence:
+            return set()
+        # A launcher ends its other ranks by SIGTERM when one has failed.
+        is_crash = (failure.code or 0) < 0 and failure.code != -signal.SIGTERM
+        return {failure.rank} if is_crash or not _OUTCOMES & set(self.kinds.get(failure.rank, {})) else set()
+
+    def others(self) -> str:
+        """Why a rank could not be tested that is not at fault."""
+        if self.missing or self.held_up:
+            return f"waited for {show_ranks(self.missing or set(self.held_up))}"
+        if self.culprits:
+            return f"{show_ranks(self.culprits)} had ended before"
+        failure = self.result.failure
+        if failure is None:
+            return "the run ended before"
+        return failure.what if failure.rank is None else f"rank {failure.rank} had ended before"
+
+
+def is_unreported(records: Records, result: RunResult) -> bool:
+    """Whether no rank's line reports the first failure: a crash, a launcher, a node."""
+    failure = result.failure
+    return failure is not None and (failure.rank is None or bool(RankEvidence(records, result).died))
+
+
+def report(plan: Plan, records: Records, result: RunResult) -> CorrectnessReport:
+    seen = RankEvidence(records, result)
+    states = tuple(_state(node, k, seen) for node in plan.nodes for k in range(node.nproc))
+    return CorrectnessReport(states, tuple(sorted(seen.suspects)), tuple(_notes(seen)))
+
+
+def _notes(seen: RankEvidence) -> list[str]:
+    why = next(filter(None, seen.searches), "no smaller group of ranks gave a wrong result")
+    notes = [f"{why}: the faulty rank is unknown"] if seen.searches and not seen.suspects else []
+    for rank, kinds in sorted(seen.kinds.items()):
+        hello = kinds.get("hello", {})
+        near, may = number(hello, "gpu_numa", -1), numbers(hello, "numa")
+        if near >= 0 and may and near not in may:
+            where = ", ".join(f"{n:g}" for n in may)
+            notes.append(f"rank {rank} may run on NUMA node {where} only, its GPU is at node {near:g}")
+    return notes
+
+
+def _state(node: NodePlan, local_rank: int, seen: RankEvidence) -> RankState:
+    rank = node.first_rank + local_rank
+    error, is_cause = _error(rank, seen)
+    hello = seen.kinds.get(rank, {}).get("hello", {})
+    device, name = text(hello, "device"), text(hello, "name")
+    shown = printable(device if name in ("", device) else f"{device} {name}", 120)
+    bus_id = printable(text(hello, "bus_id"), 20)
+    return RankState(rank, node.node, local_rank, shown, error is None, error, is_cause, bus_id)
+
+
+def _error(rank: int, seen: RankEvidence) -> tuple[str | None, bool]:
+    """Why the rank is not fine, and whether the fault is its own."""
+    kinds = seen.kinds.get(rank, {})
+    if "done" in kinds and kinds["done"].get("ok") is True:
+        return None, False
+    if rank in seen.missing and "error" in kinds:
+        return _own_words(kinds, {})
+    if rank in seen.missing:
+        never = "it never responded (torch may take longer to load: --wait)"
+        began = "it had begun" if "hello" in kinds else never
+        late = f"did not arrive within {seen.waited_s:g} s; {began}"
+        return SILENT if "arrived" in kinds else late, True
+    if rank in seen.held_up:
+        where = seen.held_up[rank]
+        return SILENT + f" ({where})" * bool(where), True
+    if "refused" in kinds and "missing" not in kinds:
+        return text(kinds["refused"], "error"), True
+    failure = seen.result.failure
+    if rank in seen.died and failure is not None and failure.rank == rank:
+        return f"ended: {failure.what}", True
+    if rank in seen.died:
+        return f"ended: killed by {signal.Signals(-(seen.crashed[rank] or 0)).name}", True
+    listed = kinds.get("result", {}).get("wrong")
+    wrong = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
+    if wrong and "error" not in wrong and "error" not in kinds:
+        return wrong_words(wrong), rank in seen.suspects or wrong.get("op") == "memory"
+    if rank in seen.suspects:
+        return "its data made the results of others wrong", True
+    if seen.suspects and "result" in kinds and not wrong:
+        return None, False
+    return _broken(kinds, wrong, seen, rank)
+
+
+def _broken(kinds: Mapping[str, Line], wrong: Line, seen: RankEvidence, rank: int) -> tuple[str, bool]:
+    """A rank that did not finish; its own error counts where no other rank is known to be at fault."""
+    if not seen.culprits and ("error" in kinds or wrong):
+        return _own_words(kinds, wrong)
+    failure = seen.result.failure
+    if failure is not None and failure.rank == rank and not _OUTCOMES & set(kinds):
+        return f"ended because of another rank: {failure.what}", False
+    if kinds or failure is not None:
+        return "not tested: " + seen.others(), False
+    return "never started", True
+
+
+def _own_words(kinds: Mapping[str, Line], wrong: Line) -> tuple[str, bool]:
+    """What a rank said when it failed, and whether that is its own fault by these words."""
+    said = text(kinds.get("error", wrong), "error")
+    words = plain(said) if "error" in kinds else wrong_words(wrong)
+    return words, not (is_consequence(words) or _TIMED_OUT.search(words) or _CONNECTION in said)
+
+
+def plain(error: str) -> str:
+    """
+    An exception without the file it was raised in, and without advice.
+
+    >>> plain("RuntimeError: [/gloo/pair.cc:553] Connection closed by peer. This is typically caused by x")
+    'RuntimeError: Connection closed by peer'
+    """
+    return _ADVICE.sub("", _PLACE.sub("", error)).strip()
+
+
+def wrong_words(wrong: Line) -> str:
+    """
+    A wrong result in words.
+
+    >>> wrong_words({"op": "all_reduce", "count": 1021, "index": 3, "wrong": 1021, "found": 13, "wanted": 12})
+    'all_reduce of 1021 elements: element 3 is 13, wanted 12 (1021 wrong)'
+    """
+    op, count = text(wrong, "op"), int(number(wrong, "count"))
+    of = f"{op} of {plural(count, 'element')}"
+    if op == "memory":
+        of = f"{show_bytes(count)} of its memory, written and read back"
+    if "error" in wrong:
+        return printable(f"{of}: {plain(text(wrong, 'error'))}", 400)
+    at, bad = int(number(wrong, "index")), int(number(wrong, "wrong"))
+    found, wanted = number(wrong, "found"), number(wrong, "wanted")
+    source = f", from rank {int(number(wrong, 'from'))}" if "from" in wrong else ""
+    many = f" ({bad} wrong)" if count > 1 else ""
+    return printable(f"{of}: element {at}{source} is {found:g}, wanted {wanted:g}{many}", 400)

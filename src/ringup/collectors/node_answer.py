@@ -1,0 +1,407 @@
+"""
+A node's answer to the facts script -> a frozen Node; nothing in an answer is trusted.
+
+Every string is bounded and made printable; a value that has not its field's type or cannot be is `unknown`
+with the reason, alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_address
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import msgspec
+
+from ringup.collectors import gpus
+from ringup.collectors.probe_script import FIELDS, LIMITS_S
+from ringup.model import (
+    Address,
+    Clock,
+    Counters,
+    Host,
+    Interpreter,
+    Listener,
+    NcclAnswer,
+    Node,
+    PciDevice,
+    PortRanges,
+    Resolution,
+    Unreached,
+    cpu_starvation,
+    unreached_node,
+)
+from ringup.nccl.interface_choice import version_of
+from ringup.parse.frames import Frames, split_frames
+from ringup.parse.gpus import gpu_uuids, shown_to, visible_count
+from ringup.parse.nccl import of_release, parse_nccl_answer
+from ringup.transport import Answer
+from ringup.units import printable, safe_data
+
+LONGEST_TEXT = 4096
+MOST_GPUS = 4096
+MOST_BRIDGES = 64
+"""Above one PCI function; a domain has 256 buses, real machines stack fewer than ten."""
+NO_PYTHON = "no python3 on this node"
+LOST_AFTER_S = 4.0
+"""An answer that was announced and of which nothing came for so long is lost; before that it is late."""
+
+AFTER_SETUP = ("interpreter", "torchrun_on_path", "limits", "environment", "gpu_count", "nccl_answer")
+"""Fields that mean nothing when --setup failed."""
+LATE = re.compile(r"(.* gave )?no answer within |timed out after ")
+"""How agent/facts/ says that a limit was missed, in both rounds."""
+SLOW_S = 1.0
+"""No rule calls anything slow that took less."""
+_EMPTY = Node("")
+"""Its fields are what a field that is not known holds."""
+_Made = TypeVar("_Made")
+_TYPES: dict[str, Any] = get_type_hints(Node) | {"nccl_conf": tuple[tuple[str, tuple[str, ...]], ...]}
+"""Field of Node -> type of the value that a node sends for it."""
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+def _is_port(number: int) -> bool:
+    return 0 < number < 65536
+
+
+_POSSIBLE: dict[type, Callable[[Any], object]] = {
+    Address: lambda a: 0 <= a.prefix_length <= ip_address(a.address).max_prefixlen,
+    Listener: lambda one: ip_address(one.address) and _is_port(one.port),
+    PortRanges: lambda ports: _is_port(ports.ephemeral_first) and _is_port(ports.ephemeral_last),
+    PciDevice: lambda device: (
+        len(device.above) <= MOST_BRIDGES and all(map(_BUS_ID.fullmatch, (device.bus_id, *device.above)))
+    ),
+    Resolution: lambda found: [ip_address(address) for address in found.addresses] or True,
+    int: lambda number: 0 <= number <= 1 << 62,
+    float: lambda number: number >= 0,  # which NaN is not
+}
+"""Type -> whether a value of it can be; ValueError, too, says that it cannot."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a node was asked and when, by the launcher's clock."""
+
+    host: Host
+    token: str
+    parts: tuple[str, ...]
+    env: Mapping[str, str]
+    """The user's --env."""
+    began_s: float
+    """time.time() before the script was sent."""
+
+
+def check(value: Any) -> None:
+    """Raise ValueError when a value's numbers or addresses are impossible; walks into collections."""
+    if type(value) in _POSSIBLE and not _POSSIBLE[type(value)](value):
+        raise ValueError(f"{value} is not possible")
+    if dataclasses.is_dataclass(value):
+        value = tuple(getattr(value, field.name) for field in dataclasses.fields(value))
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple):
+        for item in value:
+            check(item)
+
+
+def checked(raw: Any, kind: type[_Made]) -> _Made:
+    """Safe data as a value of this type; raises ValueError, TypeError or OverflowError where it is none."""
+    made = msgspec.convert(raw, kind)
+    check(made)
+    return made
+
+
+def counters(raw: Any) -> tuple[Counters, ...]:
+    """
+    A node's counters; () for anything else.
+
+    >>> counters([{"of": "tcp", "at_s": 1.5, "totals": {"ListenOverflows": 2}}])
+    (Counters(of='tcp', at_s=1.5, totals={'ListenOverflows': 2}),)
+    >>> counters([{"of": "tcp", "at_s": -1}])
+    ()
+    """
+    try:
+        return checked(safe_data(raw, LONGEST_TEXT), tuple[Counters, ...])
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return ()
+
+
+class _Counted(msgspec.Struct):
+    """Counts of directories and device files (agent/facts/software.py)."""
+
+    devices: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
+    proc: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)] | None = None
+    listed: list[str] | None = None
+    amd: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)] = 0
+
+
+def gpu_count(raw: Any, environment: Mapping[str, str]) -> int:
+    """
+    GPUs the job sees.
+
+    Of AMD's, ROCR_VISIBLE_DEVICES chooses first, HIP_VISIBLE_DEVICES (or CUDA's variable) among what it
+    leaves (rocm.docs.amd.com, "GPU isolation techniques").
+
+    >>> gpu_count({"devices": 0, "amd": 4}, {"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1"})
+    1
+    """
+    counted = msgspec.convert(raw, _Counted)
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if counted.listed is not None:
+        return visible_count(len(gpu_uuids("\n".join(counted.listed))), visible)
+    if counted.proc is None and counted.devices == 0:
+        left = visible_count(counted.amd, environment.get("ROCR_VISIBLE_DEVICES"))
+        return visible_count(left, environment.get("HIP_VISIBLE_DEVICES", visible))
+    # A container may be shown the machine's /proc and only its own device files.
+    most = counted.devices if counted.proc is None else counted.proc
+    return visible_count(min(most, counted.devices), visible)
+
+
+class _NcclOutput(msgspec.Struct):
+    lines: list[str] = []
+    asked_with: dict[str, str] = {}
+    not_asked: str = ""
+
+
+def _prepared(name: str, raw: Any, environment: Mapping[str, str]) -> Any:
+    """A field's raw value brought into the shape of its type."""
+    if name == "gpu_count":
+        return gpu_count(raw, environment)
+    if name in ("limits", "container"):
+        if not isinstance(raw, dict):
+            raise ValueError("an object expected")
+        return {k: math.inf if v is None else v for k, v in raw.items()}
+    if name == "nccl_answer":
+        output = msgspec.convert(raw, _NcclOutput)
+        if output.not_asked:
+            return {"not_asked": output.not_asked}
+        return msgspec.to_builtins(parse_nccl_answer(output.lines, output.asked_with))
+    if name == "cache" and raw is None:
+        return {"path": "", "total_bytes": 0, "free_bytes": 0}
+    return raw
+
+
+def _fields_of(
+    part: str,
+    raw: bytes,
+    why_missing: str,
+    env: Mapping[str, str],
+    values: dict[str, Any],
+    unknown: dict[str, str],
+) -> None:
+    """One part of the facts into `values`, or into `unknown`."""
+    try:
+        facts = msgspec.convert(safe_data(msgspec.json.decode(raw), LONGEST_TEXT), dict[str, Any])
+        waited_s = msgspec.convert(facts.get("?waited", 0.0), _Seconds)
+    except (ValueError, RecursionError) as error:
+        unknown.update(dict.fromkeys(FIELDS[part], f"garbage: {printable(str(error), 200)}"))
+        return
+    why_missing = str(facts.get("?", why_missing))
+    values.setdefault("cpu_waits", {})[part] = waited_s
+    if part == "gpu":
+        found, missing = gpus.gpu_fields(facts, why_missing)
+        values.update(found)
+        unknown.update(missing)
+        return
+    environment = {**values.get("environment", {}), **env}
+    for name in FIELDS[part]:
+        if name not in facts:
+            unknown[name] = printable(str(facts.get(f"?{name}", why_missing)), 400)
+            continue
+        try:
+            values[name] = checked(_prepared(name, facts[name], environment), _TYPES[name])
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            unknown[name] = f"garbage: {printable(str(error), 200)}"
+
+
+_Seconds = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
+
+
+class _Head(msgspec.Struct):
+    """What agent/facts/main.py sends beside the parts."""
+
+    parts: dict[str, msgspec.Raw] = {}
+    failed: dict[str, str] = {}
+    """Part -> why nothing is known of it."""
+    absent: list[str] = []
+    """Parts whose fields' empty defaults are the answer."""
+    begin: _Seconds | None = None
+    end: _Seconds | None = None
+    load: _Seconds | None = None
+    runner: str = ""
+    """A Python (3.8+)."""
+
+
+def _decoded(frames: Frames, asked: Asked) -> tuple[dict[str, Any], dict[str, str], _Head]:
+    """Values, reasons and head of an answer."""
+    values: dict[str, Any] = {}
+    fields = [field for part in asked.parts for field in FIELDS[part]]
+    unknown = dict.fromkeys(fields, NO_PYTHON)
+    if not frames.facts:
+        if frames.python:
+            found = printable(frames.python.splitlines()[0], 300)
+            unknown["interpreter"] = f"{NO_PYTHON}: {found} could not run ringup's program"
+        elif unknown.pop("interpreter", ""):
+            values["interpreter"] = Interpreter("")
+        return values, unknown, _Head()
+    try:
+        head = msgspec.json.decode(frames.facts, type=_Head)
+    except (ValueError, RecursionError) as error:
+        return {}, dict.fromkeys(fields, f"garbage: {printable(str(error), 200)}"), _Head()
+    unknown = {}
+    for part in asked.parts:
+        if part not in head.absent:
+            why_missing = head.failed.get(part, "the node did not report it")
+            _fields_of(part, bytes(head.parts.get(part, b"{}")), why_missing, asked.env, values, unknown)
+    return values, unknown, head
+
+
+def clock_between(began_s: float, begin: float | None, end: float | None, ended_s: float) -> Clock | None:
+    """
+    A node's clock from its own times of beginning and end, within ours of asking and hearing.
+
+    The offset lies in [end - ended_s, begin - began_s].  None when that is empty or no time.
+
+    >>> clock_between(100.0, 190.3, 190.4, 100.8)
+    Clock(offset_s=89.95, error_s=0.35)
+    """
+    if begin is None or end is None:
+        return None
+    low, high = end - ended_s, begin - began_s
+    if low > high + 0.001:
+        return None
+    return Clock(round((low + high) / 2, 6), round(max(0.0, high - low) / 2, 6))
+
+
+def _setup_error(frames: Frames) -> str:
+    if frames.setup_failed is None:
+        return ""
+    if frames.setup_code is not None:
+        how = f"exit status {frames.setup_code}"
+    elif frames.setup_failed == 124:
+        how = "stopped, it took too long"
+    else:
+        how = f"it ended the shell with exit status {frames.setup_failed}"
+    words = printable(" / ".join(frames.setup_words.splitlines()[-5:]), 400)
+    return f"{how}: {words}" if words else how
+
+
+def why_no_answer(answer: Answer, frames: Frames) -> Unreached | None:
+    """Why there is nothing to read in an answer, None when there is."""
+    if frames.ended and (frames.facts or frames.python is not None):
+        return None
+    if answer.error is not None:
+        is_late = answer.error.kind == "no-answer" and answer.silent_s < LOST_AFTER_S
+        is_sure = not is_late and answer.error.kind != "no-cpu-time"
+        if frames.announced_bytes is not None and not frames.ended and is_sure:
+            words = f"its answer of {frames.announced_bytes:,} bytes was announced and never arrived"
+            return Unreached("ssh-long-answer-lost", words)
+        return answer.error
+    last = (answer.stderr or answer.stdout).decode("utf-8", "replace").strip().splitlines()[-3:]
+    words = printable(" / ".join(last), 300) or "nothing at all"
+    if answer.truncated:
+        words = "too much to read, beginning with " + words[:100]
+    return Unreached("no-answer", f"it did not answer with facts but with: {words}")
+
+
+def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") -> tuple[Node, str]:
+    """The node an answer describes, and a Python (3.8+) there or ""; `heard_s` is time.time() at its end."""
+    frames = split_frames(answer.stdout, asked.token)
+    failure = why_no_answer(answer, frames)
+    if failure is not None:
+        return unreached_node(asked.host, failure), ""
+    values, unknown, head = _decoded(frames, asked)
+    if "gpus" in values:
+        environment = {**values.get("environment", {}), **asked.env}
+        visible, order = environment.get("CUDA_VISIBLE_DEVICES"), environment.get("CUDA_DEVICE_ORDER")
+        values["gpus"] = shown_to(values["gpus"], visible, order)
+        shown = sum(g.is_visible for g in values["gpus"])
+        if shown and "gpu_count" in values:
+            # A scheduler's cgroup hides GPUs whose files are there; one that is lost has its files still.
+            values["gpu_count"] = min(values["gpu_count"], shown)
+    if "nccl_conf" in values:
+        release = version_of(values["interpreter"].nccl if "interpreter" in values else "")
+        values["nccl_conf"] = of_release(values["nccl_conf"], release)
+    setup_error = _setup_error(frames)
+    if setup_error:
+        unknown.update(dict.fromkeys(AFTER_SETUP, f"--setup failed: {setup_error}"))
+        values = {k: v for k, v in values.items() if k not in AFTER_SETUP}
+    values["load"] = head.load or 0.0
+    clock = clock_between(asked.began_s, head.begin, head.end, heard_s)
+    if clock is None:
+        unknown["clock"] = "the node reported no usable time"
+    else:
+        values["clock"] = clock
+    if asked.host.local and asked.host.address and "interfaces" in values:
+        # Of a node played here: the loopback with the one address it plays on, which peers get.
+        address = (Address(asked.host.address, 8, "inet", "global"),)
+        loopback = [i for i in values["interfaces"] if i.kind == "loopback"]
+        values["interfaces"] = tuple(dataclasses.replace(i, addresses=address) for i in loopback)
+        if nccl := values.get("nccl_answer"):
+            # It saw all of this machine's interfaces, of which the node played here has one.
+            values["nccl_answer"] = NcclAnswer(nccl.library, nccl.not_asked, nccl.version)
+    loaded = values.get("nccl_answer", NcclAnswer()).version
+    if "interpreter" in values and loaded:
+        # Not always the wheel's: LD_LIBRARY_PATH and LD_PRELOAD may bring another.
+        values["interpreter"] = dataclasses.replace(values["interpreter"], nccl=loaded)
+    before = printable(frames.noise.decode("utf-8", "replace").replace("\n", " / ").strip(" /"), 400)
+    node = Node(
+        name=asked.host.name,
+        host=asked.host,
+        answer_s=answer.took_s,
+        setup_error=setup_error,
+        shell_noise=noise or before,
+        unknown=unknown,
+        **values,
+    )
+    return node, head.runner if head.runner.startswith("/") else ""
+
+
+def starved(node: Node, waited_s: float) -> str:
+    """Why nothing is known that a busy node could not answer in time."""
+    return cpu_starvation.words(node.name, waited_s, node.load, node.cpu_count)
+
+
+def withdrawn(node: Node) -> Node:
+    """
+    The node without what it could not find out in time, each field with the reason in `unknown`.
+
+    Only limits and durations become doubtful; values that were read stay true on a busy node.
+    """
+    unknown = dict(node.unknown)
+    for part, waited_s in node.cpu_waits.items():
+        for name in FIELDS.get(part, ()):
+            if LATE.match(unknown.get(name, "")) and cpu_starvation.excuses(waited_s, LIMITS_S[part]):
+                unknown[name] = starved(node, waited_s)
+    for name, (waited_s, took_s) in doubtful(node).items():
+        if name not in unknown and took_s >= SLOW_S and cpu_starvation.excuses(waited_s, took_s):
+            unknown[name] = starved(node, waited_s)
+    own_name = node.own_name
+    if own_name.took_s >= SLOW_S:
+        # It did answer: what counts is what it took beyond waiting for a processor.
+        took_s = max(0.0, own_name.took_s - node.cpu_waits.get("names", 0.0))
+        own_name = dataclasses.replace(own_name, took_s=took_s)
+    taken = {name: getattr(_EMPTY, name) for name in unknown.keys() - node.unknown.keys()}
+    return dataclasses.replace(node, **{"own_name": own_name, **taken, "unknown": unknown})
+
+
+def doubtful(node: Node) -> dict[str, tuple[float, float]]:
+    """Field -> seconds without a processor, seconds that its value claims somebody else needed."""
+    waits = node.cpu_waits
+    names_s = waits.get("names", 0.0)
+    looked_up_s = max(names_s, waits.get("pairs", 0.0))  # each round asks for some names
+    return {
+        "own_name": (names_s, late_s([(node.own_name.error, node.own_name.took_s)])),
+        "peer_names": (looked_up_s, late_s((r.error, r.took_s) for r in node.peer_names)),
+        "reverse_lookup_s": (looked_up_s, node.reverse_lookup_s),
+        "looks": (waits.get("work", 0.0), max((look.took_s for look in node.looks), default=0.0)),
+        "gpu_driver": (waits.get("gpu", 0.0), node.gpu_driver.silent_s),
+    }
+
+
+def late_s(answers: Iterable[tuple[str, float]]) -> float:
+    """The longest of (error, seconds) that says a limit was missed; 0.0 when none does."""
+    return max((took_s for error, took_s in answers if LATE.match(error)), default=0.0)

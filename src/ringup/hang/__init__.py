@@ -1,0 +1,185 @@
+"""
+Notices that a run makes no progress, and says who holds it up; the script is not changed.
+
+A look at counters is one short process a node.  Stacks are asked for after a silence only, or when
+no rank has used anything for as long though something is printed (a monitor's lines).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ringup.hang.activity import identity, moves
+from ringup.hang.snapshots import NodeLook, decode, silent
+from ringup.hang.verdict import PENDING_S, Missing, Verdict, judge
+from ringup.runtime import Event
+from ringup.runtime.node_state import NodeRun
+from ringup.units import show_seconds
+
+WINDOW_S = 60.0
+"""How long without progress before anything is said."""
+APART_S = 10.0
+"""At most so long before a silence is reported, counters are read for the first time."""
+ANSWER_S = 50.0
+MOST_REPORTS = 50
+
+Tell = Callable[[Event], object]
+
+
+class HangWatch:
+    """A `runtime.Watcher`.  `end_after_s` 0 never ends a run; `places` as in `snapshots.decode`."""
+
+    def __init__(self, window_s: float = WINDOW_S, end_after_s: float = 0.0, places: Sequence[str] = ()):
+        self.window_s = min(window_s, end_after_s or window_s)
+        self.apart_s = min(APART_S, self.window_s / 2)
+        self.end_after_s, self.places = end_after_s, places
+        self.reports: list[dict[str, Any]] = []
+        """What was said, for run.json."""
+        self.stalled: Verdict | None = None
+        self._began_s = self._quiet_since = time.monotonic()
+        self._base: list[NodeLook] = []
+        """The look that the next one is compared with."""
+        self._seen: dict[str, NodeLook] = {}
+        """What each node had said when the flight recorders were asked."""
+        self._base_s = self._looked_s = self._judged_s = self._began_s
+        # More than one may look at a detached run, and hears what the others asked for, too.
+        self._number, self._mode = secrets.randbelow(1 << 40), ""
+        self._despite_output = False
+        """Whether what is printed counts for nothing, as no rank has used anything meanwhile."""
+        self._said: dict[str, float] = {}
+        """Kind of verdict that is no hang -> the longest silence it was said of."""
+
+    def on_time(self, now_s: float, nodes: Sequence[NodeRun], tell: Tell) -> str:
+        """To be called often; the reason for which the run is to be ended, "" while it is not."""
+        running = [node for node in nodes if node.state == "running"]
+        if not running:
+            return ""
+        heard_s = max(node.output_s for node in nodes)
+        if not self.stalled and not self._despite_output:
+            self._quiet_since = max(self._quiet_since, heard_s)
+        if not self._mode:
+            self._ask(self._due(now_s, heard_s), now_s, running)
+        elif now_s - self._looked_s > ANSWER_S or {n.look.get("number") for n in running} == {self._number}:
+            return self._answered(now_s, nodes, tell)
+        return ""
+
+    def _due(self, now_s: float, heard_s: float) -> str:
+        """Which look is to be taken now: "count", "stacks" or none."""
+        quiet_s, looked_s = now_s - self._quiet_since, now_s - self._looked_s
+        if self.stalled:
+            if looked_s < self.apart_s:
+                return ""
+            if not self._base or heard_s > self._looked_s:
+                return "count"  # does it go on?
+            overdue = self.end_after_s and quiet_s >= self.end_after_s
+            return "stacks" if overdue or looked_s >= self.window_s else ""
+        if self._base and self._base_s >= self._quiet_since:
+            ripe = quiet_s >= self.window_s and now_s - self._base_s >= self.apart_s
+            return "stacks" if ripe and now_s - self._judged_s >= min(self.window_s, quiet_s / 2) else ""
+        return "count" if max(quiet_s + self.apart_s, looked_s) >= self.window_s else ""
+
+    def _ask(self, mode: str, now_s: float, nodes: Sequence[NodeRun]) -> None:
+        if not mode:
+            return
+        self._number += 1
+        self._mode, self._looked_s = mode, now_s
+        for node in nodes:
+            node.tell(type="look", number=self._number, mode=mode)
+
+    def _answered(self, now_s: float, nodes: Sequence[NodeRun], tell: Tell) -> str:
+        mode, self._mode = self._mode, ""
+        running = [node for node in nodes if node.state == "running"]
+        looks = [
+            decode(node.name, node.look, self.places)
+            if node.look.get("number") == self._number
+            else silent(node.name, "it did not answer in time")
+            for node in running
+        ]
+        if mode == "flight":  # that it was not told is no reason to forget what was seen before
+            looks = [self._seen.get(look.node, look) if look.problem else look for look in looks]
+        base, base_s = self._base, self._base_s
+        reason = ""
+        if mode != "count" and self._quiet_since > self._looked_s:
+            mode = "count"  # something was printed meanwhile: there is no silence to explain
+        overdue = self.end_after_s and now_s - self._quiet_since >= self.end_after_s
+        if mode == "stacks" and (overdue or not self.stalled) and self._verdict(nodes, looks).is_open:
+            # Before it is said, torch's flight recorder is asked, which costs the ranks CPU time.
+            self._seen = {look.node: look for look in looks}
+            self._ask("flight", now_s, running)
+            return ""
+        if mode in ("stacks", "flight"):
+            reason = self._judge(now_s, nodes, looks, tell)
+        elif (
+            base and base_s < self._quiet_since and base_s <= now_s - self.window_s and is_still(base, looks)
+        ):
+            # Something is printed that is no progress.
+            self._quiet_since, self._despite_output = base_s, True
+            self._ask("stacks", now_s, running)
+            return ""
+        elif self.stalled and base and not is_still(base, looks):
+            self._goes_on(now_s, tell)
+        # A rank that was asked for its flight recorder has used CPU time for our sake.
+        self._base, self._base_s = ([] if mode == "flight" else looks), now_s
+        return reason
+
+    def _goes_on(self, now_s: float, tell: Tell) -> None:
+        took = show_seconds(now_s - self._quiet_since)
+        tell(Event("hang", f"the run goes on, after {took} without progress"))
+        self.stalled, self._quiet_since = None, now_s
+
+    def _judge(self, now_s: float, nodes: Sequence[NodeRun], looks: list[NodeLook], tell: Tell) -> str:
+        quiet_s = now_s - self._quiet_since
+        despite_output, self._despite_output, self._judged_s = self._despite_output, False, now_s
+        verdict = self._verdict(nodes, looks)
+        if self.stalled and verdict.kind in ("busy", "flowing", "idle"):
+            self._goes_on(now_s, tell)
+        elif not self.stalled:
+            self.stalled = verdict if verdict.is_stalled else None
+            # What is no hang is said once, and again of a silence twice as long.
+            longer = quiet_s >= 2 * self._said.get(verdict.kind, 0.0) and not despite_output
+            if verdict.is_stalled or longer:
+                self._said[verdict.kind] = quiet_s
+                self._report(quiet_s, now_s, verdict, tell)
+        if verdict.is_stalled and self.end_after_s and quiet_s >= self.end_after_s:
+            return f"hung for {show_seconds(quiet_s)}"
+        return ""
+
+    def _verdict(self, nodes: Sequence[NodeRun], looks: list[NodeLook]) -> Verdict:
+        # Where a script starts its ranks itself, we know of one process a node, whose number is the node's.
+        whole = [node for node in nodes if len(node.ranks) >= node.plan.nproc]
+        ranks = [(rank, node.name) for node in whole for rank in node.ranks.values()]
+        ended = [Missing(rank.rank, node, "ended with code 0") for rank, node in ranks if rank.code == 0]
+        count = sum(node.plan.nproc for node in nodes)
+        long_s = min(PENDING_S, 0.8 * self.window_s)
+        return judge(self._base, looks, ended=ended, expected=count, long_s=long_s)
+
+    def _report(self, quiet_s: float, now_s: float, verdict: Verdict, tell: Tell) -> None:
+        report = {
+            "at_s": round(now_s - self._began_s, 1),
+            "quiet_s": round(quiet_s, 1),
+            "verdict": verdict.kind,
+            "rule": verdict.rule,
+            "apart": [{"rank": rank, "node": node} for rank, node in verdict.apart],
+            "headline": verdict.headline,
+            "missing": [asdict(m) | {"rank": m.rank if m.rank >= 0 else None} for m in verdict.missing],
+            "collective": verdict.collective,
+            "lines": list(verdict.lines),
+        }
+        if len(self.reports) < MOST_REPORTS:
+            self.reports.append(report)
+        kind, what = ("hang", "progress") if verdict.is_stalled else ("quiet", "output")
+        headline = f"no {what} for {show_seconds(quiet_s)}: {verdict.headline}"
+        tell(Event(kind, "\n  ".join([headline, *verdict.lines])))
+
+
+def is_still(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> bool:
+    """Whether every rank was seen twice and none has used anything since."""
+    known = moves(first, second)
+    ranks = [rank for node in second for rank in node.ranks]
+    if not ranks or any(node.problem for node in second):
+        return False
+    return all(identity(rank) in known and known[identity(rank)].is_idle for rank in ranks)

@@ -1,0 +1,129 @@
+"""What has changed between two looks at the same ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ringup.hang.snapshots import NodeLook, NodeState, RankLook
+
+IDLE_CPU_SHARE = 0.02
+"""Below this share of one core a process keeps house (heartbeats, a progress bar); it does not compute."""
+IDLE_BYTES = 16 << 10
+IDLE_SWITCHES_PER_S = 8.0
+"""A main thread that waits wakes seldom: a DataLoader every 5 s, a poll with time.sleep once a second."""
+FLOWING_BYTES_PER_S = 64 << 10
+_WATCHES = re.compile(r"^\S*/?(?:wandb-core|gpu_stats|nvidia-smi|dcgmi)(?: |$)")
+"""Commands that run below a rank for as long as it does, and read the machine's counters."""
+
+
+@dataclass(frozen=True)
+class Move:
+    seconds: float
+    cpu_s: float
+    io_bytes: int
+    switches: int
+    faults: int = 0
+    """Pages of memory that it alone has touched for the first time, or had read from a file."""
+
+    @property
+    def uses_nothing(self) -> bool:
+        """Whether it gained neither CPU time nor bytes worth the name."""
+        # A descendant that has ended elsewhere takes its totals along: what is left tells nothing.
+        if self.seconds <= 0 or self.cpu_s < 0 or self.io_bytes < 0:
+            return False
+        # CPU time comes in ticks of 10 ms: one of them is nothing, however short the time.
+        return self.cpu_s <= max(0.02, IDLE_CPU_SHARE * self.seconds) and self.io_bytes <= IDLE_BYTES
+
+    @property
+    def is_idle(self) -> bool:
+        """The same, and its main thread hardly wakes: what comes by a socket is counted nowhere else."""
+        return self.uses_nothing and self.switches <= max(4, IDLE_SWITCHES_PER_S * self.seconds)
+
+
+def identity(look: RankLook) -> tuple[str, int, int]:
+    return look.node, look.pid, look.started
+
+
+def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[str, int, int], Move]:
+    """By identity, for the ranks seen in both."""
+    before = {identity(rank): (node.at_s, rank) for node in first for rank in node.ranks}
+    found = {}
+    for node in second:
+        for rank in node.ranks:
+            if identity(rank) in before:
+                at_s, old = before[identity(rank)]
+                cpu_s, io_bytes = _aside(old, rank)
+                found[identity(rank)] = Move(
+                    node.at_s - at_s,
+                    rank.cpu_s - old.cpu_s - cpu_s,
+                    rank.io_bytes - old.io_bytes - io_bytes,
+                    rank.switches - old.switches,
+                    rank.faults - old.faults,
+                )
+    return found
+
+
+def _aside(old: RankLook, new: RankLook) -> tuple[float, int]:
+    """What descendants that only watch the machine have used, unless the rank itself stands in their code."""
+    if any("/wandb/" in frame.file for frame in new.frames):
+        return 0.0, 0  # it may wait until everything is sent
+    before = {(child.pid, child.started): child for child in old.children if _WATCHES.search(child.command)}
+    pairs = [(before[key], c) for c in new.children if (key := (c.pid, c.started)) in before]
+    return sum(c.cpu_s - b.cpu_s for b, c in pairs), sum(c.io_bytes - b.io_bytes for b, c in pairs)
+
+
+def flowing(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[str, str, float]]:
+    """(node, interface, bytes a second) of interfaces that carry more than small talk, fastest first."""
+    rates = [
+        (node.node, name, (size - old.state.interfaces.get(name, size)) / seconds)
+        for old, node, seconds in _both(first, second)
+        for name, size in node.state.interfaces.items()
+    ]
+    return sorted((one for one in rates if one[2] > FLOWING_BYTES_PER_S), key=lambda one: -one[2])
+
+
+def _both(
+    first: Iterable[NodeLook], second: Iterable[NodeLook]
+) -> Iterable[tuple[NodeLook, NodeLook, float]]:
+    """Both looks at each node, and the seconds between them."""
+    before = {node.node: node for node in first}
+    pairs = [(before[node.node], node) for node in second if node.node in before]
+    return [(old, node, node.at_s - old.at_s) for old, node in pairs if node.at_s > old.at_s]
+
+
+def written(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[str, float]:
+    """Node -> bytes a second to its disks and file servers, where that is more than a log's lines."""
+    rates = {
+        node.node: (node.state.written_bytes - old.state.written_bytes) / seconds
+        for old, node, seconds in _both(first, second)
+        if not old.problem
+    }
+    return {node: rate for node, rate in rates.items() if rate > FLOWING_BYTES_PER_S}
+
+
+def busiest_child(old: RankLook, new: RankLook) -> str:
+    """The command of the descendant that has used most CPU since, "" when none did."""
+    before = {child.pid: child.cpu_s for child in old.children}
+    used = [(child.cpu_s - before.get(child.pid, 0.0), child.command) for child in new.children]
+    best = max(used, default=(0.0, ""))
+    return best[1] if best[0] > 0.05 else ""
+
+
+def troubles(old: NodeState | None, new: NodeState) -> list[str]:
+    """What is wrong with a node, in words; nothing is said of what is as it should be."""
+    found = []
+    if new.memory_bytes and new.memory_available_bytes < 0.03 * new.memory_bytes:
+        share = new.memory_available_bytes / new.memory_bytes
+        found.append(f"{share:.1%} of its memory is left")
+    if old and new.swapped_pages - old.swapped_pages > 2000:
+        found.append(f"it is swapping ({new.swapped_pages - old.swapped_pages} pages since the last look)")
+    if old and new.oom_kills > old.oom_kills:
+        found.append("the kernel's out-of-memory killer has ended a process since the last look")
+    elif old and new.cgroup_oom_kills > old.cgroup_oom_kills:
+        found.append("the job's memory limit (cgroup) has ended a process since the last look")
+    for path, free, size in new.disks:
+        if size and free < min(size * 0.001, 16 << 20):
+            found.append(f"{path} is full")
+    return found

@@ -1,0 +1,51 @@
+"""py-spy for nodes that have none: which nodes those are, and the launching side's own to send there."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import sys
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from ringup.errors import LaunchError
+from ringup.hang.snapshots import NodeLook, RankLook
+
+MISSING = "no py-spy on this node"
+"""In `why_not`, as agent/snapshot/stacks.py says it."""
+MACHINES = {21: "ppc64le", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+"""ELF's e_machine -> os.uname().machine."""
+MOST_BYTES = 64 << 20
+
+
+def lacking(nodes: Iterable[NodeLook]) -> dict[str, list[RankLook]]:
+    """Node -> its ranks whose stack, or that of a process below, is unknown for want of py-spy."""
+    found = {node.node: [r for r in node.ranks if _lacks(r)] for node in nodes}
+    return {name: ranks for name, ranks in found.items() if ranks}
+
+
+def _lacks(rank: RankLook) -> bool:
+    return any(MISSING in why for why in (rank.why_not, *(child.why_not for child in rank.children)))
+
+
+def own() -> str:
+    """The path of this machine's py-spy, "" for none."""
+    beside = str(Path(sys.executable).parent)
+    return shutil.which("py-spy", path=beside) or shutil.which("py-spy") or ""
+
+
+def packed() -> str:
+    """This machine's py-spy as the program on a node takes it.  Raises LaunchError where it has none."""
+    path, hint = own(), "pip install py-spy here (on Linux), or on the nodes"
+    if not path:
+        raise LaunchError("--with-py-spy: this machine has no py-spy to send", hint=hint)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MOST_BYTES)
+    except OSError as error:
+        raise LaunchError(f"--with-py-spy: {path}: {error.strerror}", hint=hint) from error
+    machine = MACHINES.get(int.from_bytes(data[18:20], "little")) if data[:4] == b"\x7fELF" else None
+    if machine is None:
+        raise LaunchError(f"--with-py-spy: {path} is no program for Linux", hint=hint)
+    return f"{machine}:{base64.b64encode(zlib.compress(data)).decode('ascii')}"

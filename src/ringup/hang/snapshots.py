@@ -1,0 +1,335 @@
+"""What ranks are doing: nodes asked side by side, their answers, which may hold anything, by job."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ringup.agent_bundle import program
+from ringup.flight_recorder.dump import Flight, from_data
+from ringup.transport import Answer, Transport
+from ringup.units import printable, safe_data
+
+MOST_BYTES = 8 << 20
+MOST_RANKS = 4096
+MOST_CHILDREN = 64
+MOST_FRAMES = 100
+LONGEST_NAME = 300
+
+
+@dataclass(frozen=True)
+class Frame:
+    file: str
+    line: int
+    """0 when unknown."""
+    function: str
+    source: str = ""
+    """The line's text where it could be read: of the innermost frame, and of the user's innermost one."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process below a rank: a DataLoader's worker, a compiler."""
+
+    pid: int
+    command: str
+    state: str
+    wchan: str
+    syscall: str
+    cpu_s: float
+    frames: tuple[Frame, ...] = ()
+    why_not: str = ""
+    io_bytes: int = 0
+    switches: int = 0
+    parent: int = 0
+    started: int = 0
+    is_python: bool = False
+
+
+@dataclass(frozen=True)
+class RankLook:
+    """One rank at one moment; counters are totals since it began, CPU and bytes with its descendants'."""
+
+    rank: int
+    """Below 0 for a process that its script has started as a rank (`spawned`)."""
+    node: str
+    local_rank: int
+    world_size: int
+    run: str
+    """The run's tag; "" for a job that ringup has not started."""
+    job: tuple[str, str, str]
+    """MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID: what its job's ranks have in common."""
+    pid: int
+    started: int
+    """In the kernel's ticks: with the pid, the process's identity."""
+    age_s: float
+    state: str
+    """As in ps: R runs, S sleeps, D cannot be interrupted, T was stopped, Z has ended."""
+    wchan: str
+    syscall: str
+    cpu_s: float
+    io_bytes: int
+    switches: int
+    """How often its main thread has gone to sleep."""
+    command: str
+    children: tuple[Child, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    """The main thread's, innermost first; empty when unknown."""
+    threads: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
+    """The other threads, where they were asked for."""
+    how: str = ""
+    why_not: str = ""
+    flight: Flight | None = None
+    """What torch's flight recorder has, where it was asked for."""
+    python: str = ""
+    """Its interpreter's path."""
+    faults: int = 0
+    """Pages of memory it has touched for the first time, or had read from a file."""
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """Of the node itself; counters since it came up."""
+
+    memory_bytes: int = 0
+    memory_available_bytes: int = 0
+    swapped_pages: int = 0
+    oom_kills: int = 0
+    cgroup_oom_kills: int = 0
+    disks: tuple[tuple[str, int, int], ...] = ()
+    """Path, free bytes, size."""
+    interfaces: Mapping[str, int] = field(default_factory=dict)
+    """Bytes received and sent."""
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Users whose Python processes cannot be read, and how many; asked for where no rank was found."""
+    written_bytes: int = 0
+    """From memory to disks and file servers, whoever had written them (`nr_written` of /proc/vmstat)."""
+
+
+@dataclass(frozen=True)
+class Ras:
+    """What NCCL's RAS service on a node has said; `report` is not yet judged."""
+
+    address: str
+    format: str
+    report: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class NodeLook:
+    node: str
+    at_s: float
+    """The node's monotonic clock."""
+    mode: str
+    ranks: tuple[RankLook, ...]
+    state: NodeState
+    ras: Ras | None = None
+    problem: str = ""
+    """Why nothing is known."""
+
+
+def decode(node: str, answer: Mapping[str, Any], places: Sequence[str] = ()) -> NodeLook:
+    """
+    A node's answer, checked and bounded; `problem` says what was wrong with it.
+
+    `places` names the nodes of a run whose nodes are played on one machine, by their index.
+    """
+    if isinstance(answer.get("problem"), str):
+        return silent(node, answer["problem"])
+    try:
+        ranks = tuple(_rank(node, one, places) for one in answer["ranks"][:MOST_RANKS])
+        state = {**answer["node"], "disks": answer["node"]["disks"][:16]}
+        state["interfaces"] = dict(list(state["interfaces"].items())[:256])
+        if missing := _ALWAYS - state.keys():
+            raise KeyError(*missing)
+        found = {"node": node, "at_s": answer["at"], "mode": answer["mode"], "ranks": [], "state": state}
+        decoded = msgspec.convert(safe_data(found), NodeLook)
+        return dataclasses.replace(decoded, ranks=ranks, ras=msgspec.convert(answer.get("ras"), Ras | None))
+    except _UNREADABLE as error:
+        return silent(node, f"its answer cannot be read: {error}")
+
+
+_ALWAYS = {"memory_bytes", "memory_available_bytes", "swapped_pages", "oom_kills", "cgroup_oom_kills"}
+_UNREADABLE = (
+    ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError
+)  # fmt: skip
+
+
+def silent(node: str, problem: str) -> NodeLook:
+    return NodeLook(node, 0.0, "", (), NodeState(), problem=printable(problem, 400))
+
+
+def _frames(thread: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "file": str(file),
+            "line": int(line) if 0 < int(line) < 1 << 31 else 0,
+            "function": str(function),
+            "source": str(source[0]).strip()[:200] if source else "",
+        }
+        for file, line, function, *source in thread[0][:MOST_FRAMES]
+    ]
+
+
+def _rank(node: str, given: dict[str, Any], places: Sequence[str]) -> RankLook:
+    index = given["node"]
+    name = places[int(index)] if index.isdecimal() and int(index) < len(places) else node
+    one = {**given, "node": name}
+    flight = one.pop("flight", None)
+    threads = [[t[1], _frames(t)] for t in one.pop("threads", [])[:64]]
+    one["frames"], one["threads"] = (threads[0][1], threads[1:]) if threads else ([], [])
+    one["children"] = [
+        {**child, "threads": [], "frames": _frames(child["threads"][0]) if child.get("threads") else []}
+        for child in one["children"][:MOST_CHILDREN]
+    ]
+    found = msgspec.convert(safe_data(one, LONGEST_NAME), RankLook)
+    known = from_data(flight) if isinstance(flight, dict) else None
+    return dataclasses.replace(found, flight=known)
+
+
+_WAITS_IN = "torch/multiprocessing/spawn.py"
+"""
+`spawn` and `start_processes` wait in ProcessContext.join there (torch 2.0 to 2.13): their
+children are the ranks, without a rank in their environment.  Which number each has only the script knows.
+"""
+
+
+def spread(
+    first: Sequence[NodeLook], second: Sequence[NodeLook]
+) -> tuple[Sequence[NodeLook], Sequence[NodeLook]]:
+    """
+    Both looks, with the processes in the place of their parents where every rank is such a parent.
+
+    Where some are not, the ranks are those with a number, and one of them has others work for it.
+    """
+    ranks = [rank for node in second for rank in node.ranks]
+    if not all(_is_parent(rank) for rank in ranks):
+        return first, second
+    parents = {(rank.node, rank.pid) for rank in ranks}
+
+    def replaced(node: NodeLook) -> NodeLook:
+        found = (_started(rank) if (rank.node, rank.pid) in parents else [rank] for rank in node.ranks)
+        return dataclasses.replace(node, ranks=tuple(itertools.chain(*found)))
+
+    return [*map(replaced, first)], [*map(replaced, second)]
+
+
+def started(ranks: Sequence[RankLook]) -> Sequence[RankLook]:
+    """The same for one look at one job: the processes where every rank is such a parent, else the ranks."""
+    if not all(_is_parent(rank) for rank in ranks):
+        return ranks
+    return [one for rank in ranks for one in _started(rank)]
+
+
+def _is_parent(rank: RankLook) -> bool:
+    return any(frame.file.endswith(_WAITS_IN) for frame in rank.frames) and bool(_started(rank))
+
+
+def _started(parent: RankLook) -> list[RankLook]:
+    """Its own children that run Python, without the process that tracks shared memory, as ranks."""
+    return [
+        _as_rank(parent, child)
+        for child in parent.children
+        if child.parent == parent.pid and child.is_python and "resource_tracker" not in child.command
+    ]
+
+
+def _as_rank(parent: RankLook, child: Child) -> RankLook:
+    below = tuple(other for other in parent.children if other.parent == child.pid)
+    same = ("pid", "started", "state", "wchan", "syscall", "switches", "command", "frames")
+    return dataclasses.replace(
+        parent,
+        **{name: getattr(child, name) for name in same},
+        rank=-1,
+        cpu_s=child.cpu_s + sum(other.cpu_s for other in below),
+        io_bytes=child.io_bytes + sum(other.io_bytes for other in below),
+        children=below,
+        threads=(),
+        how="",
+        why_not="" if child.frames else child.why_not,
+        flight=None,
+    )
+
+
+LIMIT_S = 60.0
+"""For all nodes: connecting, then at most 20 s of stacks each."""
+
+
+@dataclass(frozen=True)
+class JobLook:
+    run: str
+    """The run's tag; "" when ringup has not started it."""
+    address: str
+    world_size: int
+    ranks: tuple[RankLook, ...]
+
+    @property
+    def is_spawned(self) -> bool:
+        """Whether the script has started its ranks itself, so that they are known as processes alone."""
+        return any(rank.rank < 0 for rank in self.ranks)
+
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """Ranks that no node has; of those that a script has started itself nobody knows the numbers."""
+        if self.is_spawned:
+            return ()
+        seen = {rank.rank for rank in self.ranks}
+        return tuple(number for number in range(min(self.world_size, 65536)) if number not in seen)
+
+
+def look(
+    reach: Transport,
+    *,
+    mode: str = "stacks",
+    limit_s: float = LIMIT_S,
+    pyspy: str = "",
+    names: Iterable[str] | None = None,
+) -> tuple[NodeLook, ...]:
+    """
+    Ask every node (or those of `names`) for its ranks and their stacks; this machine is asked once.
+
+    `mode` "threads" asks for every thread's stack, "flight" for torch's flight recorder, too.  `pyspy`: a
+    packed py-spy for nodes that have none.
+    """
+    arguments = (mode, "", "", pyspy)
+    ask = program("snapshot.main"), arguments if names is None else dict.fromkeys(names, arguments)
+    answers = reach.run(*ask, label="ringup-look", doing="stacks", limit_s=limit_s, most_bytes=MOST_BYTES)
+    local = [host.name for host in reach.hosts if host.local]
+    places = local if len(local) > 1 else []
+    return tuple(_decoded(answer, places) for answer in answers)
+
+
+def jobs(nodes: Iterable[NodeLook], run: str = "") -> list[JobLook]:
+    """What belongs together, by the run's tag or by the rendezvous; only `run`'s when that is given."""
+    found: dict[tuple[object, ...], list[RankLook]] = {}
+    for node in nodes:
+        for rank in node.ranks:
+            if not run or rank.run == run:
+                key = (rank.run,) if rank.run else (rank.job, rank.world_size)
+                found.setdefault(key, []).append(rank)
+    return [
+        JobLook(
+            ranks[0].run,
+            ":".join(word for word in ranks[0].job[:2] if word),
+            max(rank.world_size for rank in ranks),
+            tuple(sorted(started(ranks), key=lambda r: (r.rank, r.node, r.pid))),
+        )
+        for ranks in found.values()
+    ]
+
+
+def _decoded(answer: Answer, places: Sequence[str]) -> NodeLook:
+    if answer.problem:
+        return silent(answer.node, answer.problem)
+    try:
+        data = json.loads(answer.stdout)
+    except (ValueError, RecursionError):
+        return silent(answer.node, "its answer cannot be read")
+    return decode(answer.node, data if isinstance(data, dict) else {}, places)

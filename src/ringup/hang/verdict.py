@@ -1,0 +1,462 @@
+"""
+What two looks at a silent run say.
+
+*Stalled* is said only when others wait and who is missing has gained neither CPU time nor bytes, or
+when everybody waits and nothing moves.  Whether a rank waits is read from its stack, never from its CPU
+time: NCCL polls while it waits, Gloo sleeps.  Everything else is said as what it is: busy, with what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ringup.flight_recorder.compare import Difference, compare
+from ringup.flight_recorder.dump import Entry, Flight
+from ringup.hang import grouping
+from ringup.hang.activity import Move, busiest_child, flowing, identity, moves, troubles, written
+from ringup.hang.snapshots import NodeLook, RankLook, spread
+from ringup.hang.stack_frames import TRANSFERS, Place, doing, place_of, reads, waits_for_disk
+from ringup.units import printable, show_bytes, summarize_names
+
+MOST_NAMED = 8
+GPU = ("the GPU", "the devices")
+END = "destroy_process_group"
+LEAST_ROUNDS = 3
+
+
+Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unknown"]
+PENDING_S = 50.0
+"""A collective that has been begun so long ago, and has not ended, is waited for."""
+LEAST_FAULTS = 16
+"""So many pages touched for the first time, while it stands in one read: what it reads arrives."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    rank: int
+    """Below 0 when only its script knows it."""
+    node: str
+    where: str
+    """"data.py:14 in fetch: ...", what the kernel says, or that it has ended."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    kind: Kind
+    headline: str
+    lines: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    collective: str = ""
+    is_open: bool = False
+    """Whether the flight recorder may tell more: everybody waits, somewhere."""
+    in_init: bool = False
+    """Whether all ranks wait where a process group begins, so no collective has been called yet."""
+    apart: tuple[tuple[int, str], ...] = ()
+    """Rank and node of those whose calls differ in one collective: the fewer of them, all where they tie."""
+
+    @property
+    def rule(self) -> str:
+        """The problem's name, as `ringup logs` knows it; "" where the run may go on."""
+        if not self.is_stalled:
+            return ""
+        if self.apart:
+            return "collective-mismatch"
+        if self.missing:
+            return "rank-fell-behind"
+        return "init-never-finished" if self.in_init else "collective-stalled"
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it will not go on by itself, as far as can be told."""
+        return self.kind == "stalled"
+
+
+@dataclass(frozen=True)
+class JudgedRank:
+    look: RankLook
+    place: Place
+    move: Move | None
+    disk_bytes_per_s: float = 0.0
+    """Of its node, while it waits for that."""
+    long_s: float = PENDING_S
+
+    @property
+    def is_idle(self) -> bool:
+        # Ready to run is not stuck: so little CPU time is what a crowded node has left for it.
+        if self.look.state in ("T", "t", "R") or self.move is None:
+            return self.look.state in ("T", "t")
+        # Who polls wakes often, for nothing.
+        return self.move.is_idle or (self.move.uses_nothing and self.is_asleep)
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it has put itself to sleep, as who polls does."""
+        return doing(self.look) == "asleep"
+
+    @property
+    def fills(self) -> bool:
+        """Whether what it reads arrives: bytes are counted when the call ends, and one may be of 2 GiB."""
+        return self.move is not None and self.move.faults >= LEAST_FAULTS and reads(self.look)
+
+    @property
+    def works(self) -> bool:
+        """Whether it, or the disk it waits for, gets on."""
+        on = self.disk_bytes_per_s > 0 or self.fills
+        return not self.is_idle or (on and self.look.state not in ("T", "t"))
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a collective that it has begun has not ended for long, by torch's flight recorder."""
+        flight = self.look.flight
+        pending = [e for e in flight.entries if not (e.is_done or e.is_p2p)] if flight else []
+        return flight is not None and any(flight.age_s(e) >= self.long_s for e in pending)
+
+    @property
+    def may_compute(self) -> bool:
+        """Whether it waits for the GPU, which may wait for others, or may as well have work to do."""
+        return self.place.kind == "device" and not self.is_pending
+
+    @property
+    def spins(self) -> bool:
+        """The same, with CPU time spent on it, as CUDA does."""
+        return self.may_compute and not self.is_idle
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for others.  In backward() only idleness tells waiting from computing."""
+        if self.look.state in ("T", "t"):
+            return False
+        if self.place.kind == "backward":
+            return (self.is_idle or self.is_pending) and self.look.state != "D"
+        return self.place.waits
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may wait or not: no stack, and the kernel does not say either."""
+        return self.place.kind == "unknown" and not doing(self.look)
+
+
+def judge(
+    first: Sequence[NodeLook],
+    second: Sequence[NodeLook],
+    *,
+    ended: Iterable[Missing] = (),
+    expected: int = 0,
+    long_s: float = PENDING_S,
+) -> Verdict:
+    """
+    `first` some seconds before `second`, which has stacks; `ended` are ranks gone with code 0.
+
+    A collective that has been pending for `long_s` is waited for.
+    """
+    return _Case(first, second, ended, long_s).verdict(expected)
+
+
+class _Case:
+    """Two looks at the same ranks, sorted by who waits, who works and who is missing."""
+
+    def __init__(
+        self, first: Sequence[NodeLook], second: Sequence[NodeLook], ended: Iterable[Missing], long_s: float
+    ) -> None:
+        self.first, self.second = first, second = spread(first, second)
+        known, disks = moves(first, second), written(first, second)
+        ranks = [
+            JudgedRank(r, place_of(r.frames), known.get(identity(r)), _disk(r, disks.get(node.node)), long_s)
+            for node in second
+            for r in node.ranks
+        ]
+        self.ranks = sorted(ranks, key=lambda seen: (seen.look.rank, seen.look.node))
+        self.waiting = [seen for seen in self.ranks if seen.waits]
+        self.missing = [seen for seen in self.ranks if not seen.waits and not seen.is_open]
+        self.busy = [seen for seen in self.missing if seen.works]
+        self.gone = [one for one in ended if one.rank not in {seen.look.rank for seen in ranks}]
+        self.is_idle = all(seen.is_idle for seen in ranks)
+        # Where most of those who wait are: "all_reduce".
+        places = Counter(seen.place.what for seen in self.waiting)
+        self.what = places.most_common(1)[0][0] if places else ""
+        self.folded = grouping.lines(seen.look for seen in ranks)
+        self.lines = (
+            *_flight_lines(second),
+            *_no_recorder(second),
+            *grouping.ras_lines(second),
+            *_node_lines(first, second),
+        )
+
+    def _say(
+        self,
+        kind: Kind,
+        headline: str,
+        named: Iterable[Missing] = (),
+        *,
+        lines: Iterable[str] | None = None,
+        what: str | None = None,
+        is_open: bool = False,
+    ) -> Verdict:
+        shown = (*(self.folded if lines is None else lines), *self.lines)
+        collective = self.what if what is None else what
+        return Verdict(kind, headline, shown, tuple(named), collective, is_open)
+
+    def verdict(self, expected: int) -> Verdict:
+        """What is said of the silence; `expected` is the number of ranks of the job."""
+        if not self.ranks:
+            return self._say("unknown", "no rank is seen on the nodes")
+        if self.busy:
+            return self._some_are_busy()
+        if not self.waiting:
+            return self._nobody_waits()
+        silent = [printable(node.node, 64) for node in self.second if node.problem]
+        if silent:
+            names = ", ".join(silent[:MOST_NAMED])
+            return self._say("unknown", f"what the ranks on {names} do is not known", what="")
+        if round_about := self._goes_round():
+            return self._say("idle" if self.is_idle else "waiting", round_about, what="")
+        if self.missing or self.gone:
+            return self._some_are_missing()
+        if len(self.ranks) < expected:
+            count = f"{len(self.ranks)} of {expected} ranks have started"
+            return self._say("meeting", f"{count}, and wait for the others", what="")
+        return self._all_wait()
+
+    def _is_proven(self) -> bool:
+        """
+        Whether those who wait do so for others.
+
+        Where all of them spin at the GPU, that may have work of its own, and who is missing may be done with
+        its part: it has ended, or polls with time.sleep until the others have.
+        """
+        if not all(seen.spins for seen in self.waiting):
+            return True
+        if any(seen.look.flight and seen.look.flight.entries for seen in self.waiting):
+            return False  # nothing of theirs has been pending for long
+        return not all(seen.is_asleep for seen in self.missing)
+
+    def _goes_round(self) -> str:
+        """
+        Whether all this is a loop that hardly works, in words.
+
+        The flight recorder tells of collectives begun since the first look; without it, that every main
+        thread has woken several times, which one that waits for others does not (our own signals wake it
+        twice), and that who is missing sleeps.
+        """
+        for seen in self.ranks:
+            flight = seen.look.flight
+            newest = max(flight.entries, key=lambda e: e.begun_ns, default=None) if flight else None
+            if flight and newest and seen.move and 0 < flight.age_s(newest) < seen.move.seconds:
+                return f"{grouping.name(seen.look)} has begun a collective {flight.age_s(newest):.0f} s ago"
+        woke = all(seen.move and seen.is_idle and seen.move.switches >= LEAST_ROUNDS for seen in self.ranks)
+        if woke and all(seen.is_asleep for seen in self.missing):
+            return "the ranks wake now and then, and use next to nothing"
+        return ""
+
+    def _some_are_missing(self) -> Verdict:
+        names = [f"{grouping.name(seen.look)} ({seen.look.node})" for seen in self.missing]
+        gone = [f"rank {one.rank} ({one.node})" for one in self.gone]
+        if not self._is_proven():
+            who = [f"{name} uses nothing" for name in names]
+            who += [f"{name} has ended with code 0" for name in gone]
+            return self._say(
+                "waiting", f"{summarize_names(who, MOST_NAMED)}; {_at_gpu(self.waiting)}", is_open=True
+            )
+        names += [f"{name}, which has ended with code 0," for name in gone]
+        verb = "is" if len(names) == 1 else "are"
+        of = f": the others wait for {self.what}" if self.what in GPU else f" from {self.what}"
+        asleep = not self.gone and all(seen.is_asleep for seen in self.missing)
+        is_open = all(seen.spins for seen in self.waiting) or asleep
+        words = f"{summarize_names(names, MOST_NAMED)} {verb} missing{of}"
+        return self._say("stalled", words, [*_named(self.missing), *self.gone], is_open=is_open)
+
+    def _some_are_busy(self) -> Verdict:
+        lines = [self._busy_line(seen) for seen in self.busy[:3]]
+        lines += grouping.lines(seen.look for seen in self.ranks if not (seen.works or seen.waits))
+        lines += grouping.lines(seen.look for seen in self.waiting)
+        words = "ranks are busy"
+        if self.waiting:
+            verb = "is" if len(self.busy) == 1 else "are"
+            words = f"{_who(self.busy)} {verb} busy; {len(self.waiting)} wait {_in(self.what)}"
+        is_open = all(seen.place.kind == "backward" for seen in self.busy)
+        return self._say("busy", words, lines=lines, is_open=is_open)
+
+    def _busy_line(self, seen: JudgedRank) -> str:
+        """ "rank 0 (node0): tokenize.py:33 in main; 98 % of a core, 12 MiB read or written"."""
+        place = grouping.where(seen.place, doing(seen.look))
+        line, move = f"{grouping.name(seen.look)} ({seen.look.node}): {place}", seen.move
+        if move is None or move.seconds <= 0:
+            return f"{line}; it has just begun"
+        line += f"; {move.cpu_s / move.seconds:.0%} of a core, {show_bytes(move.io_bytes)} read or written"
+        line += f" in {move.seconds:.0f} s"
+        if move.is_idle and seen.look.state == "R":
+            line += "; it is ready to run but gets hardly any CPU time"
+        if seen.disk_bytes_per_s:
+            line += f"; its node writes {show_bytes(seen.disk_bytes_per_s)}/s to disks and file servers"
+        if move.is_idle and seen.fills:
+            line += "; what it reads arrives"
+        same = (rank for node in self.first for rank in node.ranks if identity(rank) == identity(seen.look))
+        old = next(same, None)
+        child = busiest_child(old, seen.look) if old else ""
+        return f"{line}, most by {printable(child, 80)}" if child else line
+
+    def _nobody_waits(self) -> Verdict:
+        if not self.is_idle:
+            return self._say("unknown", "no stack could be read")
+        held = [seen for seen in self.ranks if seen.look.state in ("T", "t", "D")]
+        if held:
+            words = f"{_who(held)} cannot go on, and no rank does anything"
+            return self._say("stalled", words, _named(held))
+        return self._say("idle", "no rank computes, reads or writes")
+
+    def _all_wait(self) -> Verdict:
+        if flows := flowing(self.first, self.second):
+            # It may be somebody else's; calls that do not fit each other never end, whatever flows.
+            known = self._by_recorder(only="mismatch") if self.is_idle else None
+            node, name, rate = flows[0]
+            words = f"{self._waiters()}, and data flows ({show_bytes(rate)}/s on {node} {name})"
+            return known or Verdict("flowing", words, tuple(self.folded), (), self.what, self.is_idle)
+        behind, words = self._by_ras()
+        if behind and not any(seen.may_compute for seen in behind):
+            # Launched less than the others in both reports, and no more in the second: it did not call.
+            return self._say("stalled", f"{_who(behind)}: {words}", _named(behind))
+        if known := self._by_recorder():
+            return known
+        if not self.is_idle:
+            words = "CPU is spent, as NCCL does while it waits, so it is unknown whether they make progress"
+            return self._say("waiting", f"{self._waiters()}; {words}", is_open=True)
+        if all(seen.may_compute for seen in self.waiting):
+            words = f"{self._waiters()}; whether the GPU computes is unknown"
+            return self._say("waiting", words, is_open=True)
+        return self._by_place()
+
+    def _waiters(self) -> str:
+        """Who waits, where nobody is seen to do anything else; of whom no stack tells is said."""
+        unseen = [seen for seen in self.ranks if not seen.waits]
+        if not unseen:
+            return f"every rank waits {_in(self.what)}"
+        count = len(self.ranks) - len(unseen)
+        return f"{count} wait {_in(self.what)}; what {_who(unseen)} does cannot be seen"
+
+    def _by_ras(self) -> tuple[list[JudgedRank], str]:
+        """Whom NCCL holds to be behind in both reports alike, and in what words.  Containers share pids."""
+        found: dict[bool, list[JudgedRank]] = {True: [], False: []}
+        for behind in grouping.ras_behind(self.first) & grouping.ras_behind(self.second):
+            same = [seen for seen in self.ranks if seen.look.pid == behind.pid]
+            if len(same) > 1:
+                same = [seen for seen in same if seen.look.node == behind.host]
+            found[behind.is_counted] += [seen for seen in same if seen not in found[behind.is_counted]]
+        counted = "NCCL counts fewer collectives than on the others"
+        words = counted if found[True] else "no answer to NCCL's RAS"
+        return sorted(found[True] or found[False], key=lambda seen: seen.look.rank), words
+
+    def _by_recorder(self, only: str = "") -> Verdict | None:
+        """
+        Who calls something else, or is behind, by torch's flight recorder; nobody where that is in doubt.
+
+        Where ranks use CPU time, only calls pending for long count: who spins at its GPU and is behind may
+        compute there.
+        """
+        flights = {seen.look.rank: seen.look.flight for seen in self.ranks if seen.look.flight}
+        for difference in compare(flights):
+            if difference.doubt or (only and difference.kind != only):
+                continue
+            late = [seen for seen in self.ranks if seen.look.rank in difference.ranks]
+            if difference.kind == "behind" and any(seen.may_compute for seen in late):
+                continue
+            if difference.kind == "behind" and len(late) > len(difference.usual or ()):
+                continue  # most of them: it may as well be the others who are where they should not be
+            if not self.is_idle and not _is_long(difference, flights, self.ranks[0].long_s):
+                continue
+            named = [
+                Missing(seen.look.rank, seen.look.node, difference.where or seen.place.where) for seen in late
+            ]
+            if difference.kind == "mismatch":
+                apart = difference.ranks or (*(difference.odd or ()), *(difference.usual or ()))
+                differ = tuple((s.look.rank, s.look.node) for s in self.ranks if s.look.rank in apart)
+                return replace(self._say("stalled", difference.text, named), apart=differ)
+            if named:
+                return self._say("stalled", difference.text, named)
+        return None
+
+    def _by_place(self) -> Verdict:
+        """Who waits somewhere else than most."""
+        groups: dict[tuple[str, str], list[JudgedRank]] = {}
+        for seen in self.waiting:
+            groups.setdefault((seen.place.what, seen.place.where), []).append(seen)
+        first, *rest = sorted(groups.values(), key=len, reverse=True)
+        odd = [seen for group in rest for seen in group]
+        at_gpu = [seen for seen in odd if seen.may_compute]
+        # Who is not in a transfer between others need not be.
+        if odd and len(first) > len(odd) and not at_gpu and not first[0].place.what.startswith(TRANSFERS):
+            where = " and ".join(sorted({grouping.where(seen.place) for seen in odd})[:2])
+            others = grouping.where(first[0].place)
+            words = f"{_who(odd)} wait{'s' * (len(odd) == 1)} in {where}, the others in {others}"
+            return self._say("stalled", words, _named(odd), is_open=True)
+        if at_gpu:
+            return self._say("waiting", _at_gpu(at_gpu), is_open=True)
+        if rest:
+            return self._say("stalled", "the ranks wait in different collectives", is_open=True)
+        if len(self.waiting) < len(self.ranks):
+            return self._say("stalled", self._waiters(), is_open=True)
+        in_init = all(seen.place.kind == "meeting" for seen in self.waiting) and self.what != END
+        hint = "no interface carries data; they may disagree about which call this is, its shape or its type"
+        if in_init:
+            hint = "they may wait at an address where nobody listens, or for more ranks than were started"
+        words = f"every rank waits in {self.what}, at the same line, and nothing moves"
+        found = self._say("stalled", words, lines=[*self.folded, hint], is_open=True)
+        return replace(found, in_init=in_init)
+
+
+def _disk(look: RankLook, rate: float | None) -> float:
+    return rate or 0.0 if waits_for_disk(look) or any(map(waits_for_disk, look.children)) else 0.0
+
+
+def _who(ranks: Iterable[JudgedRank]) -> str:
+    return grouping.who([seen.look for seen in ranks])
+
+
+def _named(ranks: Iterable[JudgedRank]) -> list[Missing]:
+    return [Missing(s.look.rank, s.look.node, grouping.where(s.place, doing(s.look))) for s in ranks]
+
+
+def _in(what: str) -> str:
+    """ "in all_reduce", "for the GPU"."""
+    return f"for {what}" if what in GPU else f"in {what}"
+
+
+def _at_gpu(waiting: Sequence[JudgedRank]) -> str:
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return f"{_who(waiting)} {verb} for the GPU; whether the GPU computes is unknown"
+
+
+def _is_long(difference: Difference, flights: Mapping[int, Flight], long_s: float) -> bool:
+    """Whether the calls that do not fit each other, or that somebody lacks, have been pending for long."""
+    calls: list[tuple[int, Entry | None]] = [*(difference.usual or {}).items()]
+    if difference.kind == "mismatch":
+        calls += (difference.odd or {}).items()
+    return bool(calls) and all(
+        not call.is_done and flights[rank].age_s(call) >= long_s for rank, call in calls if call
+    )
+
+
+def _flight_lines(second: Sequence[NodeLook]) -> Iterable[str]:
+    flights = {rank.rank: rank.flight for node in second for rank in node.ranks if rank.flight}
+    for difference in compare(flights)[:3]:
+        doubt = f" (in doubt: {difference.doubt})" if difference.doubt else ""
+        yield f"flight recorder: {difference.text}{doubt}"
+
+
+def _no_recorder(second: Sequence[NodeLook]) -> Iterable[str]:
+    """That torch's flight recorder was asked, and has nothing of anybody."""
+    flights = [rank.flight for node in second for rank in node.ranks if rank.flight]
+    if flights and not any(flight.entries or flight.problem for flight in flights):
+        yield "torch's flight recorder could tell more, and is off (`ringup env --debug` names its variable)"
+
+
+def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterable[str]:
+    before = {node.node: node.state for node in first if not node.problem}
+    for node in second:
+        name = printable(node.node, 64)
+        if node.problem:
+            yield f"{name}: {node.problem}"
+        else:
+            yield from (f"{name}: {words}" for words in troubles(before.get(node.node), node.state))

@@ -1,0 +1,203 @@
+"""What one node executes as lines of bash, and variables with their reasons."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ringup.errors import LaunchError, UsageError
+from ringup.jobfiles import Asked
+from ringup.planning import EnvVar
+from ringup.planning.formats import comment
+from ringup.planning.launchers import LAUNCHERS, Place, Start, start
+from ringup.secrets import holds_secret
+from ringup.units import plural
+
+INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_WORD = re.compile(r"[\w.,:@/+=%-]*")
+_NEEDS_QUOTES = re.compile(r"[^A-Za-z0-9_@%+=:,./-]")
+LINE = 100
+"""Longer commands are broken, one word a line."""
+
+
+class Named(int):
+    """A count that is written as a shell variable."""
+
+    text: str
+
+    def __new__(cls, count: int, name: str) -> Named:
+        made = super().__new__(cls, count)
+        made.text = variable(name)
+        return made
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def variable(name: str) -> str:
+    """
+    A shell variable or `((arithmetic))` as part of a word: what `expanded` writes as $NAME.
+
+    It stands between NUL bytes, which no argument can hold, so a user's own `$NAME` is never taken for one.
+    """
+    return f"\0{name}\0"
+
+
+def quoted(text: str) -> str:
+    """
+    A word that stays what it is in bash, on one line.
+
+    >>> quoted("a b"), quoted("it's"), quoted("a\\nb")
+    ("'a b'", '\\'it\\'"\\'"\\'s\\'', "$'a\\\\nb'")
+    """
+    if text.isprintable():
+        return shlex.quote(text)
+    shown = "".join(c if c.isprintable() and c not in "\\'" else _escaped(c) for c in text)
+    return f"$'{shown}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return "\\" + character
+    if character == "\n":
+        return "\\n"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def word(text: str, option: str = "") -> str:
+    """A value that a scheduler reads as one word, as its quoting differs from a shell's; else UsageError."""
+    if not _WORD.fullmatch(text):
+        wrong = f"{option}{text!r} is not one word of letters, digits and .,:@/+=%-"
+        raise UsageError(wrong, hint="give a plain word")
+    return text
+
+
+def line(text: str, option: str = "") -> str:
+    """A value of one printable line; else UsageError."""
+    if not text.isprintable():
+        raise UsageError(f"{option}{text!r} is not one line of text", hint="give a plain word")
+    return text
+
+
+def enter(folder: str) -> str:
+    """
+    The line that changes to a directory; `cd -x` would read an option, `cd -` go back.
+
+    >>> enter("a b"), enter("-")
+    ("cd 'a b'", 'cd ./-')
+    """
+    return f"cd {quoted(f'./{folder}' if folder.startswith('-') else folder)}"
+
+
+def expanded(text: str) -> str:
+    """
+    A word of bash in which only what `variable` made is expanded.
+
+    >>> expanded(f"--node-rank={variable('NODE_RANK')}"), expanded(f"$HOME {variable('RANK')}1")
+    ('"--node-rank=$NODE_RANK"', '\'$HOME \'"$RANK"1')
+    """
+    parts = text.split("\0")
+    if len(parts) == 1:
+        return quoted(text)
+    first, *others = parts[::2]
+    if _NEEDS_QUOTES.search(first) or any(_NEEDS_QUOTES.search(o) or re.match(r"\w", o) for o in others):
+        return "".join(f'"${part}"' if i % 2 else quoted(part) for i, part in enumerate(parts) if part)
+    return '"' + "".join(f"${part}" if i % 2 else part for i, part in enumerate(parts)) + '"'
+
+
+def export(setting: EnvVar) -> str:
+    """Lines that set a variable, its reason above; a secret is taken from the shell that submits."""
+    reason = comment(setting.because)
+    if holds_secret(setting.name, setting.value):
+        return f'# {reason}\n: "${{{setting.name}:?set it before you start this}}"'
+    return f"# {reason}\nexport {setting.name}={quoted(setting.value)}"
+
+
+def variables(asked: Asked) -> list[EnvVar]:
+    """What is set alike on every node; the interface only where it is the user's own, else it is found."""
+    common = (v for v in asked.env if v.node is None)
+    return [v for v in common if v.name in asked.job.env or v.name not in INTERFACE_NAMES]
+
+
+def common_interface(asked: Asked) -> str:
+    """The user's own, else the one that the plan chose on every node by one name; "" where there is none."""
+    for name in INTERFACE_NAMES:
+        own = asked.job.env.get(name, "").lstrip("=")
+        if own and not own.startswith("^") and "," not in own:
+            return own
+    names = {node.interface for node in asked.plan.nodes} if asked.plan else set()
+    return next(iter(names)) if len(names) == 1 else ""
+
+
+def started(asked: Asked) -> Start:
+    """The launcher's words and environment with `variable`s in them; LaunchError where it cannot do this."""
+    for word in (asked.job.script, *asked.job.arguments, *asked.job.launcher_arguments):
+        if "\0" in word:
+            raise LaunchError("an argument holds a NUL byte", hint="leave it out")
+    place = Place(
+        python=variable("PYTHON"),
+        node_count=Named(asked.nodes, "NNODES"),
+        node_rank=variable("NODE_RANK"),
+        nproc=Named(asked.nproc, "NPROC"),
+        nproc_all=(asked.nproc,) * asked.nodes,
+        address=variable("ADDRESS"),
+        master_addr=variable("MASTER_ADDR"),
+        master_port=variable("MASTER_PORT"),
+        run_id=variable("RUN_ID"),
+        head=variable("((NODE_RANK == 0))"),
+        gpu_count=asked.gpus,
+    )
+    begun = start(place, asked.job)
+    env = tuple(replace(setting, value=_of_rank(setting.value)) for setting in begun.env)
+    words = tuple(map(_of_rank, begun.words)) if per_rank(asked) else begun.words
+    return replace(begun, env=env, words=words)
+
+
+def per_rank(asked: Asked) -> bool:
+    """Whether the launcher's words start one rank, and are to be started once for each."""
+    return asked.job.launcher in ("python", "jax")
+
+
+def _of_rank(text: str) -> str:
+    """A word with `{rank}` and `{local_rank}` become the shell's, as the shim puts them in."""
+    return text.replace("{rank}", variable("RANK")).replace("{local_rank}", variable("LOCAL_RANK"))
+
+
+def counts_nodes(asked: Asked) -> bool:
+    """Whether the number of nodes stands in the words, so that a job of another size would be wrong."""
+    return asked.nodes > 0 and started(asked) != started(replace(asked, nodes=asked.nodes + 1))
+
+
+def used(start: Start) -> set[str]:
+    """Shell variables that the launcher's words and environment name."""
+    texts = [*start.words, *(setting.value for setting in start.env)]
+    return {name for text in texts for part in text.split("\0")[1::2] for name in re.findall(r"\w+", part)}
+
+
+def command(words: Sequence[str]) -> str:
+    """A command on one line where it fits, else an option a line."""
+    shown = [expanded(word) for word in words]
+    line = " ".join(shown)
+    if len(line) <= LINE:
+        return line
+    groups = [shown[:1]]
+    for previous, text in itertools.pairwise(shown):
+        is_value = previous.startswith("-") and "=" not in previous and not text.startswith(("-", '"-'))
+        if not is_value and text not in ("-u", "-m"):
+            groups.append([])
+        groups[-1].append(text)
+    return " \\\n  ".join(" ".join(group) for group in groups)
+
+
+def describe(asked: Asked) -> str:
+    spares = asked.restarts.spares if asked.restarts else 0
+    ranks, nodes = plural(asked.nproc, "rank"), plural(asked.nodes - spares, "node")
+    if asked.restarts:
+        more = f", {plural(spares, 'spare')}" if spares else ""
+        return f"{comment(asked.job.script)} by `ringup run` on {nodes} with {ranks} each{more}."
+    one = "process" if LAUNCHERS[asked.job.launcher].is_bare else asked.job.launcher
+    each = "rank" if per_rank(asked) else "node"
+    return f"{comment(asked.job.script)} on {nodes} with {ranks} each: one {one} a {each}."

@@ -1,0 +1,163 @@
+"""
+Fills the templates, so that no value gets into a file without a filter that names how it is quoted.
+
+A value without one of `_FILTERS` raises TypeError; whole numbers need none.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+
+import jinja2
+from markupsafe import Markup
+
+from ringup.agent_bundle import source
+from ringup.errors import LaunchError
+from ringup.jobfiles import KNOWN_NODES, PODS, Asked, quoting
+from ringup.planning import formats
+from ringup.secrets import holds_secret
+from ringup.units import printable
+
+_HOST_NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+_PLAIN_YAML = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
+_YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+"""What YAML 1.1 takes for something else than text."""
+
+
+def render(kind: str, asked: Asked) -> str:
+    """The file that starts the job; LaunchError where this kind cannot start it."""
+    _refuse(kind, asked)
+    start = quoting.started(asked)
+    per_rank = quoting.per_rank(asked)
+    own = [v for v in asked.env if v.node is not None and v.name not in quoting.INTERFACE_NAMES]
+    nodes_of_own = [v.node for v in own]
+    nodes = asked.plan.nodes if asked.plan else ()
+    template = _environment().get_template(f"{kind}.j2")
+    return template.render(
+        kind=kind,
+        asked=asked,
+        job=asked.job,
+        plan=asked.plan if kind in KNOWN_NODES else None,
+        title=Markup(quoting.describe(asked)),
+        name=_host_name(asked.name) if kind in PODS else "",
+        hosts=[asked.targets.get(n.node, n.node) for n in nodes],
+        node_ranks={n.node: n.rank for n in nodes},
+        interface=quoting.common_interface(asked),
+        common=quoting.variables(asked),
+        own=sorted(own, key=lambda v: nodes_of_own.index(v.node)),
+        secrets=[v for v in asked.env if holds_secret(v.name, v.value)],
+        start=start,
+        per_rank=per_rank,
+        used=set() if asked.restarts else quoting.used(start) | ({"NODE_RANK"} if per_rank else set()),
+        counts_nodes=quoting.counts_nodes(asked),
+    )
+
+
+def _refuse(kind: str, asked: Asked) -> None:
+    """Raises LaunchError for what a kind that names its nodes cannot do."""
+    if kind not in KNOWN_NODES:
+        return
+    if asked.restarts:
+        wrong = f"a file for {kind} cannot restart a run, nor ask it to save"
+        raise LaunchError(wrong, hint="`ringup run` with the same options does")
+    wrong = hint = ""
+    counts = sorted({n.nproc for n in asked.plan.nodes}) if asked.plan else []
+    if asked.plan is None:
+        wrong = f"a file for {kind} names the nodes and their network, which are not known"
+        hint = "name nodes that ringup may look at, with -H, or facts saved earlier, with --from"
+    elif len(counts) > 1:
+        wrong = f"the nodes have different numbers of ranks ({', '.join(map(str, counts))})"
+        hint = "give all the same with --nproc, or use `ringup run`"
+    elif kind == "docker" and ":" in asked.job.chdir:
+        wrong = (
+            f"docker cannot mount {printable(asked.job.chdir)}: it takes the colon for the end of the path"
+        )
+        hint = "--chdir names a directory without a colon"
+    if wrong:
+        raise LaunchError(wrong, hint=hint)
+
+
+def _host_name(text: str) -> str:
+    """The job's name as part of host names (RFC 1035 label); raises LaunchError where it cannot be."""
+    name = text.lower().replace("_", "-").replace(".", "-")
+    if not _HOST_NAME.fullmatch(name):
+        hint = "--name takes small letters, digits and -"
+        raise LaunchError(f"{name!r} cannot be part of a host name", hint=hint)
+    return name
+
+
+@jinja2.pass_context  # with it constants come here too, not HTML-escaped as the template is compiled
+def _quoted_only(_: object, value: object) -> Markup:
+    """What a template may write: the result of a filter, or a whole number."""
+    if isinstance(value, Markup):
+        return value
+    if type(value) is int:
+        return Markup(value)
+    raise TypeError(f"{value!r} is written without a quoting filter")
+
+
+def _directive(given: str, line: str, example: str) -> str:
+    """A scheduler's directive; where no value is given an example, commented out by one # more."""
+    return ("#" if given else "##") + line.format(quoting.word(given or example))
+
+
+def yaml_scalar(text: str, indent: str = "") -> str:
+    """
+    Text as a scalar: plain where that means nothing else, else a block of lines, else in double quotes.
+
+    >>> yaml_scalar("a/b"), yaml_scalar("8"), yaml_scalar("no"), yaml_scalar("a: b")
+    ('a/b', '"8"', '"no"', '"a: b"')
+    """
+    if _PLAIN_YAML.fullmatch(text) and text.lower() not in _YAML_WORDS:
+        return text
+    lines = text.split("\n")
+    # A block shows these exactly: lines that print, the first not indented, one line end last.
+    is_block = len(lines) > 2 and lines[-1] == "" and lines[-2] != "" and not text.startswith((" ", "\n"))
+    if is_block and all(line.isprintable() and line == line.rstrip() for line in lines):
+        return "|\n" + "\n".join(f"{indent}  {line}" if line else "" for line in lines[:-1])
+    return formats.quoted(text)
+
+
+def _marked(function: Callable[..., str]) -> Callable[..., Markup]:
+    return lambda value, *options: Markup(function(value, *options))
+
+
+_FILTERS: dict[str, Callable[..., str]] = {
+    "sh": quoting.quoted,  # one word of bash
+    "words": lambda words: " ".join(map(quoting.quoted, words)),
+    "cd": quoting.enter,
+    "export": quoting.export,  # lines that set a variable, its reason above
+    "command": quoting.command,  # the launcher's words
+    "expanded": quoting.expanded,  # a word of bash with shell variables in it (`quoting.variable`)
+    "comment": formats.comment,  # behind #, on one line
+    "yaml": yaml_scalar,
+    "directive": _directive,
+    "word": quoting.word,  # as it is; an error where it holds more than letters, digits and .,:@/+=%-
+    "line": quoting.line,  # as it is; an error where it is not one printable line
+    "code": str,  # as it is: shell text of the user's or ringup's own
+}
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("ringup.jobfiles"),
+        undefined=jinja2.StrictUndefined,
+        # Nothing is escaped as HTML, as `finalize` lets Markup alone pass; blocks and filters keep that type.
+        autoescape=True,
+        finalize=_quoted_only,
+        comment_start_string="{##",
+        comment_end_string="##}",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    for name, function in _FILTERS.items():
+        made.filters[name] = _marked(function)
+    made.filters["unexpanded"] = lambda text: formats.unexpanded(str(text))
+    made.filters["string"] = str
+    made.tests["secret"] = lambda v: holds_secret(v.name, v.value)
+    made.globals["source"] = source
+    return made

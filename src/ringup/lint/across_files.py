@@ -1,0 +1,289 @@
+"""What does not fit between files: the lines for several nodes, a script and the line that starts it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ringup.lint.job_rules import allocated_nodes
+from ringup.lint.ranks import Reading, local_rank_argument, most_workers, needs_local_rank_argument
+from ringup.lint.rendezvous import DEBUG_NAMES, means_itself, without_timeout, written_points
+from ringup.lint.rule import ACROSS, fault
+from ringup.lint.shell import Job, Launch, launches
+from ringup.lint.source import SPAWNS
+from ringup.rules import Finding
+
+_ADDRESS = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){3})(?![\d.])")
+
+
+class Part:
+    """One node's launch line, with what it says about the meeting; "" for what it leaves to the shell."""
+
+    def __init__(self, job: Job, launch: Launch, hosts: Sequence[str]) -> None:
+        self.job, self.launch = job, launch
+        self.hosts = hosts
+        """Addresses that the comments above it name: where it is to be run."""
+        option, variable = launch.option, launch.variable
+        endpoint = option("rdzv_endpoint")
+        address, _, port = endpoint.rpartition(":") if ":" in endpoint else (endpoint, "", "")
+        is_bare = launch.launcher == "python"
+        own = {"python": "RANK", "llamafactory": "NODE_RANK"}.get(launch.launcher)
+        self.rank = _literal(variable(own) if own else option("node_rank", "machine_rank"))
+        self.address = _literal(
+            option("master_addr", "main_process_ip") or address or variable("MASTER_ADDR")
+        )
+        self.port = _literal(option("master_port", "main_process_port") or port or variable("MASTER_PORT"))
+        nodes = option("nnodes", "num_machines") or variable("NNODES")
+        self.count = _literal(variable("WORLD_SIZE") if is_bare else nodes)
+        """Number of nodes, or the world size of a bare script."""
+        self.id = _literal(option("rdzv_id"))
+        self.ranks = option("nproc_per_node", "num_gpus")
+        self.where = job.where(launch.line)
+
+    def finding(self, found: str, wanted: str) -> Finding:
+        return self.job.finding(self.launch.line, found, wanted)
+
+
+def _literal(text: str) -> str:
+    return "" if "$" in text or "`" in text else text
+
+
+@dataclass(frozen=True)
+class All:
+    scripts: Sequence[Reading]
+    jobs: Sequence[Job]
+
+    @functools.cached_property
+    def parts(self) -> list[Part]:
+        return [part for job in self.jobs for part in _parts(job)]
+
+    def started(self) -> Iterator[tuple[Part, Reading]]:
+        """Launch lines together with the script they start, where that was given."""
+        for part in self.parts:
+            name = part.launch.script.rpartition("/")[2]
+            for script in self.scripts:
+                if name and script.script.path.rpartition("/")[2] == name:
+                    yield part, script
+
+    def rounds(self) -> list[list[Part]]:
+        """Lines that belong to one start: the same launcher and script, each node rank once."""
+        groups: dict[tuple[str, str], list[list[Part]]] = {}
+        for part in self.parts:
+            if not part.rank.isdecimal():
+                continue
+            rounds = groups.setdefault((part.launch.launcher, part.launch.script), [[]])
+            if _is_shown_again(part, rounds[-1]):
+                rounds.append([])
+            rounds[-1].append(part)
+        return [one for rounds in groups.values() for one in rounds if one]
+
+    def differ(self, name: str, words: str, wanted: str) -> Iterator[Finding]:
+        """A finding for each line whose value is not that of the first line of its start."""
+        for first, *others in self.rounds():
+            own = getattr(first, name)
+            for other in others:
+                theirs = getattr(other, name)
+                if own and theirs and own != theirs:
+                    yield other.finding(f"{words.format(theirs)}, but {own} in {first.where}", wanted)
+
+
+def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
+    """
+    Whether a line begins another start: its rank stands in this one already, and nothing says that both
+    are to be run at once (comments that name two hosts; a file each).
+    """
+    same = [other for other in parts if other.rank == part.rank]
+    if not same:
+        return False
+    if any(other.job is part.job for other in same):
+        return not any(part.hosts and o.hosts and not set(part.hosts) & set(o.hosts) for o in same)
+    ranks = {o.rank for o in parts if o.job is same[0].job}
+    return len(ranks) > 1 or (part.address, part.port) != (same[0].address, same[0].port)
+
+
+def _parts(job: Job) -> Iterator[Part]:
+    before = 0
+    comments = [c for command in job.commands for c in command.comments]
+    for launch in launches(job):
+        above = " ".join(c.raw for c in comments if before < c.line < launch.line)
+        before = launch.line
+        yield Part(job, launch, tuple(dict.fromkeys(_ADDRESS.findall(above))))
+
+
+_LATER = re.compile(
+    r"\|\s*(?:tail\s+(?:-n\s*)?-?1\b|sed\s+-n\s+['\"]?(?:[2-9]|\$)\d*p|head\s[^|]*\|\s*tail\b)"
+)
+_ELEMENT = re.compile(r"\$\{\w+\[(-1|[1-9]\d*)\]\}")
+
+
+def _address_of(job: Job, written: str) -> str:
+    """What is wrong with MASTER_ADDR where the first node has rank 0; "" for nothing that is certain."""
+    if re.search(r"(?m)^[ \t]{0,200}(?:else|elif)\b", job.text):  # which of them counts is not known
+        return ""
+    if means_itself(written):
+        return f"MASTER_ADDR is {written}: each node connects only to itself"
+    nodes = "scontrol show hostname" in job.text
+    first = re.search(r"head\s+(?:-n\s*)?-?1\b", written)
+    if nodes and not first and "scontrol show hostname" in written and _LATER.search(written):
+        return "MASTER_ADDR is another node of the list than the first, which has rank 0"
+    if nodes and _ELEMENT.fullmatch(written):
+        return f"MASTER_ADDR is {written}, and the first node of the list has rank 0"
+    return ""
+
+
+@fault("head-is-elsewhere", ACROSS)
+def head_is_elsewhere(files: All) -> Iterator[Finding]:
+    """
+    Rank 0 is started on another host than the one that MASTER_ADDR names.
+
+    Why: the store listens where rank 0 runs; all others connect to MASTER_ADDR, where nothing listens.
+
+    Fix: MASTER_ADDR = an address of the host on which rank 0 is started, the same on every node.
+    """
+    for part in files.parts:
+        launch = part.launch
+        written = launch.option("master_addr", "main_process_ip") or launch.variable("MASTER_ADDR")
+        rank = launch.option("node_rank", "machine_rank")
+        by_slurm = launch.srun is not None or "SLURM_" in rank
+        is_static = launch.launcher != "colossalai" and launch.option("rdzv_backend") in ("", "static")
+        several = allocated_nodes(part.job)[0] if by_slurm else ""
+        several = several or (part.count if launch.launcher != "python" else "")
+        if is_static and several.isdecimal() and int(several) > 1 and _address_of(part.job, written):
+            yield part.finding(_address_of(part.job, written), "an address of the first node")
+            continue
+        known = part.rank == "0" and part.hosts and _ADDRESS.fullmatch(part.address)
+        if known and part.address not in part.hosts and not means_itself(part.address):
+            found = f"rank 0 runs on {' or '.join(part.hosts)}, MASTER_ADDR is {part.address}"
+            yield part.finding(found, "the address of rank 0's own host")
+
+
+@fault("meeting-point-differs", ACROSS)
+def meeting_point_differs(files: All) -> Iterator[Finding]:
+    """
+    The lines of two nodes, or a script and its launch line, name different rendezvous addresses.
+
+    Why: each side waits at its own address until the timeout.
+
+    Fix: one address and one port for all, best set in one place.
+    """
+    yield from files.differ("address", "address {}", "the same address on every node")
+    yield from files.differ("port", "port {}", "the same port on every node")
+    for part, script in files.started():
+        for kind, value, line, _ in written_points(script):
+            own = getattr(part, kind)
+            if own and own != value:
+                found = f"{kind} {value}, but {own} in {part.where}"
+                yield script.finding(line, found, "what the launch line says")
+
+
+@fault("rendezvous-ids-differ", ACROSS)
+def rendezvous_ids_differ(files: All) -> Iterator[Finding]:
+    yield from files.differ("id", "--rdzv-id {}", "one id for all nodes")
+
+
+@fault("node-rank-duplicate", ACROSS)
+def node_rank_duplicate(files: All) -> Iterator[Finding]:
+    for parts in files.rounds():
+        for other, part in itertools.combinations(parts, 2):
+            if other.rank == part.rank:
+                found = f"rank {part.rank}, as in {other.where}"
+                yield part.finding(found, "a rank of its own for every node")
+
+
+@fault("world-size-disagrees", ACROSS)
+def world_size_disagrees(files: All) -> Iterator[Finding]:
+    yield from files.differ("count", "{} are expected", "the same count on every node")
+    for part in files.parts:
+        if part.rank.isdecimal() and part.count.isdecimal() and int(part.rank) >= int(part.count):
+            yield part.finding(f"rank {part.rank} of {part.count}", f"ranks from 0 to {int(part.count) - 1}")
+        nodes, line = part.job.option("nodes", "N")
+        are_counted = nodes.isdecimal() and part.count.isdecimal() and part.launch.launcher != "python"
+        if are_counted and nodes != part.count:
+            found = f"{part.count} nodes, but {nodes} in line {line}"
+            yield part.finding(found, "the allocation's number: $SLURM_NNODES")
+        total, machines = part.launch.option("num_processes"), part.launch.option("num_machines")
+        if total.isdecimal() and machines.isdecimal() and int(machines) and int(total) % int(machines):
+            found = f"{total} processes over {machines} machines: {int(total) // int(machines)} on each"
+            yield part.finding(found, "a multiple of the machines: --num_processes is the total")
+
+
+@fault("nproc-exceeds-gpus", ACROSS)
+def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
+    for part in files.parts:
+        value, line = part.job.option("gres", "gpus-per-node")
+        gpus = re.search(r"(?:^|:)(\d+)$", value)
+        if gpus and part.ranks.isdecimal() and int(part.ranks) > int(gpus[1]):
+            found = f"{part.ranks} processes on {gpus[1]} GPUs (line {line})"
+            yield part.finding(found, "as many processes as GPUs")
+
+
+@fault("local-rank-argument-rejected", ACROSS)
+def local_rank_argument_rejected(files: All) -> Iterator[Finding]:
+    passed = {"launch": ("use_env", "--local-rank"), "deepspeed": ("no_local_rank", "--local_rank")}
+    for part, read in files.started():
+        launch, script = part.launch, read.script
+        switch, spelling = passed.get(launch.launcher, ("", ""))
+        strict = any(c.name.endswith(".parse_args") for c in script.calls)
+        argument = local_rank_argument(script)
+        is_taken = argument is not None and spelling in argument.spellings
+        if spelling and strict and switch not in launch.options and not is_taken:
+            found = f"{launch.launcher} passes {spelling}=N, {script.path} does not take it"
+            yield part.finding(found, "torchrun, or an argument of both spellings")
+
+
+@fault("local-rank-argument-missing", ACROSS)
+def local_rank_argument_missing(files: All) -> Iterator[Finding]:
+    """
+    The script waits for --local-rank, and its launch line passes none.
+
+    Why: every rank then has the default: all of a node's ranks on one GPU, or an error about the argument.
+
+    Fix: read LOCAL_RANK in the script; `ringup run` passes the argument to a script that needs it.
+    """
+    for part, read in files.started():
+        argument = needs_local_rank_argument(read.script)
+        given = any("local_rank" in a.replace("-", "_") for a in part.launch.arguments)
+        passes_none = part.launch.launcher in ("torchrun", "python", "accelerate")
+        if argument is not None and passes_none and not given:
+            found = f"{part.launch.launcher} passes no {argument.spellings[0]}"
+            found += f" ({read.where(argument.line)} takes it)"
+            yield part.finding(found, "LOCAL_RANK read from the environment")
+
+
+@fault("ranks-started-twice", ACROSS)
+def ranks_started_twice(files: All) -> Iterator[Finding]:
+    """
+    A launcher starts a process per GPU, and the script spawns one per GPU in each of them.
+
+    Why: N launched times N spawned ranks fight for N GPUs and one port.
+
+    Fix: one process a node for a script that spawns, or no `mp.spawn`.
+    """
+    for part, read in files.started():
+        spawned, launcher = read.script.named(*SPAWNS), part.launch.launcher
+        if spawned and launcher in ("torchrun", "launch", "accelerate") and part.ranks != "1":
+            found = f"{launcher} starts a script that spawns its own ranks ({read.where(spawned[0].line)})"
+            yield part.finding(found, "one of the two")
+
+
+@fault("no-timeout-while-debugging", ACROSS)
+def no_timeout_while_debugging(files: All) -> Iterator[Finding]:
+    told: set[str] = set()
+    for part, read in files.started():
+        names = DEBUG_NAMES.findall(part.job.text)
+        if names and read.script.path not in told and not DEBUG_NAMES.search(read.script.text):
+            told.add(read.script.path)
+            yield from without_timeout(read, f"{part.job.path} sets {names[0]}")
+
+
+@fault("dataloader-workers-exceed-cpus", ACROSS)
+def dataloader_workers_exceed_cpus(files: All) -> Iterator[Finding]:
+    for part, read in files.started():
+        cpus, _ = part.job.option("cpus-per-task", "c")
+        ranks, workers = part.ranks or "1", most_workers(read)[1]
+        if cpus.isdecimal() and ranks.isdecimal() and workers * int(ranks) > int(cpus):
+            found = f"{ranks} ranks with {workers} workers each on {cpus} processors"
+            yield part.finding(found, "no more workers than CPUs")

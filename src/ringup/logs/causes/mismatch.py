@@ -1,0 +1,398 @@
+"""What the ranks were doing when they stopped: behind, apart, busy, wrong."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from ringup.logs.causes.recorder_dumps import (
+    agreeing,
+    recorded_behind,
+    recorded_mismatches,
+    recorded_standing,
+)
+from ringup.logs.causes.symptoms import bars_at_a_limit, ended_as, failure, hang, waits_of_the_program
+from ringup.logs.evidence import LogEvidence
+from ringup.logs.lines import Event
+from ringup.logs.rule import MAX_EVIDENCE, Cause, Confidence, Found, cause, report
+from ringup.units import ranges, show_ranks
+
+if TYPE_CHECKING:
+    from ringup.logs.counts.run import Behind, Member
+
+_GROUP = re.compile(r"\[PG (?:ID )?(\w{1,64})[^]\w][^]]{0,300}\]")
+
+
+def _timeouts(log: LogEvidence) -> list[Event]:
+    """Collectives that ran into their limit, not those that failed at once with a network error."""
+    return [e for e in log.all("work") if "work-async" not in log.tags_at(e)]
+
+
+def _waiting(log: LogEvidence) -> dict[int, Event]:
+    """The earliest collective each rank says it timed out in."""
+    found: dict[int, Event] = {}
+    for event in _timeouts(log):
+        if event.rank is not None and event["op"]:
+            known = found.setdefault(event.rank, event)
+            if 0 < event.number("seq") < known.number("seq"):
+                found[event.rank] = event
+    return found
+
+
+def _waiting_in_gloo(log: LogEvidence) -> dict[int, Event]:
+    """The call of each rank's traceback, where every rank ran into Gloo's limit: it prints no numbers."""
+    late = {e.rank for e in log.all("gloo-recv-timeout") if e.rank is not None}
+    calls = {e.rank: e for e in log.all("collective-frame") if e.rank is not None}
+    ranks = {e.rank for e in log.events if e.rank is not None}
+    return calls if late == ranks == calls.keys() else {}
+
+
+def _missing_ranks(log: LogEvidence, present: set[int]) -> list[int]:
+    """Ranks that must exist and printed nothing: gaps below the highest, or up to a printed world size."""
+    sizes = [c.nranks for c in log.communicators] + [e.number("nranks") for e in log.all("topology")]
+    top = max([*present, *(s - 1 for s in sizes if s)], default=-1)
+    return [r for r in range(min(top + 1, 100_000)) if r not in present]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(r) for r in re.findall(r"\d+", text) if len(r) < 9]
+
+
+def _ended_beside(log: LogEvidence, bar: Event) -> bool:
+    """Whether a run ended at a bar that is not training's own, and no scheduler's limit ended it."""
+    ended = log.has("exit", "exit-signal", "exception", "cancelled", "killed-word", "nccl-system")
+    at_work = log.outcome.limit or log.outcome.went_on or re.search(r"(?i)epoch|train|\bloss", bar.text)
+    return ended and not at_work
+
+
+@cause("rank-busy-while-others-wait")
+def rank_busy(log: LogEvidence) -> Found:
+    """
+    One rank (often 0) does long work while the others wait in a collective until the timeout.
+
+    Why: tokenizing, indexing, downloading, saving or evaluating on one rank only.
+
+    Fix: do that work before init or in another process; a larger timeout in `init_process_group`;
+    asynchronous or sharded saving.
+
+    In logs: `main_process_first` with a timeout, a progress bar near the limit, `Saving` one
+    timeout earlier.
+    """
+    first, bars, words = log.all("main-first"), bars_at_a_limit(log), log.all("busy-word")
+    store = log.all("store-get", reason="(?i).*time.*")
+    expired = ("gloo-recv-timeout", "rdzv-timeout", "store-timeout")
+    waits = log.all("work", "monitored-victim", "store-wait", "work-aborted", *expired)
+    if first and (store or waits or bars or log.has("exception", "traceback")):
+        text = "one rank prepares data inside main_process_first, the others run into the timeout"
+        return report([*first, *bars, *store, *waits[:2]], text)
+    if bars and (waits or store or log.has("traceback")):
+        text = f"one rank is still busy ({bars[0]['what'] or 'a progress bar'}) when the others give up"
+        return report([*bars, *waits[:2], *store], text)
+    if bars and _ended_beside(log, bars[-1]):
+        return report(bars, "a progress bar stopped at a timeout's limit", "low")
+    if saved := _one_timeout_before(log, words):
+        text = "the last output before the wait is long work of one rank"
+        return report([*saved, *waits[:2]], text)
+    if any(w.file == e.file and 0 < e.line - w.line < 200 for w in words for e in [*waits, *store]):
+        text = "long work of one rank precedes the timeout"
+        return report([*words[-2:], *store, *waits[:2]], text, "medium")
+    if store:
+        text = "rank 0 did not answer within the limit: busy before its first collective, or gone"
+        return report(store, text, "medium")
+    if keyed := [e for e in waits_of_the_program(log) if e["key"]]:
+        text = f"nobody set {keyed[0]['key']} within the limit: the rank that sets it is busy, or gone"
+        return report(keyed, text, "medium")
+    early = [e for e in log.all("work") if 0 < e.number("seq") <= 3 and e.number("nin") == 1]
+    text = "the timeout is in one of the first, one-element collectives: a rank is late to start"
+    return report(early, text, "low") if not _missing_ranks(log, set(_waiting(log))) else None
+
+
+def _one_timeout_before(log: LogEvidence, words: list[Event]) -> list[Event]:
+    """Busy lines whose clock stands one timeout before a watchdog's."""
+    for work in log.all("work"):
+        limit_s = (work.number("ran") or work.number("timeout")) / 1000
+        for word in reversed(words):
+            if not limit_s or word.time_s is None or work.time_s is None:
+                continue
+            before = word.line < work.line or word.file != work.file
+            if before and 0.9 * limit_s <= (work.time_s - word.time_s) % 86400 <= 1.15 * limit_s + 30:
+                return [word, work]
+    return []
+
+
+@cause("rank-fell-behind")
+def rank_fell_behind(log: LogEvidence) -> Found:
+    return ended_as(log, "rank-fell-behind") or agreeing(recorded_behind(log), _printed_behind(log))
+
+
+def _printed_behind(log: LogEvidence) -> Cause | None:
+    for event in log.all("run-hung")[:1]:  # `ringup run` has looked at every rank
+        ranks = _numbers(event["ranks"])
+        text = f"{show_ranks(ranks)} never came to {event['op']}; the run was ended as hung"
+        return report([event], text, ranks=ranks, nodes=event["nodes"].split(", "))
+    if log.run and log.run.behind:
+        return _counted_behind(log, log.run.behind)
+    if named := log.all("monitored-barrier"):
+        missing = [r for e in named for r in _numbers(e["ranks"])]
+        return report(named, f"{show_ranks(missing)} never reached the barrier", ranks=missing)
+    if stalled := log.all("horovod-stalled", "xla-threads", "desync-report", "jax-late-barrier"):
+        lists = [e["missing"] or (e["ranks"] if e.tag == "horovod-stalled" else "") for e in stalled]
+        missing = _numbers(" ".join(lists))
+        who = f"{show_ranks(missing)}" if missing else "some participants of a collective"
+        return report(stalled, f"{who} never came", "high" if missing else "medium", ranks=missing)
+    return _silent(log)
+
+
+def _silent(log: LogEvidence) -> Cause | None:
+    """Who is behind, by the ranks that timed out and the watchdog's own numbers (enqueued, completed)."""
+    timed_out = _waiting(log)
+    states = {e.rank: e for e in log.all("work-state") if e.rank is not None}
+    events = [*timed_out.values(), *states.values()]
+    if not events:
+        lonely = [e for e in _timeouts(log) if e["op"]]
+        lonely = lonely or log.all("work-aborted", has="due to a collective timeout")
+        if len(_waiting_in_gloo(log)) > 1:
+            return None
+        text = "a rank waited in a collective until the limit; which rank is missing is not in this log"
+        return report(lonely or log.all("gloo-recv-timeout"), text, "low")
+    groups = {m[1] for e in states.values() if (m := _GROUP.search(e.text))}
+    most = max((e.number("enqueued") for e in states.values()), default=0)
+    behind = sorted(r for r, e in states.items() if e.number("enqueued") < most)
+    if behind and len(groups) < 2:  # the numbers of two groups cannot be compared
+        text = f"{show_ranks(behind)} enqueued fewer collectives"
+        return report([*(states[r] for r in behind), *states.values()], text, "medium", ranks=behind)
+    if len({e.number("seq") for e in timed_out.values() if e["seq"]}) > 1:
+        return None
+    everyone = {*timed_out, *states}
+    missing = _missing_ranks(log, everyone)
+    who = show_ranks(everyone)
+    if len(everyone) > 1 and 0 < len(missing) <= len(everyone):
+        text = f"{who} wait, {show_ranks(missing[:8])} silent: look there"
+        return report(events, text, "medium", ranks=missing[:64])
+    if len(everyone) > 1 and not missing:
+        return None
+    text = f"{who} waited until the limit; the missing rank's log is not among these files"
+    return report([events[0], *states.values()], text, "low", ranks=())
+
+
+def _counted_behind(log: LogEvidence, behind: tuple[Behind, ...]) -> Cause:
+    """Ranks whose own sequence of calls is shorter than their peers', from the counted COLL lines."""
+    first = min(behind, key=lambda b: (-b.ahead, -b.by))
+    worst = [b for b in behind if (b.communicator, b.index) == (first.communicator, first.index)][:8]
+    ends = [(b.member, *b.member.calls.last[1:]) for b in worst if b.member.calls.last]
+    events = [_counted(log, member, line, raw.decode("utf-8", "replace")) for member, line, raw in ends]
+    text = (
+        f"rank {first.member.name} has not called {first.collective or 'the next collective'} #{first.index} "
+        f"of communicator {first.communicator}; {first.ahead} ranks have"
+    )
+    ranks = tuple(sorted({n for b in worst if (n := _number(b.member.name)) is not None}))
+    nodes = tuple(dict.fromkeys(b.member.host for b in worst if b.member.host))
+    if stood := hang(log) or failure(log):
+        return Cause(text, "high", (*events, stood)[:MAX_EVIDENCE], nodes, ranks)
+    text += " (if the job hangs, look there)"  # a rank that called nothing has no line to quote
+    return Cause(text, "medium", (*events[:MAX_EVIDENCE],), nodes, ranks, "warning")
+
+
+def _counted_mismatch(log: LogEvidence) -> Cause | None:
+    """Ranks that called something else as their n-th collective, from the counted COLL lines."""
+    if not log.mismatches:
+        return None
+    first = min(log.mismatches, key=lambda m: m.index)
+    odd = ", ".join(p.member.name for p in first.odd[:8])
+    place = f"#{first.index} of communicator {first.communicator}"
+    text = (
+        f"rank {odd} differs from the others in {' and '.join(first.differs) or 'call'} at collective {place}"
+    )
+    if first.skipped:
+        text = f"rank {odd} left out {first.usual.kind or 'a collective'} {place}"
+    events = [_counted(log, p.member, p.line, p.text) for p in [*first.odd[:4], first.usual]]
+    ranks = [n for p in first.odd if (n := _number(p.member.name)) is not None]
+    return report(events, text, nodes=[p.member.host for p in first.odd if p.member.host], ranks=ranks)
+
+
+def _counted(log: LogEvidence, of: Member, line: int, text: str) -> Event:
+    file = next((n for n, info in enumerate(log.files) if info.path == of.file), 0)
+    return Event("coll", file, line, text[:300], host=of.host, pid=of.pid, rank=_number(of.name))
+
+
+def _number(rank: str) -> int | None:
+    return int(rank) if rank.isdigit() and len(rank) < 10 else None
+
+
+@cause("uneven-batches-between-ranks")
+def uneven_batches(log: LogEvidence) -> Found:
+    """
+    A rank ran out of data and left the loop; the others wait for it.
+
+    Why: shards or iterable data sets of unequal length.
+
+    Fix: equal lengths, `drop_last=True`, the Join context, or end by a collective decision.
+
+    In logs: step lines end on one rank, the others stop in the next all-reduce.
+    """
+    if ran_out := log.all("uneven-word", has="exhausted all|still have inputs"):
+        return report(ran_out, "a rank has no input left while others still have some")
+    if (left := _left_the_loop(log)) and (apart := _apart(log)):
+        who = show_ranks({e.rank for e in left if e.rank is not None})
+        text = f"{who} ended an epoch that others had not ended: {apart.text}"
+        sure: Confidence = "low" if apart.confidence == "low" else "medium"
+        return report([*left, *apart.evidence], text, sure, ranks=apart.ranks)
+    words = log.all("uneven-word")
+    waits = log.all("work", "gloo-recv-timeout", "gloo-closed", "work-state")
+    waits = [e for e in waits if not log.outcome.overcome(e)]
+    if words and waits:
+        text = "the data has unequal length, and ranks wait for a rank that left the loop"
+        return report([*words, *waits[:3]], text, "medium")
+    stuck = {e.rank for e in waits} | {None}
+    finished = [e for e in log.all("epoch-done") if e.rank not in stuck]
+    ranks = ranges(e.rank for e in finished if e.rank is not None)
+    text = f"rank {ranks} says it is done while others wait"
+    if finished and waits:
+        return report([*finished, *waits[:3]], text, "medium")
+    gone = _gone_ahead(log)
+    ranks = ranges(e.rank for e in gone if e.rank is not None)
+    text = f"rank {ranks} had come further, and ended without error"
+    return report([*gone, *waits[:3]], text, "medium") if gone else None
+
+
+def _gone_ahead(log: LogEvidence) -> list[Event]:
+    """Steps of ranks that came further than one whose peer was gone, and that no launcher lists."""
+    closed = {e.rank for e in log.all("gloo-closed", "closed-by-peer")} - {None}
+    ends = log.all("exit", "exit-signal", "child-failed", "exception")
+    if not closed or not log.has("exit") or log.has("closing-signal", "cancelled") or len(log.hosts) > 1:
+        return []
+    steps = {e.rank: e for e in log.all("step") if e.rank is not None}
+    most = max((e.number("step") for rank, e in steps.items() if rank in closed), default=1 << 60)
+    failed = {e.rank for e in ends}
+    return [e for rank, e in steps.items() if rank not in failed and e.number("step") > most]
+
+
+def _left_the_loop(log: LogEvidence) -> list[Event]:
+    """The ends of an epoch that some ranks printed and others, who print their own, had not come to."""
+    ended = {e.rank: e for e in log.all("epoch-done") if e.rank is not None}
+    epochs = {rank: int(m[1]) if (m := _EPOCH.search(e.text)) else 0 for rank, e in ended.items()}
+    ahead = {rank for rank, epoch in epochs.items() if epoch == max(epochs.values())}
+    behind = {e.rank for e in log.all("step", "loss", "epoch-done") if e.rank is not None} - ahead
+    waiting = _waiting(log)
+    calls = [{(e["op"], e["nin"]) for r, e in waiting.items() if r in side} for side in (ahead, behind)]
+    return [ended[rank] for rank in sorted(ahead)] if behind and calls[0].isdisjoint(calls[1]) else []
+
+
+_EPOCH = re.compile(r"epoch\D{0,4}(\d{1,6})", re.IGNORECASE)
+
+
+def _apart(log: LogEvidence) -> Cause | None:
+    return _counted_mismatch(log) or _printed_mismatch(log)
+
+
+@cause("collective-mismatch")
+def collective_mismatch(log: LogEvidence) -> Found:
+    seen = None if _left_the_loop(log) else _apart(log)  # that is why, and has a name of its own
+    return ended_as(log, "collective-mismatch") or agreeing(recorded_mismatches(log), seen)
+
+
+def _printed_mismatch(log: LogEvidence) -> Cause | None:
+    if apart := log.all("flight-mismatch", "preamble", "horovod-mismatch", "data-truncated"):
+        text = "two ranks are in different collectives, or in one with different sizes"
+        return report(apart, text, "medium" if apart[0].tag == "data-truncated" else "high")
+    through = {e.rank: e for e in log.all("collective-frame") if e.rank is not None}
+    if len({e["op"] for e in through.values()}) > 1 and log.has("gloo-recv-timeout", "gloo-closed", "work"):
+        shown = "; ".join(f"rank {rank}: {e['op']}" for rank, e in sorted(through.items())[:3])
+        return report(through.values(), f"ranks end in different collectives ({shown})", "medium")
+    kinds: dict[tuple[str, str, str], list[Event]] = defaultdict(list)
+    for event in _waiting(log).values():
+        kinds[event["seq"], event["op"].upper(), event["nin"]].append(event)
+    events = [e for same in kinds.values() for e in same[:2]]
+    if len({(op, size) for _, op, size in kinds}) > 1 and all(seq for seq, _, _ in kinds):
+        numbers = [int(seq) for seq, _, _ in kinds if len(seq) < 15]
+        if numbers and max(numbers) - min(numbers) <= 50:
+            shown = "; ".join(
+                f"rank {same[0].rank}: {op} #{seq} of {size}"
+                for (seq, op, size), same in [*kinds.items()][:3]
+            )
+            return report(events, f"ranks wait in different collectives ({shown})", "medium")
+    if len({seq for seq, _, _ in kinds}) > 1:
+        text = "ranks time out at different sequence numbers: another group, or out of step"
+        return report(events, text, "low")
+    if log.has("wc-error"):
+        return None
+    return report(
+        log.all("mismatched-collective"), "NCCL suspects mismatched collectives around a rank", "low"
+    )
+
+
+@cause("collective-stalled")
+def collective_stalled(log: LogEvidence) -> Found:
+    """
+    Every rank whose log is here waits in the same collective and none is missing, or the watchdog itself is
+    blocked.
+
+    Why: the transfer does not finish: a link, a GPU, a driver call; or one silent rank.
+
+    Fix: link and hardware tests (`ringup bench`), native stacks (`ringup stacks`), the flight recorder.
+
+    In logs: one SeqNum on all ranks, `watchdog got stuck for 480 seconds`.
+    """
+    return ended_as(log, "collective-stalled") or agreeing(recorded_standing(log), _printed_stalled(log))
+
+
+def _printed_stalled(log: LogEvidence) -> Cause | None:
+    if stuck := log.all("watchdog-stuck"):
+        return report(stuck, "the watchdog itself is blocked in a CUDA or NCCL call", "medium")
+    waiting = _waiting(log) or _waiting_in_gloo(log)
+    calls = {(e["seq"], e["op"]) for e in waiting.values()}
+    if len(waiting) < 2 or len(calls) > 1:
+        return None
+    ((seq, op),) = calls
+    text = f"{show_ranks(waiting)} stand in the same {op.lower()}{seq and f' #{seq}'}"
+    return report(waiting.values(), text, "low" if _missing_ranks(log, set(waiting)) else "medium")
+
+
+@cause("model-differs-between-ranks")
+def model_differs(log: LogEvidence) -> Found:
+    """
+    DDP found different parameters on different ranks.
+
+    Why: another config, checkpoint or branch on one rank.
+
+    Fix: the same config and checkpoint everywhere; build the model from one seed.
+
+    In logs: `DDP expects same model across all ranks`, `appears not to match sizes of the same param`.
+    """
+    counts = [e for e in log.all("ddp-same-model") if e.number("theirs") > 0]
+    events = [*counts, *log.all("ddp-shapes")]
+    return report(events, "ranks hold different models", "high" if counts else "medium")
+
+
+_REDUCTION = re.compile(
+    r"finished reduction|ready twice|ready only|not used in prod|receive grad|output tens"
+)
+
+
+@cause("ddp-unused-parameters")
+def ddp_unused_parameters(log: LogEvidence) -> Found:
+    """
+    Parameters took no part in the loss, or twice.
+
+    Why: DDP waits for a gradient of every parameter in every iteration.
+
+    Fix: `find_unused_parameters=True`, or use them all; no reentrant checkpointing around shared parameters.
+
+    In logs: `Expected to have finished reduction in the prior iteration`.
+    """
+    unused = [e for e in log.all("ddp-unused") if "unused-warning" not in log.tags_at(e)]
+    is_error = any(_REDUCTION.search(e.text) for e in unused)
+    return report(unused, "parameters took no part in the loss of an iteration") if is_error else None
+
+
+@cause("all-reduce-wrong", overcome="error")
+def all_reduce_wrong(log: LogEvidence) -> Found:
+    right = ("0", "N/A", "")
+    rows = [e for e in log.all("nccl-tests-row") if {e["wrong"], e["wrong2"]} - {*right}]
+    if wrong := [*rows, *log.all("wrong-values")]:
+        return report(wrong, "a collective finished with wrong numbers")
+    if not log.outcome.set_up and not log.has("traceback"):
+        return None
+    checks = log.all("sum-check", lacks=r"timed? ?out|SeqNum|Watchdog|opCount")
+    return report(checks, "a check of a collective's result failed after init was complete", "medium")

@@ -1,0 +1,104 @@
+"""Causes that one line proves: rows, whose wordings stand in the table of tags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ringup.logs.causes.symptoms import first_value, of_the_web
+from ringup.logs.evidence import LogEvidence
+from ringup.logs.lines import Event
+from ringup.logs.outcome import made_do
+from ringup.logs.rule import Confidence, Found, cause, report
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cause, the tags that prove it and what to say; `{field}` is the first value of a tag's field."""
+
+    name: str
+    tags: str
+    text: str
+    has: str = ""
+    lacks: str = ""
+    confidence: Confidence = "high"
+    unless: str = ""
+    """Tags that say more than these do."""
+    until: str = ""
+    """A tag whose later line, of the same `pod` and `image` where both are printed, ends it."""
+
+
+_MEDIUM: Confidence = "medium"
+
+ROWS = (
+    # GPUs and the links between them.
+    Row("imex-not-working", "mnnvl-failed", "NVLink reaches other nodes, and IMEX keeps NCCL from it"),
+    Row("peer-mappings-exhausted", "peers-exhausted", "a GPU cannot map the memory of one more GPU"),
+    Row("no-gpu-visible", "no-cuda", "the program wants a GPU, and its host or its build has none",
+        unless="gpu-lost xid driver-library no-device"),
+    # The launch line.
+    Row("rendezvous-variable-missing", "variable-unset",
+        "{variable} is not set: the script runs without a launcher, or its launcher does not pass it on"),
+    Row("not-enough-slots", "no-slots", "more is asked for than the host list or the cluster has",
+        until="job-allocated"),
+    Row("ssh-connection-refused", "ssh-connect", "nothing listens on port {port} of {host}",
+        has="Connection refused"),
+    Row("ssh-timeout", "ssh-connect", "{host} does not answer on port {port}", has="timed out"),
+    Row("ssh-no-route", "ssh-connect", "there is no route to {host}", has="No route|unreachable"),
+    Row("pod-not-scheduled", "pod-unscheduled", "Kubernetes finds no node for a pod: {why}",
+        until="pod-assigned"),
+    Row("container-not-started", "container-unstarted", "a container does not start: {image} {why}",
+        until="container-started"),
+    Row("container-restarts", "container-restarts", "a container ends again and again; its own log says why",
+        confidence=_MEDIUM),
+    # The program.
+    Row("ddp-parameter-ready-twice", "ddp-ready-twice", "a parameter's gradient came twice in one iteration"),
+    Row("process-group-started-twice", "group-twice", "the process starts its default process group twice"),
+    Row("nccl-called-wrongly", "nccl-misused", "the program calls NCCL in a way that it refuses: {said}"),
+    Row("build-lock-left-behind", "build-lock", "a rank waits for the lock {path} of a build that is gone"),
+    Row("communicator-left-over", "group-left", "the server holds the communicator of an earlier client"),
+    # Resources.
+    Row("process-limit-reached", "no-more-threads", "a process may start no more threads or processes"),
+    Row("host-memory-refused", "no-host-memory", "a process got no host memory",
+        lacks=r"(?i)ibv_|mlx5|efadv|/dev/shm|unable to mmap"),
+    Row("disk-full", "disk-full disk-failed", "a file cannot be written: the disk or the quota is full",
+        lacks=r"^ringup: |/dev/shm|nccl-|posix_fallocate|torch_\d|shared memory|\bshm", unless="semaphore"),
+    # Versions, settings, addresses.
+    Row("nccl-library-too-old", "nccl-too-old", "the NCCL that is loaded is older than the program needs"),
+    Row("nccl-setting-invalid", "bad-setting no-algorithm", "NCCL refuses: {said}", confidence=_MEDIUM),
+    Row("address-families-differ", "family-differs", "one rank has an IPv4 address, another an IPv6 one"),
+    Row("path-mtu-black-hole", "mtu-too-large", "packets of full size do not pass", confidence=_MEDIUM),
+)  # fmt: skip
+
+
+def _finder(row: Row) -> Callable[[LogEvidence], Found]:
+    def find(log: LogEvidence) -> Found:
+        if row.unless and log.has(*row.unless.split()):
+            return None
+        found = log.all(*row.tags.split(), has=row.has, lacks=row.lacks)
+        ends = log.all(row.until) if row.until else []
+        found = [e for e in found if not (made_do(e) or any(_ends(end, e) for end in ends))]
+        if row.tags == "ssh-connect":
+            found = [e for e in found if not of_the_web(e)]
+        names = re.findall(r"\{(\w+)\}", row.text)
+        fields = {
+            name: first_value(found, name, *(f"{name}{n}" for n in range(2, 7)))[:120] for name in names
+        }
+        text = " ".join(row.text.format(**fields).split()).rstrip(": ")
+        # A row of pods tells a state and not its reason, which may be of the moment.
+        said = not (row.until and names) or any(fields.values())
+        return report(found, text, row.confidence if said else _MEDIUM)
+
+    find.__doc__ = ""
+    return find
+
+
+def _ends(end: Event, event: Event) -> bool:
+    """Whether a line says that what another reported is over; events are not always listed by time."""
+    same = [end[key] == event[key] for key in ("pod", "image") if end[key] and event[key]]
+    return end.file == event.file and all(same) and (end.line > event.line or bool(same))
+
+
+for _row in ROWS:
+    cause(_row.name, overcome=None)(_finder(_row))

@@ -1,0 +1,174 @@
+"""Questions several causes ask of a log: did it fail, did it hang, did it go on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TypeVar
+
+from ringup.logs.evidence import LogEvidence
+from ringup.logs.lines import Event
+from ringup.logs.patterns import OF_ROLE
+from ringup.logs.rule import Cause, report
+from ringup.units import printable
+
+Key = TypeVar("Key")
+
+UNBACKED = "nonexistent physical address"
+"""BUS_ADRERR, as UCX's handler words it: a mapped page could not be had, which is what a full tmpfs does."""
+
+
+LAUNCHER_FRAMES = re.compile(
+    r"torch/distributed/(?:run|launch|elastic)|deepspeed/launcher|accelerate/commands|horovod/runner"
+    r"|/bin/(?:accelerate|torchrun|deepspeed|horovodrun)(?::|$)"
+)
+"""Where a launcher's own exceptions come from."""
+
+
+OWN_MODULES = re.compile(
+    r"^(?:torch|deepspeed|accelerate|colossalai|transformers|horovod|mpi4py|jax|vllm|llamafactory"
+    r"|megatron)(?:\.|$)"
+)
+"""Frameworks and launchers; another module that is missing is the program's own matter."""
+
+
+SHELL_TEXT = re.compile(r"[/=$\"']|\.(?:sh|bashrc)\b")
+"""A "host name" with one of these is a path or an assignment: a broken shell line."""
+
+
+_UPPER_LAYERS = re.compile(
+    r"(?:init|group|bootstrap|enqueue|transport|proxy|paths|topo|nvls|p2p|shm|net)\.(?:cc|cu)$"
+)
+
+
+def is_unwinding(event: Event) -> bool:
+    """
+    Whether a `file.cc:line -> code` line tells of a failed call of the user's.
+
+    Probing for plugins and sysfs paths prints such lines too, without reaching the upper layers.
+    """
+    if event["code"] in ("0", "7") or event["source"] in ("net.cc", "include/net.h"):
+        return False
+    return bool(_UPPER_LAYERS.search(event["source"]))
+
+
+HARMLESS_XID = {13, 31, 43, 45}
+"""Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
+
+
+def xid_codes(log: LogEvidence) -> list[int]:
+    """The driver's fault codes that were printed, each once, in order."""
+    found = {e["code"] or e["code2"] for e in log.all("xid", "sxid")}
+    return sorted(int(c) for c in found if c and len(c) < 6)
+
+
+def is_of_a_peer(event: Event) -> bool:
+    """Whether a bad device number is one a peer sent, not this rank's own."""
+    return "p2p.cc" in event.text and "WARN" in event.text
+
+
+def failure(log: LogEvidence, *apart: str) -> Event | None:
+    """The first line of something that went wrong and was not overcome, `apart` from these tags, or None."""
+    for event in log.all(*(tag for tag in OF_ROLE["failure"] if tag not in apart)):
+        if not (
+            (event.tag == "exit" and event["code"] == "0")
+            or (event.tag == "unwind" and not is_unwinding(event))
+            or (event.tag == "nccl-connect" and "retrying" in event.text)
+            or log.outcome.overcome(event)
+        ):
+            return event
+    return None
+
+
+def hang(log: LogEvidence) -> Event | None:
+    """A line that says the job stood still or was ended for it, where it did not go on afterwards."""
+    return next((e for e in log.all(*OF_ROLE["hang"]) if not log.outcome.overcome(e)), None)
+
+
+def stopped(log: LogEvidence) -> Event | None:
+    """The line that says the job failed, else the one that says it stood still."""
+    return failure(log) or hang(log)
+
+
+def ended_as(log: LogEvidence, rule: str) -> Cause | None:
+    """The cause that the run itself named when it ended as hung, if it is this one."""
+    end = log.ended
+    if not end or end.outcome != "hung" or end.verdict.rule != rule:
+        return None
+    text = f"{printable(end.verdict.text, 300)}; the run was ended as hung"
+    nodes = [printable(node, 64) for node in end.verdict.nodes]
+    return report([end.line], text, ranks=end.verdict.ranks, nodes=nodes)
+
+
+def bars_at_a_limit(log: LogEvidence) -> list[Event]:
+    """
+    Progress bars that stood at a timeout's limit, not yet full, when they were last drawn.
+
+    Limits are those printed, else torch's defaults (NCCL 10 min, everything 30 min).
+    """
+    limits_s = {e.number("timeout") / 1000 for e in log.all("work") if e.number("timeout")}
+    waited = {(e.file, e.line) for e in log.all("monitored-victim", "wait-poll", "store-get", "work")}
+
+    def is_at_limit(event: Event) -> bool:
+        parts = [int(p) for p in event["elapsed"].split(":") if p.isdigit()]
+        elapsed_s = sum(p * 60**n for n, p in enumerate(reversed(parts)))
+        return any(0.93 * s <= elapsed_s <= 1.25 * s for s in limits_s or {600, 1800, 3600})
+
+    last_drawn = {(e.file, e.label, e["what"]): e for e in log.all("progress")}
+    return [
+        e
+        for e in last_drawn.values()
+        if e.number("percent") < 100
+        and (is_at_limit(e) or ((e.file, e.line) in waited and _PREPARES.match(e["what"])))
+    ]
+
+
+_PREPARES = re.compile(r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar)")
+"""What one rank does before others may go on; a bar on a waiter's own line was being drawn just then."""
+
+
+_OF_A_MEETING = re.compile(r"barrier|init|worker|//(?:[a-z]{2,4}//|\d|$)|torchelastic|rank_?\d")
+"""Keys that torch itself waits for while ranks meet."""
+
+
+def waits_of_the_program(log: LogEvidence) -> list[Event]:
+    """Waits at the store for a key that the program's own code sets, or that torch sets for it."""
+    return [e for e in log.all("store-wait") if not _OF_A_MEETING.search(e["key"] or e.text)]
+
+
+def refused_semaphores(log: LogEvidence) -> list[Event]:
+    """Exceptions that say `No space left` below the call that makes a lock in /dev/shm."""
+    made = {(e.file, e.line + below) for e in log.all("semaphore") for below in range(4)}
+    lines = made & {(e.file, e.line) for e in log.all("disk-full")}
+    return [e for e in log.all("exception") if (e.file, e.line) in lines]
+
+
+def first_value(events: Iterable[Event], *fields: str) -> str:
+    """The first of these fields that any of the lines holds, else ""."""
+    return next((e[name] for e in events for name in fields if e[name]), "")
+
+
+def first_of_each(pairs: Iterable[tuple[Key, Event]]) -> dict[Key, Event]:
+    """The first line of each key, in order."""
+    found: dict[Key, Event] = {}
+    for key, event in pairs:
+        found.setdefault(key, event)
+    return found
+
+
+def on(host: str) -> str:
+    """A place for the end of a sentence: " on HOST", or nothing."""
+    return f" on {host}" if host else ""
+
+
+_WEB = re.compile(
+    r"(?i)https?:|HTTPS?Connection|urllib3|requests\.exceptions|aiohttp|hugging|hf_hub|wandb|modelscope|mlflow"
+    r"|clearml|comet|\bpip\b|conda|registry|github|NameResolutionError|MaxRetryError|\b40[13]\b"
+)
+_PATH = re.compile(r"(?<![:/\w.])(?:/[\w.+@-]{1,80}){2,30}")
+"""A file's path: that it lies under `conda` or `github` says nothing of the web."""
+
+
+def of_the_web(event: Event) -> bool:
+    """Whether a line is about a web service (a hub, a tracker, an index), not about the job's own nodes."""
+    return bool(_WEB.search(_PATH.sub("", event.text)))

@@ -1,0 +1,176 @@
+"""
+What stands before a program's own words: labels of any form, learnt from the file, and JSON records.
+
+Pure.  A form is believed where most lines of the file's beginning have it; launchers' usual forms are known
+without learning (`lines.head_of`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+MOST_LINES = 400
+LONGEST_LABEL = 160
+SHARE = 0.75
+FEW_LINES = 8
+"""Of fewer lines all must have the form."""
+
+_FORMS = (
+    re.compile(r"\s?\[(?P<label>[^\s\[\]][^\[\]]{0,62})\]:? ?"),
+    re.compile(r"\s?<(?P<label>[^\s<>][^<>]{0,62})>:? ?"),
+    re.compile(r"\s?\((?P<label>[^\s()][^()]{0,62})\):? ?"),
+    re.compile(r"\s?(?P<label>(?=[\w./@-]{0,62}[\d-])[\w./@-]{1,63}) ?(?:: |\| ?|> ?)"),
+    re.compile(r"\s?(?P<label>(?:[A-Za-z_]\w{0,30}=[^\s|=,]{1,63}[ ,]{1,2}){1,4})\|? ?"),
+    re.compile(r"(?P<label>(?=[A-Za-z][\w.-]{0,40}\d)[\w.-]{2,63}) "),
+)
+_LEVEL = re.compile(
+    r"(?i)(?:trace|debug|info|note|notice|warn(?:ing)?|err(?:or)?|fatal|crit(?:ical)?|std(?:out|err)|c10d|nccl|line|file"
+    r"|(?:step|iter|iteration|epoch|batch|loss|lr|ep|it|train|val|test|eval)[\W_]{0,3}[\d/]{0,20}"
+    r"|(?-i:[EWIF])\d.{0,80}|[\W\dTZ]{1,80})"
+)
+"""Words that tell how grave or which step, not who; and clocks."""
+_RANK = re.compile(r"(?i)(?<![a-z_])(?:global[_-]?)?(?:rank|rk|r)[ =:_-]{0,3}(\d{1,6})\b")
+_OWNER = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?|pod(?:[_-]?name)?|server)[=:] ?([\w.-]{1,63})")
+_SPLIT = re.compile(r"[\s,/|=@]+")
+
+_PAIR = re.compile(r'([\w.@-]{1,40})=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*))(?:\s+|$)')
+MOST_PAIRS = 40
+_ESCAPE = re.compile(r"\\(.)")
+
+_TEXT_KEYS = "message msg log text @message MESSAGE textPayload data event body line".split()  # noqa: SIM905
+_MORE_KEYS = ("exc_info", "exception", "traceback", "stack_trace", "stack", "error", "err")
+_OWNER_KEYS = ("host", "hostname", "node", "node_name", "pod", "pod_name", "_HOSTNAME", "instance")
+_RANK_KEYS = ("rank", "global_rank", "RANK")
+
+
+class Labels:
+    """The form of label that a file's lines have, once it is known."""
+
+    def __init__(self) -> None:
+        self._form: re.Pattern[str] | None = None
+        self._seen: dict[re.Pattern[str], Counter[str]] = {form: Counter() for form in _FORMS}
+        self._lines = 0
+
+    @property
+    def learning(self) -> bool:
+        """Whether the file's beginning is not over yet."""
+        return self._lines < MOST_LINES
+
+    def learn(self, lines: Iterable[str]) -> None:
+        """Take lines, without their time stamps."""
+        for text in filter(str.strip, lines):
+            self._lines += 1
+            for form, labels in self._seen.items():
+                match = form.match(text)
+                if match and _of_somebody(match):
+                    labels[match["label"]] += 1
+        best = max(self._seen, key=lambda form: self._seen[form].total())
+        labels = self._seen[best]
+        few = self._lines < FEW_LINES
+        # A label comes again: what is another word on every line is the message.
+        repeats = len(labels) < labels.total() if few else 2 * len(labels) <= labels.total()
+        self._form = best if repeats and labels.total() >= self._lines * (1 if few else SHARE) else None
+
+    def split(self, text: str) -> tuple[str, str]:
+        """A line's label, "" where it has none of the learnt form, and what follows."""
+        match = self._form.match(text) if self._form else None
+        if match is None or not _of_somebody(match):
+            return "", text
+        return match["label"].strip(" ,"), text[match.end() :]
+
+
+def _of_somebody(match: re.Match[str]) -> bool:
+    return not _LEVEL.fullmatch(match["label"].strip(" :;,.-<>[]()"))
+
+
+def rank_in(label: str) -> int | None:
+    """
+    The rank that a label names.
+
+    >>> rank_in("node1, rank 3"), rank_in("r12"), rank_in("worker-3")
+    (3, 12, None)
+    """
+    match = _RANK.search(label)
+    return int(match[1]) if match else None
+
+
+def owner_in(label: str) -> str:
+    """
+    The host or pod that a label names as such, "" where it names none.
+
+    >>> owner_in("host=alpha rank=3"), owner_in("alpha")
+    ('alpha', '')
+    """
+    match = _OWNER.search(label)
+    return match[1] if match else ""
+
+
+def words_in(label: str) -> Iterator[str]:
+    """The words of a label that may be a host's name."""
+    return (word for word in _SPLIT.split(label) if not _RANK.fullmatch(word))
+
+
+def unpacked(text: str) -> list[str]:
+    """
+    The lines that a record of a logger or collector holds (JSON, logfmt), its host and rank before each.
+
+    >>> unpacked('{"level": "ERROR", "host": "n7", "rank": 3, "message": "ValueError: no"}')
+    ['n7: [rank3]: ValueError: no']
+    >>> unpacked('level=error msg="ValueError: no" rank=3')
+    ['[rank3]: ValueError: no']
+    """
+    record = _record(text)
+    said = list(_texts(record))
+    if not said:
+        return [text]
+    inner = record.get("kubernetes")
+    fields = {**inner, **record} if isinstance(inner, dict) else record
+    owner = _first(fields, _OWNER_KEYS)
+    rank = _first(fields, _RANK_KEYS)
+    before = (f"{owner[:63]}: " if re.fullmatch(r"[\w.-]{1,63}", owner) else "") + (
+        f"[rank{rank}]: " if rank.isdigit() and len(rank) < 7 else ""
+    )
+    return [before + line for part in said for line in part.splitlines()][:400]
+
+
+def _record(text: str) -> dict[str, object]:
+    """The fields of a record, {} where a line is none."""
+    if text.startswith("{") and text.endswith("}"):
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError):
+            return {}
+        return record if isinstance(record, dict) else {}
+    return _logfmt(text.strip()) if "msg=" in text else {}
+
+
+def _logfmt(text: str) -> dict[str, object]:
+    """The pairs of a line that is `key=value key="quoted value"` throughout, else nothing."""
+    found: dict[str, object] = {}
+    at = 0
+    while at < len(text):
+        pair = _PAIR.match(text, at)
+        if not pair or len(found) == MOST_PAIRS:
+            return {}
+        key, quoted, plain = pair.groups()
+        found[key] = _ESCAPE.sub(_unescaped, quoted) if quoted else plain or ""
+        at = pair.end()
+    return found if len(found) > 1 else {}
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return {"n": "\n", "t": "\t"}.get(match[1], match[1])
+
+
+def _texts(record: dict[str, object]) -> Iterator[str]:
+    for keys, most in ((_TEXT_KEYS, 1), (_MORE_KEYS, len(_MORE_KEYS))):
+        texts = [record.get(key) for key in keys]
+        yield from [text for text in texts if isinstance(text, str) and text.strip()][:most]
+
+
+def _first(fields: dict[str, object], keys: Sequence[str]) -> str:
+    found = (fields.get(key) for key in keys)
+    return next((str(v) for v in found if isinstance(v, str | int) and str(v)), "")

@@ -1,0 +1,42 @@
+"""How programs went on and ended: a line taken back, a restart, the end of their work, their last error."""
+
+from __future__ import annotations
+
+from ringup.logs.patterns.tags import tag
+
+# fmt: off
+TAGS = (
+    # XLA's rendezvous, NFS clients, and who counts tries.
+    tag("retracted", "context",
+        r"Thread is unstuck|(?:was|were|is) (?:likely )?(?:a )?false[- ](?:positive|alarm)|[Ss]uccessfully reconnected"
+        r"|(?:NFS|nfs): server \S+ OK|(?:succeeded|successful) (?:after|on) (?:\w+ ){0,3}(?:retry|retries|attempts?)\b"),
+    # torch's agent, when it restarts all its ranks.
+    tag("restarted", "context", r"attempts? left; will restart worker group|Restarting worker group"),
+    # Lightning, transformers, torch's agent, DeepSpeed's launcher, Megatron, nccl-tests, NCCL's own destructor, servers.
+    tag("finished", "context",
+        r"Trainer\.fit` stopped: `max_\w+=|'train_runtime': '?[\d.]+|worker group successfully finished"
+        r"|Process \d+ exits successfully|after training is done\]|# Avg bus bandwidth|- Destroy COMPLETE"
+        r"|(?:training|train|finetuning|fine-tuning|pretraining|benchmark|evaluation)\S* .{0,40}(?:finished|completed?|done)\b"
+        r"|\b(?:Finished|Completed) (?:training|finetuning|fine-tuning|benchmark|all epochs)|Application startup complete",
+        # torch's agent waits there once its own ranks have succeeded
+        r"Error waiting on exit barrier",
+        keep=16),
+    # The title of a traceback that the program logs and goes on after; errors that say so themselves.
+    tag("made-do", "context",
+        r"\bretry|skipping|skipped|falling back|fall back|attempting to recover|recovering|optional"
+        r"|(?<!required but )not installed|ignor(?:ed|ing)|could not import|write error: Broken pipe"
+        r"|trying (?:the )?(?:next|another)|using (?:port )?\d{2,5} instead|already in use, using"
+        r"|(?<!not )as expected\b|(?<!not )\bcontinuing\b|Error waiting on exit barrier",
+        keep=0),
+    tag("tests-passed", "context",
+        r"^=* ?\d+ passed(?:, \d+ (?:skipped|xfailed|xpassed|deselected|warnings?))* in [\d.:]+",
+        r"\b100% tests passed, 0 tests failed|^Ran \d+ tests? in [\d.]+s"),
+    tag("tests-failed", "context", r"^FAILED \((?:failures|errors)=\d"),
+    tag("p2p-off", "context", r"P2P is disabled between (?:NVLINK )?connected GPUs|Could not enable P2P between dev"),
+    # torch prints NCCL's last WARN below it, on a line of its own, which the scanner reads.
+    tag("last-error", "context", r"^Last error:\s*(?P<text>.*)$"),
+    tag("saved", "context",
+        r"(?:checkpoint|model|weights|state) (?:successfully )?saved (?:to|in|at)\b|successfully saved checkpoint"
+        r"|(?:Model|Optimizer) (?:weights|state) saved in|[Ss]aved (?:the )?(?:checkpoint|model|weights) (?:to|in|at)\b",
+        keep=2),
+)

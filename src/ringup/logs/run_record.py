@@ -1,0 +1,57 @@
+"""How a run ended, as `ringup run` itself recorded it: its verdict goes before what the logs suggest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ringup.logs import files
+from ringup.logs.lines import Event
+from ringup.units import printable
+
+END_FILE = "ringup.log"
+"""In a run's folder, next to run.json: the last lines of `ringup run`."""
+MOST_BYTES = 16 << 20
+
+
+class RunVerdict(msgspec.Struct):
+    """What held the run up; `rule` is empty where nothing was named."""
+
+    rule: str = ""
+    text: str = ""
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+class _Record(msgspec.Struct):
+    outcome: str
+    verdict: RunVerdict | None = None
+
+
+class RunEnd(NamedTuple):
+    """How a run ended, as run.json has it, and the last line of ringup.log."""
+
+    outcome: str
+    verdict: RunVerdict
+    line: Event
+
+
+def end_of_run(paths: Sequence[str]) -> RunEnd | None:
+    """The end of the run whose folder the files are from; None without ringup.log and run.json of one run."""
+    own = [number for number, path in enumerate(paths) if Path(path).name == END_FILE]
+    if len(own) != 1:
+        return None
+    path = Path(paths[own[0]])
+    try:
+        data, _ = files.whole(str(path.with_name("run.json")), MOST_BYTES)
+        record = msgspec.json.decode(data, type=_Record)
+        lines = files.whole(str(path), MOST_BYTES)[0].decode("utf-8", "replace").splitlines()
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return None
+    if not lines:
+        return None
+    line = Event("run-ended", own[0], len(lines), printable(lines[-1], 300))
+    return RunEnd(record.outcome, record.verdict or RunVerdict(), line)

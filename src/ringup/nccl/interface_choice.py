@@ -1,0 +1,219 @@
+"""
+Which IP interfaces NCCL takes, and why: `ncclFindInterfaces` (src/misc/socket.cc).
+
+The bootstrap takes the first in the kernel's order, reachable or not; sockets for data use all that match.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ringup.model import Address, Interface, NcclAnswer, Node
+from ringup.model.network import subnet, within
+
+STEERING = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID")
+"""What the choice depends on."""
+FIRST = "first in kernel order"
+MAX_INTERFACES = 16
+"""MAX_IFS of NCCL's socket transport."""
+
+Version = tuple[int, ...]
+ASSUMED: Version = (2, 27, 7)
+"""Judged by when a node's NCCL is not known; of the last releases that take interfaces that are down."""
+SKIPS_DOWN: Version = (2, 28, 3)
+"""From here on interfaces that are not running are skipped, and virbr comes last."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An interface that is chosen, the address announced on it, and why."""
+
+    interface: str
+    address: str
+    because: str
+
+
+ANY = -1
+_NAME_LENGTH = 63
+"""NCCL cuts names at MAX_IF_NAME_SIZE - 1 characters."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A parsed list: `negate` from a leading `^`, `exact` from a leading `=`, in that order only."""
+
+    items: tuple[tuple[str, int], ...]
+    """Each name of a list, with the port it is limited to (`ANY` for all)."""
+    negate: bool = False
+    exact: bool = False
+
+    def accepts(self, name: str, port: int = ANY) -> bool:
+        """Whether NCCL would take this interface (or device port); an empty list takes all."""
+        found = not self.items
+        for item, only in self.items:
+            same = name == item if self.exact else name.startswith(item)
+            found = found or (same and (ANY in (only, port) or only == port))
+        return found != self.negate
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_names(text: str, limit: int = 16) -> Filter:
+    """
+    The filter that NCCL_SOCKET_IFNAME, NCCL_IB_HCA or NCCL_OOB_NET_IFNAME stands for.
+
+    NCCL `parseStringList` and `matchIfList` (src/misc/utils.cc), 2.18 to 2.30.  Items beyond `limit` are
+    ignored, as NCCL does in silence: 16 for interfaces, 32 for NCCL_IB_HCA (16 before 2.18.5).
+
+    >>> parse_names("^docker,lo").accepts("docker0"), parse_names("=eth1").accepts("eth10")
+    (False, False)
+    >>> parse_names("eth0, eth1").accepts("eth1")   # blanks are not trimmed
+    False
+    """
+    rest = text.removeprefix("^")
+    items = []
+    for part in rest.removeprefix("=").split(","):
+        # A further `:` is rail and plane in 2.30.7; the port is read as C's atoi does, empty is any.
+        name, port, *_ = [*part.split(":"), ""]
+        match = re.match(r"\s*[+-]?\d+", port)
+        if name:
+            items.append((name[:_NAME_LENGTH], int(match[0]) if match else 0 if port else ANY))
+    return Filter(tuple(items[:limit]), text.startswith("^"), rest.startswith("="))
+
+
+def version_of(text: str) -> Version:
+    """
+    A version as numbers; `ASSUMED` for the empty string or anything unreadable.
+
+    >>> version_of("2.20.5"), version_of("")
+    ((2, 20, 5), (2, 27, 7))
+    """
+    parts = text.split("+")[0].split(".")
+    if len(parts) >= 2 and all(p.isdecimal() for p in parts[:3]):
+        return tuple(int(p) for p in parts[:3])
+    return ASSUMED
+
+
+def effective(node: Node, env: Mapping[str, str]) -> dict[str, str]:
+    """The environment a rank sees on this node: `env` over the node's shell over its nccl.conf."""
+    return {**node.nccl_conf, **node.environment, **env}
+
+
+def asked(node: Node, env: Mapping[str, str]) -> NcclAnswer | None:
+    """What NCCL itself said on this node under these settings; None where it was not asked that."""
+    told = node.nccl_answer
+    if not told.version or "nccl_answer" in node.unknown or not (told.interface or told.errors):
+        return None
+    now, then = effective(node, env), {**node.nccl_conf, **told.asked_with}
+    return told if all(now.get(n, "") == then.get(n, "") for n in STEERING) else None
+
+
+def bootstrap(node: Node, env: Mapping[str, str]) -> Choice | None:
+    """
+    Where NCCL's bootstrap (and its out-of-band connections) listen; None when NCCL finds nothing.
+
+    `env` is set beyond the node's own environment.  NCCL's own answer has priority over these rules.
+    """
+    told = asked(node, env)
+    if told:
+        because = f"NCCL {told.version} was queried on the node"
+        return Choice(told.interface, told.address, because) if told.interface else None
+    return by_rules(node, env)
+
+
+def by_rules(node: Node, env: Mapping[str, str]) -> Choice | None:
+    """The same, by the rules of NCCL's source alone."""
+    return first(node, effective(node, env), version_of(node.interpreter.nccl))
+
+
+def first(node: Node, environment: Mapping[str, str], version: Version) -> Choice | None:
+    """The bootstrap's interface in this environment, by those rules."""
+    if environment.get("NCCL_COMM_ID"):
+        return next(in_subnet_of(node.interfaces, environment["NCCL_COMM_ID"]), None)
+    return next(iter(interfaces(node.interfaces, environment, version, 1)), None)
+
+
+def sockets(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
+    """Every interface that carries data when NCCL uses sockets; `env` as for `bootstrap`."""
+    version = version_of(node.interpreter.nccl)
+    return interfaces(node.interfaces, effective(node, env), version, MAX_INTERFACES)
+
+
+def interfaces(
+    all_interfaces: Sequence[Interface], environment: Mapping[str, str], version: Version, limit: int
+) -> tuple[Choice, ...]:
+    """NCCL's `ncclFindInterfaces`: at most `limit`, in the order it would print them."""
+    walk = list(addresses(all_interfaces, environment.get("NCCL_SOCKET_FAMILY", ""), version))
+
+    def find(text: str, because: str) -> tuple[Choice, ...]:
+        accepted = parse_names(text)
+        first: dict[str, Choice] = {}
+        for interface, address in walk:
+            if accepted.accepts(interface.name) and interface.name not in first:
+                first[interface.name] = Choice(interface.name, address.address, because)
+        return tuple(first.values())[:limit]
+
+    wanted = environment.get("NCCL_SOCKET_IFNAME", "")
+    if len(wanted) > 1:
+        return find(wanted, f"NCCL_SOCKET_IFNAME={wanted}")
+    found = find("ib", "names that begin with ib go first")
+    if not found and environment.get("NCCL_COMM_ID"):
+        found = tuple(in_subnet_of(all_interfaces, environment["NCCL_COMM_ID"]))[:1]
+    last = {"docker": "docker", "lo": "loopback"} | ({"virbr": "virbr"} if version >= SKIPS_DOWN else {})
+    found = found or find(f"^{','.join(last)}", FIRST)
+    for text, what in last.items():
+        found = found or find(text, f"nothing but {what} is left")
+    return found
+
+
+def addresses(
+    all_interfaces: Sequence[Interface], family: str, version: Version
+) -> Iterator[tuple[Interface, Address]]:
+    """
+    Addresses in getifaddrs' order: all IPv4 by ifindex, then all IPv6 by ifindex.
+
+    Within one interface the kernel lists global IPv6 addresses before link-local ones.
+    """
+    wanted = {"AF_INET": "inet", "AF_INET6": "inet6"}.get(family)
+    ordered = sorted(all_interfaces, key=lambda i: i.index)
+    for kind in ("inet", "inet6"):
+        if wanted not in (None, kind):
+            continue
+        for interface in ordered:
+            if version >= SKIPS_DOWN and not (interface.is_up and interface.has_carrier):
+                continue
+            own = [a for a in interface.addresses if a.family == kind and a.address != "::1"]
+            for address in sorted(own, key=lambda a: kind == "inet6" and a.scope == "link"):
+                yield interface, address
+
+
+def in_subnet_of(all_interfaces: Sequence[Interface], comm_id: str) -> Iterator[Choice]:
+    """
+    Interfaces whose subnet holds the address of NCCL_COMM_ID (`ADDRESS:PORT`, `[ADDRESS]:PORT`).
+
+    Nothing for a host name: what it resolves to is not known here.
+    """
+    text = comm_id.partition("]")[0][1:] if comm_id.startswith("[") else comm_id.rpartition(":")[0]
+    for interface, address in addresses(all_interfaces, "", ASSUMED):
+        if within(text, subnet(address.address, address.prefix_length)):
+            yield Choice(interface.name, address.address, f"its subnet holds NCCL_COMM_ID {text}")
+
+
+def bootstrap_line(chosen: Choice, version: Version) -> str:
+    """The line NCCL prints for it at NCCL_DEBUG=INFO."""
+    head = "Bootstrap:" if version >= (2, 24, 0) else "Bootstrap :"
+    return f"{head} Using {chosen.interface}:{shown(chosen)}<0>"
+
+
+def sockets_line(chosen: Sequence[Choice]) -> str:
+    """The line NCCL's socket transport prints for the interfaces it uses."""
+    devices = " ".join(f"[{i}]{c.interface}:{shown(c)}<0>" for i, c in enumerate(chosen))
+    return f"NET/Socket : Using {devices}"
+
+
+def shown(chosen: Choice) -> str:
+    """The address as NCCL prints it: a link-local one with its interface as scope."""
+    link_local = chosen.address.lower().startswith(("fe8", "fe9", "fea", "feb"))
+    return f"{chosen.address}%{chosen.interface}" if link_local else chosen.address

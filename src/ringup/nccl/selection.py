@@ -1,0 +1,343 @@
+"""NCCL's choice on one node: bootstrap, network, devices, each GPU's device, its log line, confidence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ringup.model import Node, RdmaPort
+from ringup.nccl import interface_choice, plugins, rdma_devices, topology, traps
+from ringup.nccl.interface_choice import Choice, Version
+from ringup.parse.topology import Matrix, Topology
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a node, and how well."""
+
+    node: Node
+    """`node.unknown` holds "interfaces" and "rdma_ports" where these could not be read."""
+    version: Version = interface_choice.ASSUMED
+    version_is_known: bool = True
+    interfaces_in_kernel_order: bool = True
+    devices_in_library_order: bool = True
+    asked_counts: bool = True
+    """False where another version or pasted output is judged: the node's NCCL said nothing of that."""
+    topology: Topology = field(default_factory=Topology)
+    is_live_tree: bool = False
+    """The topology was put together from sysfs; else NCCL's own dump was given."""
+    matrix: Matrix = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """NCCL's choice on one node."""
+
+    name: str
+    bootstrap: Choice | None
+    network: str
+    """"IB", "Socket", a plugin's name, or "" where NCCL fails (or it is not known)."""
+    interfaces: tuple[str, ...] = ()
+    oob: str = ""
+    used: tuple[topology.Use, ...] = ()
+    bootstrap_line: str = ""
+    log_line: str = ""
+    because: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    fell_back: str = ""
+    """Why sockets carry the data though RDMA devices are there."""
+
+    @property
+    def confidence(self) -> Literal["high", "medium", "low"]:
+        """Low where a fact is missing, medium where a known fact allows another outcome."""
+        return "low" if self.missing else "medium" if self.doubts else "high"
+
+    @property
+    def likeness(self) -> tuple[object, ...]:
+        """Equal for nodes that choose alike, whatever their addresses are."""
+        boot = self.bootstrap.interface if self.bootstrap else ""
+        names = tuple(i.partition("/" if self.network == "IB" else ":")[0] for i in self.interfaces)
+        used = tuple((u.gpu, u.device) for u in self.used)
+        return boot, self.network, names, self.oob, used, self.confidence, self.doubts, self.missing
+
+
+def predict(known: Known, env: Mapping[str, str]) -> Prediction:
+    """What NCCL does on this node with `env` set beyond the node's own environment."""
+    known = dataclasses.replace(known, node=_located(known))
+    return _Choosing(known, interface_choice.effective(known.node, env)).predict()
+
+
+def _located(known: Known) -> Node:
+    """The node with PCI addresses of its RDMA devices where only the dump knows them."""
+    where = {net.name: way[-1].bus_id for _, way in known.topology.devices() for net in way[-1].nets}
+    if not where:
+        return known.node
+    ports = [
+        p if p.bus_id else dataclasses.replace(p, bus_id=where.get(p.device, ""))
+        for p in known.node.rdma_ports
+    ]
+    return dataclasses.replace(known.node, rdma_ports=tuple(ports))
+
+
+class _Choosing:
+    """One node on the way to its prediction."""
+
+    def __init__(self, known: Known, environment: Mapping[str, str]) -> None:
+        self.known, self.node, self.version = known, known.node, known.version
+        self.environment = environment
+        self.net = environment.get("NCCL_NET", "")
+        self.because: list[str] = []
+        self.doubts: list[str] = []
+        self.missing: list[str] = []
+        self.note, self.doubt, self.miss = self.because.append, self.doubts.append, self.missing.append
+        self.fell_back = ""
+        self.first: Choice | None = None
+        """The bootstrap's interface."""
+
+    def predict(self) -> Prediction:
+        """The prediction, with everything worth saying of it."""
+        if not self.known.version_is_known:
+            how = "" if self.node.interpreter.path else " (--nccl VERSION)"
+            shown = ".".join(map(str, self.version))
+            self.doubt(f"NCCL's version is not known, {shown} is assumed{how}")
+        self.first = self._bootstrap()
+        made = self._failing() or self._with_network()
+        found = traps.all_traps(self.environment, self.node.interfaces, self.node.rdma_ports, self.version)
+        return dataclasses.replace(
+            made,
+            because=tuple(dict.fromkeys([*found, *self.because])),
+            doubts=tuple(dict.fromkeys(self.doubts)),
+            missing=tuple(dict.fromkeys(self.missing)),
+            fell_back=self.fell_back if made.network == "Socket" else "",
+        )
+
+    def _made(self, network: str, log_line: str = "") -> Prediction:
+        first = interface_choice.bootstrap_line(self.first, self.version) if self.first else ""
+        return Prediction(self.node.name, self.first, network, bootstrap_line=first, log_line=log_line)
+
+    def _interfaces(self, limit: int) -> tuple[Choice, ...]:
+        return interface_choice.interfaces(self.node.interfaces, self.environment, self.version, limit)
+
+    def _bootstrap(self) -> Choice | None:
+        if "interfaces" in self.node.unknown:
+            self.miss(f"the interfaces and their addresses ({self.node.unknown['interfaces']})")
+            return None
+        first = self._as_asked(interface_choice.first(self.node, self.environment, self.version))
+        if first is None:
+            return None
+        if first.address.lower().startswith("fe80:"):
+            self.note(
+                f"{first.interface} has only a link-local address: peers connect only if it has the same"
+                " index on every node"
+            )
+        is_sorted = not self.known.interfaces_in_kernel_order
+        if is_sorted and (len(self._interfaces(2)) > 1 or len(self.node.interfaces) > 2):
+            said = "ifconfig sorts interfaces by name, NCCL takes the kernel's order (`ip addr` shows it)"
+            self.doubt(said)
+        return first
+
+    def _as_asked(self, ours: Choice | None) -> Choice | None:
+        """NCCL's own answer where it was asked this very question, with what contradicts it; else ours."""
+        told = interface_choice.asked(self.node, self.environment) if self.known.asked_counts else None
+        expected = f"{ours.interface} {interface_choice.shown(ours)}" if ours else "nothing"
+        if ours:
+            self.note(f"bootstrap on {expected}: {ours.because}")
+        if not told:
+            return ours
+        head = f"NCCL {told.version} on this node reports"
+        if (told.interface, told.address) == ((ours.interface, ours.address) if ours else ("", "")):
+            self.note(f"{head} {'the same' if ours else '; '.join(told.errors)}")
+            return ours
+        said = f"{told.interface} {told.address}" if told.interface else "; ".join(told.errors)
+        self.because[:] = [f"{head}: {said}"]
+        expected = f"{ours.interface} {ours.address}" if ours else "nothing"
+        self.doubt(f"by the rules of its source it would take {expected}: please report this")
+        return Choice(told.interface, told.address, "NCCL reported it") if told.interface else None
+
+    def _failing(self) -> Prediction | None:
+        """The prediction where no interface is left for the bootstrap."""
+        if self.first or "interfaces" in self.node.unknown:
+            return None
+        self.note("no interface is left for the bootstrap: every communicator fails")
+        if self.environment.get("NCCL_COMM_ID"):
+            return self._made("", "NET/Socket : No usable listening interface found")
+        return self._made("", "Bootstrap : no socket interface found")
+
+    def _with_network(self) -> Prediction:
+        plugin = self._plugin()
+        if self.net.lower() == "socket":
+            self.note(f"NCCL_NET={self.net}: RDMA devices are not used")
+            self.fell_back = f"NCCL_NET={self.net}" if self.node.rdma_ports else ""
+            return self._over_sockets()
+        if self.net.lower() not in ("", "ib"):
+            self.miss(f"whether a plugin with a network called {self.net} is there")
+            self.note(f"NCCL_NET={self.net}: only a network of that name, from a plugin; else init fails")
+            return self._made(self.net)
+        made = self._verbs()
+        if made.taken:
+            return self._over_verbs(made)
+        if any(p.device.startswith(("efa", "rdmap")) and p.can_open for p in self.node.rdma_ports):
+            if plugin:
+                self.note("EFA devices are the plugin's, through libfabric")
+                return self._made("OFI")
+            if plugin is None:
+                self.miss("whether the OFI plugin is there, which drives EFA devices")
+            else:
+                self.note("no OFI plugin is there: the EFA devices are left unused")
+        if not self.net:
+            return self._over_sockets()
+        self.note(f"NCCL_NET={self.net} forbids falling back: init fails")
+        line = f"Error: network {self.net} not found."
+        return self._made("", line if self.version < (2, 27, 0) else "Failed to initialize any NET plugin")
+
+    def _plugin(self) -> str | None:
+        """The network plugin NCCL loads first; "" for none, None where that is not known."""
+        named = self.environment.get("NCCL_NET_PLUGIN", "")
+        found = plugins.loads(self.node, self.environment)
+        if self.net.lower() in ("ib", "socket"):
+            return found  # only a network of that very name is used
+        if found:
+            self.miss(f"what the network plugin {found} finds: if it finds devices, it goes first")
+        elif found is None and named:
+            self.miss(f"whether the plugin NCCL_NET_PLUGIN={named} loads: if it does, it goes first")
+        elif named and named.lower() != "none":
+            self.note(f"NCCL_NET_PLUGIN={named}: no such plugin is found, NCCL's own networks are used")
+        return found
+
+    def _verbs(self) -> rdma_devices.Ports:
+        """The RDMA ports NCCL would take; why none is said."""
+        node = self.node
+        if rdma_devices.is_disabled(self.environment):
+            said = " (it says `Failed to initialize NET plugin IB`)" if self.version >= (2, 27, 0) else ""
+            value = self.environment["NCCL_IB_DISABLE"]
+            self.note(f"NCCL_IB_DISABLE={value}: RDMA devices are not used{said}")
+            self.fell_back = f"NCCL_IB_DISABLE={value}" if node.rdma_ports else ""
+            return rdma_devices.Ports()
+        if "rdma_ports" in node.unknown:
+            taken = "" if "interfaces" in node.unknown else "; taken as none"
+            self.miss(f"the RDMA devices ({node.unknown['rdma_ports']}){taken}")
+            return rdma_devices.Ports()
+        if node.rdma_ports and "verbs" not in node.unknown and node.verbs.error:
+            self.fell_back = f"no libibverbs: NCCL falls back to sockets ({node.verbs.error})"
+            self.note(self.fell_back)
+            return rdma_devices.Ports()
+        made = rdma_devices.ports(
+            node.rdma_ports,
+            self.environment,
+            self.version,
+            in_library_order=self.known.devices_in_library_order,
+        )
+        self.because += made.because
+        self.doubts += made.doubts
+        self.missing += made.missing
+        if not made.taken and node.rdma_ports:
+            self.note("no RDMA port is left: NCCL says `NET/IB : No device found.` and falls back to sockets")
+            self.fell_back = "; ".join(made.because)
+        elif not made.taken:
+            self.note("there is no RDMA device")
+        return made
+
+    def _over_verbs(self, made: rdma_devices.Ports) -> Prediction:
+        oob, oob_shown = "", "INTERFACE:ADDRESS"
+        if "interfaces" not in self.node.unknown:
+            has_id = bool(self.environment.get("NCCL_COMM_ID"))
+            first = next(iter(self._interfaces(1)), None) if has_id else self.first
+            if not first:
+                self.note("NET/IB : No IP interface found.")
+                return self._over_sockets()
+            oob, oob_shown = first.interface, f"{first.interface}:{interface_choice.shown(first)}"
+        if len({p.link_layer for p in made.taken if p.link_layer}) > 1:
+            self.note("RoCE and InfiniBand are both listed: NCCL prefers neither by its kind")
+        for port in made.taken:
+            if port.link_layer == "Ethernet":
+                self.note(rdma_devices.gid_index(port, self.environment, self.version).because)
+        devices = [
+            topology.Where(d.name, "/".join(n for p in d.ports for n in (p.device, p.bus_id)), d.speed_mbit_s)
+            for d in made.devices
+        ]
+        line = rdma_devices.line(made, self.environment, self.version, oob_shown)
+        interfaces = tuple(rdma_devices.shown(p) for p in made.taken)
+        used = self._devices_used(devices)
+        return dataclasses.replace(self._made("IB", line), interfaces=interfaces, oob=oob, used=used)
+
+    def _over_sockets(self) -> Prediction:
+        node = self.node
+        if "interfaces" in node.unknown:
+            passed_over = rdma_devices.is_disabled(self.environment) or self.net.lower() == "socket"
+            told = passed_over or "rdma_ports" not in node.unknown  # else nothing speaks for any network
+            return self._made("Socket" if told else "")
+        chosen = self._interfaces(interface_choice.MAX_INTERFACES)
+        if not chosen:
+            self.note("no interface is left for sockets: init fails")
+            return self._made("")
+        if len(chosen) > 1:
+            self.note(f"all {len(chosen)} interfaces become devices that carry data")
+        by_netdev = {p.netdev: p for p in node.rdma_ports if p.netdev}
+        devices = []
+        for one in chosen:
+            port = by_netdev.get(one.interface, RdmaPort("", 0))
+            interface = node.interface(one.interface)
+            rate = (interface.speed_gbit_s if interface else None) or port.rate_gbit_s or 0.0
+            place = f"{one.interface}/{port.device}/{port.bus_id}"
+            devices.append(topology.Where(one.interface, place, rate * 1000))
+        used = self._devices_used(devices)
+        link_local = {c.interface for c in chosen if c.address.lower().startswith("fe80:")}
+        self.because += [
+            f"data of GPU {use.gpu} goes over {use.device}, which has a link-local address only"
+            for use in used
+            if use.device in link_local
+        ]
+        interfaces = tuple(f"{c.interface}:{interface_choice.shown(c)}" for c in chosen)
+        made = self._made("Socket", interface_choice.sockets_line(chosen))
+        return dataclasses.replace(made, interfaces=interfaces, used=used)
+
+    def _devices_used(self, devices: list[topology.Where]) -> tuple[topology.Use, ...]:
+        """Which device each GPU uses, where the tree (or the matrix) tells enough."""
+        tree, matrix = self.known.topology, self.known.matrix
+        gpus = sorted(way[-1].gpu for _, way in tree.devices() if way[-1].gpu is not None)
+        # The speed that NCCL itself measured, where the dump lists this very device.
+        listed = {n.name: n.speed_mbit_s for _, way in tree.devices() for n in way[-1].nets}
+        listed |= {n.name: n.speed_mbit_s for cpu in tree.cpus for n in cpu.nets}
+        with_rates = []
+        for one in devices:
+            rate = listed.get(one.place.partition("/")[0], 0)
+            is_better = rate > 0 and (not one.speed_mbit_s or "+" not in one.name)
+            with_rates.append(dataclasses.replace(one, speed_mbit_s=float(rate)) if is_better else one)
+        if tree.cpus:
+            found = topology.paths(tree, with_rates, self.version, topology.gdr_level(self.environment))
+        elif matrix:
+            found = topology.matrix_paths(matrix, with_rates)
+            self.doubt("nvidia-smi topo -m tells no PCI bandwidth: gen 4 x16 is assumed")
+        else:
+            if len(devices) > 1:
+                self.note("which of them a GPU uses depends on the PCI tree (--topo FILE)")
+            return ()
+        lost = sorted({d.name for d in devices} - {n for options in found.values() for n in options})
+        if lost and gpus and len(devices) == 1:
+            return tuple(topology.Use(gpu, devices[0].name, "the only one") for gpu in gpus)
+        if lost or not found:
+            what = ", ".join(lost) or "GPUs"
+            shown = "PCI tree" if self.known.is_live_tree else "topology given"
+            self.doubt(f"the {shown} does not show {what}: which device a GPU uses is unknown")
+            return ()
+        if self.known.is_live_tree:
+            self._doubt_live_tree(len(found))
+        uses, doubts = topology.choose(found, self.environment, self.version)
+        self.doubts += doubts
+        self.because += [f"GPU {u.gpu} uses {u.device}: {u.because}" for u in uses]
+        return tuple(uses)
+
+    def _doubt_live_tree(self, shown: int) -> None:
+        """What makes the tree that sysfs shows less than NCCL's own."""
+        self.doubts += [
+            f"{name}={value} is read instead of the tree in sysfs (see `ringup predict --topo`)"
+            for name in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
+            if (value := self.environment.get(name))
+        ]
+        if self.node.virtual_machine:
+            self.doubt("a virtual machine's PCI tree need not be the real one")
+        if shown < self.node.gpu_count:
+            self.doubt(f"the PCI tree shows {shown} of {self.node.gpu_count} GPUs")

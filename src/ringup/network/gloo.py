@@ -1,0 +1,61 @@
+"""
+Which address Gloo announces on a node, and which of two nodes opens the connection.
+
+torch `ProcessGroupGloo::createDefaultDevice` and gloo `transport/tcp/device.cc`, `pair.cc`
+(torch 2.0 to 2.13).  Like NCCL it never asks whether a peer can reach that address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ringup.model import Interface, Node
+from ringup.model.network import is_loopback, parsed
+from ringup.nccl.interface_choice import Choice, addresses, effective
+
+LOOPBACK = "127.0.0.1"
+
+
+def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
+    """
+    The addresses this node's ranks tell their peers, nothing when Gloo finds none.
+
+    Several only where GLOO_SOCKET_IFNAME is a list (torch opens a device for each).  `env`: see `bootstrap`.
+    """
+    named = effective(node, env).get("GLOO_SOCKET_IFNAME", "")
+    if len(named) > 1:
+        return _by_name(node, named)
+    for address in node.own_name.addresses:
+        interface = owner(node, address)
+        # Gloo takes the first address of the host name that it can bind: one the node owns.
+        if interface is not None:
+            because = f"the node's own name {node.hostname} resolves to it"
+            return (Choice(interface.name, address, because),)
+    what = node.own_name.error or "no address of its own"
+    because = f"the node's own name {node.hostname} gives {what}: loopback is all that is left"
+    because += " unless one comes later" if node.own_name.is_late else ""
+    return (Choice("lo", LOOPBACK, because),)
+
+
+def _by_name(node: Node, named: str) -> tuple[Choice, ...]:
+    """The first address of each interface named exactly; nothing at all when one of them has none."""
+    found = []
+    for name in named.split(","):
+        interface = node.interface(name)
+        first = next(addresses([interface], "", ()), None) if interface else None
+        if first is None:
+            return ()
+        found.append(Choice(name, first[1].address, f"GLOO_SOCKET_IFNAME={named}"))
+    return tuple(found)
+
+
+def owner(node: Node, address: str) -> Interface | None:
+    """The interface of this node that holds an address (all of 127.0.0.0/8 is loopback's), or None."""
+    found = parsed(address)
+    wanted = str(found)  # the kernel writes addresses in their canonical form, too
+    for interface in node.interfaces if found else ():
+        if interface.kind == "loopback" and is_loopback(address):
+            return interface
+        if any(a.address == wanted for a in interface.addresses):
+            return interface
+    return None

@@ -1,0 +1,338 @@
+"""
+What NCCL and Gloo select on every node: worked out once, then handed to the rules, the plan and the output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from ringup.model import Cluster, Job, Node, RdmaPort, once
+from ringup.nccl import interface_choice, pci, rdma_devices, selection
+from ringup.nccl.interface_choice import Choice
+from ringup.nccl.selection import Known, Prediction
+from ringup.network import gloo
+
+GLOO = "Gloo"
+MOST_COMPARED = 64
+"""Every node is compared with this many others: one that differs shows against any of a kind."""
+
+
+@once
+def uses_nccl(cluster: Cluster) -> Literal["yes", "no", "unknown"]:
+    """
+    Whether NCCL carries the job's collectives: the only answer, for checks, plan, `test` and `bench` too.
+
+        --backend   visible GPUs of the nodes                 answer
+        nccl        any                                       yes
+        gloo        any                                       no
+        -           one node or more has some                 yes
+        -           0 on every node                           no
+        -           unknown on one or more, 0 on the others   unknown
+        -           no node was reached                       unknown
+
+    A count is of GPUs the job may use: CUDA_VISIBLE_DEVICES="" is 0.  Nodes that were not reached are left
+    out, since no job starts there.  Callers say what they do with "unknown"; it is neither yes nor no.
+    `uses_nccl(cluster.only([node]))` answers for one node.
+    """
+    if cluster.job.backend:
+        return "yes" if cluster.job.backend == "nccl" else "no"
+    nodes = [n for n in cluster.nodes if not n.unreached]
+    if any("gpu_count" not in n.unknown and n.gpu_count for n in nodes):
+        return "yes"
+    return "no" if nodes and not uncounted(cluster) else "unknown"
+
+
+def uncounted(cluster: Cluster) -> list[Node]:
+    """Nodes that were reached and whose GPUs could not be counted."""
+    return [n for n in cluster.nodes if not n.unreached and "gpu_count" in n.unknown]
+
+
+def known(node: Node) -> Known:
+    """A node's own facts as the prediction takes them."""
+    version, tree = node.interpreter.nccl, pci.topology(node)
+    return Known(
+        node, interface_choice.version_of(version), bool(version), topology=tree, is_live_tree=bool(tree.cpus)
+    )
+
+
+class Pick(NamedTuple):
+    """An interface that will be used unless something is set, and by whom, in words."""
+
+    interface: str
+    address: str
+    because: str
+    by_gloo: bool
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One node's selection with `env` set beyond the node's own environment.  Each part is computed once."""
+
+    node: Node
+    job: Job
+    env: Mapping[str, str]
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        return interface_choice.effective(self.node, self.env)
+
+    @cached_property
+    def version(self) -> interface_choice.Version:
+        return interface_choice.version_of(self.node.interpreter.nccl)
+
+    @cached_property
+    def rdma_ports(self) -> tuple[RdmaPort, ...]:
+        return rdma_devices.taken(self.node, self.env)
+
+    @cached_property
+    def main_ports(self) -> list[RdmaPort]:
+        """Those of them that belong together: no management or storage port."""
+        return rdma_devices.wanted(self.rdma_ports)
+
+    @cached_property
+    def roce_ports(self) -> list[RdmaPort]:
+        return [p for p in self.main_ports if p.link_layer == "Ethernet"]
+
+    @cached_property
+    def is_over_rdma(self) -> bool:
+        """Whether RDMA devices carry the data; False where that is not known."""
+        unknown = "rdma_ports" in self.node.unknown or "verbs" in self.node.unknown
+        return not (unknown or self.node.verbs.error) and bool(self.rdma_ports)
+
+    @cached_property
+    def bootstrap(self) -> Choice | None:
+        return interface_choice.bootstrap(self.node, self.env)
+
+    @cached_property
+    def interfaces(self) -> tuple[Choice, ...]:
+        """The IP interfaces NCCL uses, in its order: with RDMA the bootstrap's alone, else all with data."""
+        if self.is_over_rdma:
+            return (self.bootstrap,) if self.bootstrap else ()
+        return interface_choice.sockets(self.node, self.env)
+
+    @cached_property
+    def gloo(self) -> tuple[Choice, ...]:
+        return gloo.announced(self.node, self.env)
+
+    @cached_property
+    def gloo_of_job(self) -> tuple[Choice, ...]:
+        """The same for what this job's launcher lets Gloo do."""
+        if self.job.launcher != "jax":
+            return self.gloo
+        # JAX uses Gloo on CPUs alone, and gives it no interface (jax 0.10 `xla_bridge.make_cpu_client`).
+        on_gpus = "gpu_count" not in self.node.unknown and self.node.gpu_count > 0
+        return () if on_gpus else self.with_env(GLOO_SOCKET_IFNAME="").gloo
+
+    @cached_property
+    def picks(self) -> tuple[Pick, ...]:
+        """What Gloo announces and NCCL takes for this job, Gloo first; nothing for what is not known."""
+        found = [Pick(c.interface, c.address, c.because, True) for c in self.gloo_of_job]
+        if "own_name" in self.node.unknown:
+            found = []
+        if self.job.backend != "gloo":
+            found += [Pick(c.interface, c.address, self._picked(c), False) for c in self.interfaces]
+        return tuple(found)
+
+    def _picked(self, choice: Choice) -> str:
+        """Why NCCL uses an interface: for its bootstrap, or for data alone."""
+        first = self.bootstrap
+        if choice.because == interface_choice.FIRST and first and first.interface != choice.interface:
+            return "NCCL would also carry data over it"
+        return f"NCCL would pick it: {choice.because}"
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        return selection.predict(known(self.node), self.env)
+
+    @cached_property
+    def choice(self) -> Prediction:
+        """The same without the device that each GPU uses, which takes most of the time."""
+        return selection.predict(Known(self.node, self.version, bool(self.node.interpreter.nccl)), self.env)
+
+    def with_env(self, **env: str) -> Selection:
+        return replace(self, env={**self.env, **env})
+
+    def nccl_leaves(self, wanted: str, good: Collection[str] = ()) -> str:
+        """Why NCCL would not stay on interface `wanted` or the equally `good` ones; "" when it would."""
+        name, first = self.node.name, self.bootstrap
+        if first is None:
+            return f"NCCL finds no interface on {name}"
+        if first.interface not in {wanted, *good}:
+            return f"NCCL alone takes {first.interface} {first.address} on {name}: {first.because}"
+        for also in self.interfaces:
+            if also.interface not in {wanted, *good}:
+                return f"NCCL alone also carries data over {also.interface} {also.address} on {name}"
+        return ""
+
+    def gloo_leaves(self, good: Collection[str]) -> str:
+        """Why Gloo would announce none of the `good` addresses; "" when it would."""
+        if len(self.gloo) == 1 and self.gloo[0].address in good:
+            return ""
+        if not self.gloo:
+            named = self.environment.get("GLOO_SOCKET_IFNAME", "")
+            return f"Gloo finds no address for GLOO_SOCKET_IFNAME={named} on {self.node.name}"
+        chosen = self.gloo[0]
+        return f"Gloo alone announces {chosen.interface} {chosen.address}: {chosen.because}"
+
+    def announced(self) -> Prediction:
+        """Gloo's choice as a prediction: the address its ranks tell their peers."""
+        node = self.node
+        missing = [
+            f"{name} ({node.unknown[name]})" for name in ("interfaces", "own_name") if name in node.unknown
+        ]
+        named = self.environment.get("GLOO_SOCKET_IFNAME", "")
+        if not missing and node.own_name.is_late and not named:
+            missing = [f"own_name ({node.own_name.error})"]
+        if missing:
+            return Prediction(node.name, None, GLOO, missing=tuple(missing))
+        shown = tuple(f"{c.interface}:{interface_choice.shown(c)}" for c in self.gloo)
+        because = tuple(c.because for c in self.gloo) or (f"GLOO_SOCKET_IFNAME={named} has no address here",)
+        first = next(iter(self.gloo), None)
+        return Prediction(node.name, first, GLOO if first else "", shown, because=because)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A node with its prediction, and what is compared of it."""
+
+    node: Node
+    prediction: Prediction
+    address: ipaddress.IPv4Interface | None
+    """The bootstrap's, with its subnet."""
+    kinds: tuple[str, ...]
+    """Link layers of its RDMA devices, in order."""
+
+
+def together(nodes: Sequence[Node], predictions: Sequence[Prediction]) -> tuple[Prediction, ...]:
+    """
+    The predictions of `nodes`, each with what contradicts the others' appended to `because`.
+
+    Each node chooses alone, and nothing in NCCL compares: src/plugin/net.cc chooses per process,
+    src/transport/net_ib connects the n-th device with the n-th.
+    """
+    seen = [
+        _Seen(n, p, _of_bootstrap(n, p), tuple(i.rpartition("/")[2] for i in p.interfaces))
+        for n, p in zip(nodes, predictions, strict=True)
+    ]
+    sample = seen[:MOST_COMPARED]
+    made = []
+    for one in seen:
+        others = [s for s in sample if s.node.name != one.node.name]
+        because = (*one.prediction.because, *_contradictions(one, others))
+        made.append(replace(one.prediction, because=because))
+    return tuple(made)
+
+
+def _contradictions(one: _Seen, others: Sequence[_Seen]) -> Iterator[str]:
+    own, boot = one.prediction.network, one.prediction.bootstrap
+    kinds = Counter(s.prediction.network for s in others if s.prediction.network)
+    if own and kinds and own not in kinds:
+        kind = kinds.most_common(1)[0][0]
+        who = next(s.node.name for s in others if s.prediction.network == kind)
+        yield f"{who} chooses {kind}, this node {own}: their ranks do not connect, and nothing says why"
+    # The n-th device of one node is connected to the n-th of another.
+    apart = (s for s in others if s.prediction.network == own and s.kinds != one.kinds)
+    if own == "IB" and (other := next(apart, None)):
+        yield (
+            f"{other.node.name} lists {' '.join(other.prediction.interfaces)}: the n-th device here meets"
+            " the n-th there; NCCL_IB_HCA can name those that belong together"
+        )
+    for name, address in ((s.node.name, s.address) for s in others):
+        if one.address and address and address.network != one.address.network:
+            yield (
+                f"{name} is reached at {address.ip}, this node at {one.address.ip}: two subnets, "
+                "which must be routed (`ringup check` tries it)"
+            )
+            break
+    # A link-local address is sent with the number of this node's interface, which peers take for theirs.
+    link = one.node.interface(boot.interface) if boot and boot.address.lower().startswith("fe80:") else None
+    for node in (s.node for s in others if link):
+        theirs = node.interface(link.name) if link else None
+        if link and theirs and theirs.index != link.index:
+            yield (
+                f"{link.name} is interface {link.index} here and {theirs.index} on {node.name}: "
+                "a link-local address sent from one node names another interface on the other"
+            )
+            break
+
+
+def _of_bootstrap(node: Node, one: Prediction) -> ipaddress.IPv4Interface | None:
+    """The bootstrap's IPv4 address with its subnet; None for what is not routed anyway."""
+    boot = one.bootstrap
+    interface = node.interface(boot.interface) if boot else None
+    for address in interface.addresses if interface else ():
+        if boot and (address.address, address.family) == (boot.address, "inet"):
+            with contextlib.suppress(ValueError):
+                return ipaddress.IPv4Interface(f"{address.address}/{address.prefix_length}")
+    return None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One node: what is selected with what the plan sets, and what without it, where that differs."""
+
+    prediction: Prediction
+    alone: Prediction | None = None
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The selections of a cluster's nodes.  `env` is what a plan sets on each beyond the job's variables."""
+
+    cluster: Cluster
+    env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @cached_property
+    def nodes(self) -> dict[str, Selection]:
+        job = self.cluster.job
+        return {
+            n.name: Selection(n, job, {**job.env, **self.env.get(n.name, {})}) for n in self.cluster.nodes
+        }
+
+    def of(self, node: Node) -> Selection:
+        """A node's own, also where a saved file names two nodes alike."""
+        found, job = self.nodes.get(node.name), self.cluster.job
+        return found if found and found.node is node else Selection(node, job, job.env)
+
+    def under(self, env: Mapping[str, Mapping[str, str]]) -> Predictions:
+        """The same nodes with the variables of a plan; a selection that they leave alone is kept."""
+        made = Predictions(self.cluster, env)
+        for name, one in made.nodes.items():
+            if one.env == self.nodes[name].env:
+                made.nodes[name] = self.nodes[name]
+        return made
+
+    @cached_property
+    def made(self) -> tuple[Prediction, ...]:
+        """Of every node that was reached, in order: Gloo's where no GPU is there, else NCCL's."""
+        reached = [s for s in self.nodes.values() if not s.node.unreached]
+        if uses_nccl(self.cluster) == "no":
+            return tuple(s.announced() for s in reached)
+        found = together([s.node for s in reached], [s.prediction for s in reached])
+        if uses_nccl(self.cluster) != "unknown":
+            return found
+        first = uncounted(self.cluster)[:1]
+        unsure = tuple(f"the number of GPUs of {n.name} ({n.unknown['gpu_count']})" for n in first)
+        return tuple(replace(p, missing=(*p.missing, *unsure)) for p in found)
+
+    def expected(self, planned: Predictions) -> tuple[Expected, ...]:
+        """What is selected under a plan, next to what these predictions say without it."""
+        return tuple(
+            Expected(p, None if p is alone or p.likeness[:5] == alone.likeness[:5] else alone)
+            for p, alone in zip(planned.made, self.made, strict=True)
+        )
+
+
+predicted = once(Predictions)
+"""Those without a plan."""
+
+
+def picks(cluster: Cluster, node: Node) -> tuple[Pick, ...]:
+    """The interfaces that a job would use on a node, without a plan: the ones that rules judge."""
+    return predicted(cluster).of(node).picks

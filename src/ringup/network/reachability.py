@@ -1,0 +1,228 @@
+"""
+Networks that join all nodes, from the tried links.
+
+Only routed attempts count: ranks of NCCL and Gloo connect without binding.  Bound ones explain a failure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ringup.model import Cluster, Link, Node, once
+from ringup.model.network import subnet, within
+from ringup.units import grouped
+
+SLOW_FACTOR = 8.0
+FAST_MBYTE_S = 1000.0
+"""
+A network measured SLOW_FACTOR times slower than the fastest comes after it, whatever its link rate says.
+
+The measure is one short message while everything else is tried too: less than the factor is
+noise, and so is every difference above FAST_MBYTE_S.
+"""
+
+KIND_ORDER = {
+    "infiniband": 0, "physical": 0, "bond": 0, "vlan": 0,
+    "macvlan": 1, "veth": 1, "virtual": 1,
+    "bridge": 2, "tunnel": 3, "loopback": 4,
+}  # fmt: skip
+"""
+Which kinds are preferred; a tunnel or a bridge only where nothing else joins all nodes.
+
+A VLAN of a fast card is as good as the card: it must not lose to a management port.
+"""
+
+
+@dataclass(frozen=True)
+class Network:
+    """One address per node such that every tried pair reached each other, small and large."""
+
+    interfaces: Mapping[str, str]
+    """Node -> interface, as that node names it."""
+    addresses: Mapping[str, str]
+    family: Literal["inet", "inet6"] = "inet"
+    speed_gbit_s: float | None = None
+    """The slowest interface's link rate; None where one of them is unknown."""
+    mbyte_s: float | None = None
+    """Rate of the slowest node's interface, by the large message: a hint only."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address of a node on one of its interfaces, and what trying it showed."""
+
+    node: str
+    interface: str
+    address: str
+    tried: tuple[Link, ...] = ()
+    failed: tuple[Link, ...] = ()
+
+    @property
+    def works(self) -> bool:
+        """Every peer that tried it reached it in full."""
+        return bool(self.tried) and not self.failed
+
+
+@once
+def routed(cluster: Cluster) -> tuple[Link, ...]:
+    """The attempts that count: to an interface's address, as NCCL and Gloo make them."""
+    return tuple(
+        li for li in cluster.links if li.purpose == "interface" and li.bound == "routed" and li.src != li.dst
+    )
+
+
+def cut_pairs(cluster: Cluster) -> tuple[tuple[str, str], ...]:
+    """(src, dst) where no address of dst answered src at all, in the order tried."""
+    answered: dict[tuple[str, str], bool] = {}
+    for li in routed(cluster):
+        answered[li.src, li.dst] = li.ok or answered.get((li.src, li.dst), False)
+    return tuple(pair for pair, ok in answered.items() if not ok)
+
+
+@once
+def places(cluster: Cluster) -> dict[str, tuple[Place, ...]]:
+    """Node -> its addresses that were tried."""
+    found: dict[str, list[Place]] = {n.name: [] for n in cluster.nodes}
+    tried = (li for li in routed(cluster) if li.src in found and li.dst in found)
+    for key, links in grouped(((li.dst, li.dst_interface, li.address), li) for li in tried).items():
+        failed = tuple(li for li in links if not (li.ok and li.large_packet_ok))
+        found[key[0]].append(Place(*key, tuple(links), failed))
+    return {name: tuple(rows) for name, rows in found.items()}
+
+
+@once
+def networks(cluster: Cluster) -> tuple[Network, ...]:
+    """
+    The networks that ranks can use, the best first; () when a node has no address that works.
+
+    One for each working address of the head, with the best fitting address of each other node: the same
+    subnet, the interface that reaches the head, the same name.  Those that fit throughout hide the others.
+    """
+    if len(cluster.nodes) < 2 or any(n.unreached for n in cluster.nodes):
+        return ()
+    usable = {name: [p for p in rows if p.works] for name, rows in places(cluster).items()}
+    if not all(usable.values()):
+        return ()
+    paths = _Paths(cluster, {p.address for p in usable[cluster.head.name]})
+    found: dict[bool, list[Network]] = {True: [], False: []}
+    for first in usable[cluster.head.name]:
+        members = [first]
+        for node in cluster.nodes[1:]:
+            best = max(usable[node.name], key=lambda p: paths.score(first, node, p))
+            if is_v6(best.address) != is_v6(first.address):
+                break
+            members.append(best)
+        else:
+            fits = all(paths.in_subnet(first, p) or paths.reaches(first, p) for p in members[1:])
+            found[fits].append(_network(cluster, paths, members))
+    return rank(cluster, found[True] or found[False])
+
+
+def is_v6(address: str) -> bool:
+    return ":" in address
+
+
+class _Paths:
+    """How routed packets left for the head's addresses `near` and how fast all were; the head's subnets."""
+
+    def __init__(self, cluster: Cluster, near: Collection[str]) -> None:
+        addresses = [a for i in cluster.head.interfaces for a in i.addresses]
+        self._subnets = {a.address: subnet(a.address, a.prefix_length) for a in addresses}
+        self._taken: set[tuple[str, str, str]] = set()
+        """(src, interface of src, address reached)."""
+        self.rates: dict[tuple[str, str], float] = {}
+        """(node, interface) -> the best rate into or out of it, in MB/s: one stall is no slow card."""
+        for li in cluster.links:
+            if li.bound == "routed" and li.address in near:
+                self._taken.add((li.src, li.src_interface, li.address))
+            if li.bound == "routed" and li.mbyte_s:
+                for end in ((li.src, li.src_interface), (li.dst, li.dst_interface)):
+                    self.rates[end] = max(self.rates.get(end, 0.0), li.mbyte_s)
+
+    def in_subnet(self, first: Place, place: Place) -> bool:
+        """Whether the prefix of the head's address holds the other address; false where it is not known."""
+        return within(place.address, self._subnets.get(first.address, ""))
+
+    def reaches(self, first: Place, place: Place) -> bool:
+        """Whether the node used this interface to reach the head's address."""
+        return (place.node, place.interface, first.address) in self._taken
+
+    def score(self, first: Place, node: Node, place: Place) -> float:
+        """How well an address fits a network that has the head at `first`; the family above all."""
+        near = self.in_subnet(first, place)
+        score = 100.0 * (is_v6(place.address) == is_v6(first.address)) + 10.0 * near
+        # Of two interfaces in one subnet the kernel uses the first for all: there the name says more.
+        # On a routed fabric the path taken does.
+        if self.reaches(first, place):
+            score += 1 if near else 5
+        if place.interface == first.interface:
+            score += 4 if near else 2
+        interface = node.interface(place.interface)
+        if interface is not None:
+            score -= KIND_ORDER[interface.kind] / 10
+            score += min((interface.speed_gbit_s or 0.0) / 10000, 0.09)
+        return score
+
+
+def _network(cluster: Cluster, paths: _Paths, members: list[Place]) -> Network:
+    own = {n.name: n.interface(p.interface) for n, p in zip(cluster.nodes, members, strict=True)}
+    speeds = [i.speed_gbit_s if i else None for i in own.values()]
+    known = [s for s in speeds if s is not None]
+    rates = [r for p in members if (r := paths.rates.get((p.node, p.interface)))]
+    return Network(
+        interfaces={p.node: p.interface for p in members},
+        addresses={p.node: p.address for p in members},
+        family="inet6" if is_v6(members[0].address) else "inet",
+        speed_gbit_s=min(known) if len(known) == len(speeds) else None,
+        mbyte_s=min(rates, default=None),
+    )
+
+
+def rank(cluster: Cluster, found: list[Network]) -> tuple[Network, ...]:
+    """Best first: kind, measured far slower, link rate, IPv4, the head's own order of interfaces."""
+    best = min(max((n.mbyte_s for n in found if n.mbyte_s), default=0.0), FAST_MBYTE_S)
+    order = {i.name: k for k, i in enumerate(cluster.head.interfaces)}
+
+    def key(net: Network) -> tuple[float, ...]:
+        own = [n.interface(net.interfaces[n.name]) for n in cluster.nodes]
+        kinds = [KIND_ORDER[i.kind] if i else 1 for i in own]
+        slow = net.mbyte_s is not None and net.mbyte_s * SLOW_FACTOR < best
+        place = order.get(net.interfaces[cluster.head.name], len(order))
+        return (max(kinds), slow, -(net.speed_gbit_s or 0.0), net.family == "inet6", place)
+
+    return tuple(sorted(found, key=key))
+
+
+@once
+def port_filters(cluster: Cluster) -> dict[tuple[str, str, str], tuple[int, ...]]:
+    """
+    (src, dst, address) -> the open ports, where others of that address do not answer: a packet filter.
+
+    All purposes count, for a filter knows none; a port that the head could not bind does not.
+    """
+    not_tried = ("port held", "own address")
+    tried = [
+        li
+        for li in cluster.links
+        if li.bound == "routed" and li.error not in not_tried and not li.answered_by
+    ]
+    closed = {(li.src, li.dst, li.address) for li in tried if not li.ok}
+    ways = (((li.src, li.dst, li.address), li.port) for li in tried if closed and li.ok)
+    return {key: tuple(sorted(ports)) for key, ports in grouped(ways).items() if key in closed}
+
+
+@once
+def repeats(cluster: Cluster) -> dict[tuple[str, str, str], tuple[int, int]]:
+    """
+    (src, dst, address) -> connections that sent packets again, and all that came through; where any had.
+
+    Short connections count as much as the long ones: a large message leaves the kernel in a few big pieces,
+    which a packet filter drops whole.
+    """
+    through = [li for li in cluster.links if li.ok and li.bound == "routed" and li.segments]
+    again = Counter((li.src, li.dst, li.address) for li in through if li.retransmitted)
+    every = Counter((li.src, li.dst, li.address) for li in through if again)
+    return {key: (count, every[key]) for key, count in again.items()}

@@ -1,0 +1,342 @@
+"""A diagnosis shown: text (cause, evidence, fix, in that order) and data for JSON.  Decides nothing."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ringup.logs.causes.recorder_dumps import not_seen
+from ringup.logs.evidence import HostNetworks, LogEvidence
+from ringup.logs.lines import Event
+from ringup.logs.read import Diagnosis
+from ringup.logs.rule import Cause
+from ringup.nccl.plugins import network_name
+from ringup.output.terminal import Style, envelope, path_shown
+from ringup.rules import INTERNAL_ERRORS, Fix, Severity, page_of, skipped_json
+from ringup.secrets import redact
+from ringup.units import export_line, grouped, plural, printable, show_ranks
+
+MAX_LINES = 20
+"""What the text report takes on a terminal unless everything is asked for."""
+
+MAX_ROWS = 200
+"""Iterations, files, kinds of ranks and communicators that the text shows; --json has all."""
+
+MAX_ATTEMPTS = 8
+"""Of a restarted run, in the text."""
+
+Attempts = Mapping[str, Diagnosis | None]
+"""Of a restarted run: folder -> what was read there."""
+NO_ATTEMPTS: Attempts = {}
+
+_DEVICE = re.compile(r"^(NET/[^/]+)/\d+(?:\(\d+\))?(.*)")
+
+
+def quoted(text: str, limit: int = 400) -> str:
+    """Words of a log, or of a cause that repeats them: safe for a terminal, without secrets."""
+    return printable(redact(text), limit)
+
+
+def network_json(host: HostNetworks) -> dict[str, Any]:
+    listed = {i.split(":", 1)[0]: i for i in reversed(host.interfaces)}
+    return {
+        "host": host.name or None,
+        "kind": network_name(host.kind) or None,
+        "bootstrap": host.bootstrap[0] if host.bootstrap else None,
+        "interfaces": [printable(i) for i in host.interfaces],
+        "used": [printable(listed.get(n, n)) for n in used_devices(host)],
+        "oob": host.oob or None,
+    }
+
+
+def used_devices(host: HostNetworks) -> list[str]:
+    """The devices channels go over; NCCL's own words where the list was not printed."""
+    return [host.device(net, index) or f"NET/{net}/{index}" for net, index in host.used]
+
+
+def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
+    fix, files = cause.fix or Fix(""), story.files
+    return {
+        "rule": cause.rule,
+        "severity": cause.severity,
+        "confidence": cause.confidence,
+        "text": quoted(cause.text),
+        "nodes": [printable(n) for n in cause.nodes],
+        "ranks": list(cause.ranks),
+        "evidence": [
+            {"file": files[e.file].path, "line": e.line, "text": quoted(e.text)} for e in cause.evidence
+        ],
+        "fix": {"text": quoted(fix.text), "env": dict(fix.env), "commands": list(fix.commands)},
+        "help": page_of(cause.rule),
+    }
+
+
+def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str, Any]:
+    story, run = diagnosis.story, diagnosis.run
+    return envelope(
+        causes=[cause_json(c, story) for c in diagnosis.causes],
+        healthy=diagnosis.healthy,
+        files=[
+            {
+                "path": i.path,
+                "host": i.host or None,
+                "pid": i.pid or None,
+                "rank": i.rank,
+                "lines": i.lines,
+                "last_line": quoted(i.last_line),
+                "init_complete": i.init_complete,
+            }
+            for i in diagnosis.logs
+        ],
+        versions=diagnosis.versions,
+        networks=[network_json(h) for h in story.hosts.values() if h.kind or h.bootstrap],
+        transports=run.transports,
+        collectives=run.collectives,
+        by_rank=run.by_rank,
+        by_iteration=list(diagnosis.by_iteration()),
+        by_communicator={c.id: c.kinds for c in run.by_communicator.values() if c.kinds},
+        nvls=nvls(story),
+        behind=diagnosis.behind,
+        flight_recorder=_recorder_json(story),
+        not_checked=skipped_json(INTERNAL_ERRORS.values()),
+        unreadable=[u._asdict() for u in diagnosis.unreadable],
+        attempts=[
+            {"log_dir": folder, "cause": cause_json(one.causes[0], one.story) if one and one.causes else None}
+            for folder, one in attempts.items()
+        ],
+    )
+
+
+def attempt_lines(attempts: Attempts, *, whole: bool) -> list[str]:
+    """A line for each attempt of a restarted run: its first cause."""
+    rows = []
+    for folder, one in attempts.items():
+        said = "nothing to read" if one is None else "no failure found"
+        if one and one.causes:
+            cause = one.causes[0]
+            said = f"{cause.rule} ({cause.confidence} confidence): {quoted(cause.text, 120)}"
+        rows.append(f"{path_shown(folder)}: {said}")
+    if len(rows) > MAX_ATTEMPTS and not whole:
+        rows[MAX_ATTEMPTS - 2 : -1] = [f"... {len(rows) - MAX_ATTEMPTS + 1} more attempts with --all"]
+    return ["", *rows] if rows else []
+
+
+def _recorder_json(story: LogEvidence) -> dict[str, Any]:
+    """Torch's dumps: whose were compared, whose were not seen, which were left out and why."""
+    return {
+        "dumps": [
+            {"path": d.path, "rank": d.rank, "version": d.flight.version, "entries": len(d.flight.entries)}
+            for d in story.recorded.dumps.values()
+        ],
+        "not_seen": not_seen(story),
+        "left_out": [u._asdict() for u in story.recorded.left_out],
+    }
+
+
+def _recorder_lines(story: LogEvidence, width: int) -> Iterator[str]:
+    recorded, missing = story.recorded, not_seen(story)
+    if not (recorded.dumps or recorded.left_out):
+        return
+    parts = [f"dumps of {show_ranks(recorded.dumps)}"] if recorded.dumps else []
+    parts += [f"not seen: {show_ranks(missing)}"] if missing else []
+    if recorded.left_out:
+        path, reason = recorded.left_out[0]
+        more = f" and {len(recorded.left_out) - 1} more" if len(recorded.left_out) > 1 else ""
+        parts.append(f"left out: {path_shown(path)}{more} ({reason})")
+    yield from textwrap.wrap(f"flight recorder: {'; '.join(parts)}", width, subsequent_indent="  ")
+
+
+def as_text(
+    diagnosis: Diagnosis,
+    style: Style,
+    *,
+    verbose: bool = False,
+    quiet: bool = False,
+    iterations: bool = False,
+) -> str:
+    """The report: verdict first; at most 20 lines unless everything is asked for."""
+    lines: list[str] = []
+    causes = diagnosis.causes if verbose else diagnosis.causes[:1]
+    if diagnosis.healthy:
+        how = "warning" if INTERNAL_ERRORS else "ok"
+        lines.append(style(how, "No failure found") + _seen(diagnosis))
+    for number, cause in enumerate(causes):
+        lines += [""] * bool(number)
+        lines += list(cause_lines(cause, diagnosis.story, style, 6 if verbose else 3))
+    if quiet:
+        return "\n".join(lines[:1])
+    rest = diagnosis.causes[len(causes) :]
+    if rest:
+        more = ", ".join(f"{c.rule} ({c.severity})" for c in rest[:4]) + " ..." * (len(rest) > 4)
+        also = f"also seen: {more}  (--all shows them)"
+        lines += textwrap.wrap(also, style.width, subsequent_indent="  ")
+    if INTERNAL_ERRORS:
+        broken = f"not checked (a bug in ringup): {', '.join(INTERNAL_ERRORS)}"
+        lines += textwrap.wrap(broken, style.width, subsequent_indent="  ")
+    lines += [*_network_table(diagnosis), *_counts(diagnosis, verbose)]
+    lines += _recorder_lines(diagnosis.story, style.width)
+    if verbose:
+        lines += _parts(diagnosis)
+    elif len(lines) > MAX_LINES:
+        more = style("dim", f"... {len(lines) - MAX_LINES + 1} more lines with --all")
+        lines = [*lines[: MAX_LINES - 1], more]
+    if iterations or verbose:
+        lines += _iterations(diagnosis)
+    if verbose:
+        lines += _file_lines(diagnosis)
+    return "\n".join(lines)
+
+
+def _seen(diagnosis: Diagnosis) -> str:
+    dumps = len(diagnosis.story.recorded.dumps)
+    also = f" and {plural(dumps, 'flight recorder dump')}" if dumps else ""
+    lines = plural(sum(i.lines for i in diagnosis.logs), "line")
+    return f" in {lines} of {plural(len(diagnosis.logs), 'file')}{also}"
+
+
+def _place(event: Event, story: LogEvidence) -> str:
+    between = " entry " if event.tag == "flight" else ":"
+    return f"{path_shown(story.files[event.file].path)}{between}{event.line}"
+
+
+def cause_lines(cause: Cause, story: LogEvidence, style: Style, evidence: int = 3) -> Iterator[str]:
+    severity: Severity = cause.severity or "error"
+    where = [f"node {n}" for n in cause.nodes[:4]] + ([show_ranks(cause.ranks)] if cause.ranks else [])
+    place = f"  [{printable('; '.join(where))}]" if where else ""
+    rule = style("bold", cause.rule)
+    yield f"{style(severity, severity)}: {rule} ({cause.confidence} confidence){place}"
+    yield from textwrap.wrap(quoted(cause.text), style.width, initial_indent="  ", subsequent_indent="  ")
+    for event in cause.evidence[:evidence]:
+        text = quoted(event.text.strip())
+        yield f"  {style('dim', _place(event, story))}  {text[:150]}{'...' if len(text) > 150 else ''}"
+    fix = cause.fix
+    if fix:
+        yield from textwrap.wrap(f"  fix: {quoted(fix.text)}", style.width, subsequent_indent=" " * 7)
+        for name, value in fix.env.items():
+            yield f"       {export_line(name, value)}"
+        for command in fix.commands:
+            yield f"       {quoted(command, 2000)}"
+
+
+def _network_table(diagnosis: Diagnosis) -> Iterator[str]:
+    hosts = [h for h in diagnosis.story.hosts.values() if h.kind or h.bootstrap]
+    rows = [("node", "network", "bootstrap", "in use", "available")]
+    for host in hosts[:8]:
+        used = ", ".join(used_devices(host)[:4]) or "-"
+        boot = f"{host.bootstrap[0]} {host.bootstrap[1]}" if host.bootstrap else "-"
+        offered = ", ".join(i.split(":", 1)[0] if host.kind == "Socket" else i for i in host.interfaces[:6])
+        if len(host.interfaces) > 6:
+            offered += f" +{len(host.interfaces) - 6}"
+        rows.append((host.name or "-", network_name(host.kind) or "-", boot, used, offered or "-"))
+    if not hosts:
+        return
+    yield ""
+    widths = [min(34, max(len(r[n]) for r in rows)) for n in range(5)]
+    for row in rows:
+        yield "  ".join(printable(cell)[:60].ljust(widths[n]) for n, cell in enumerate(row)).rstrip()
+    if len(hosts) > 8:
+        yield f"... and {len(hosts) - 8} more nodes"
+
+
+def _counts(diagnosis: Diagnosis, verbose: bool) -> Iterator[str]:
+    if diagnosis.run.transports:
+        items = [f"{printable(name)} x{n}" for name, n in transports(diagnosis.run.transports, verbose)]
+        shown = items[: 40 if verbose else 6]
+        more = f", {len(items) - len(shown)} more kinds" if len(items) > len(shown) else ""
+        via_ib = [via for via in diagnosis.run.transports if via.startswith("NET/IB")]
+        if via_ib and not any("GDRDMA" in via for via in via_ib):
+            more += "; no GPUDirect RDMA"
+        if state := nvls(diagnosis.story):
+            more += f"; NVLS {state}"
+        yield f"transports: {', '.join(shown)}{more}"
+    if diagnosis.run.collectives:
+        yield f"collectives: {_kinds(diagnosis.run.collectives, 20 if verbose else 6)}"
+    yield from _without_init(diagnosis, 200 if verbose else 3)
+    for row in diagnosis.behind[: 20 if verbose else 2]:
+        called = f"{row['collective']} #{row['index']} of {row['communicator']}"
+        yield f"behind: rank {row['rank']} has not called {called}"
+
+
+def transports(counts: Mapping[str, int], apart: bool = False) -> list[tuple[str, int]]:
+    """
+    Ways between ranks and their lines, the most used first; the devices of a network together unless `apart`.
+
+    >>> transports({"NET/IB/0/GDRDMA": 2, "NET/IB/1(2)/GDRDMA": 2, "P2P/CUMEM": 3})
+    [('NET/IB/*/GDRDMA', 4), ('P2P/CUMEM', 3)]
+    """
+    together = grouped((via if apart else _DEVICE.sub(r"\1/*\2", via), via) for via in counts)
+    names = {k if len(vias) > 1 else vias[0]: sum(counts[v] for v in vias) for k, vias in together.items()}
+    return sorted(names.items(), key=lambda item: -item[1])
+
+
+def nvls(story: LogEvidence) -> str | None:
+    """Whether NVLink SHARP is "used", "available" or "not available"; None where no line tells."""
+    if any("NVLS tree" in e.text for e in story.all("connected")):
+        return "used"
+    lines = story.all("nvls")
+    return None if not lines else "available" if any(not e["no"] for e in lines) else "not available"
+
+
+def _kinds(counts: Mapping[str, int], most: int = 20) -> str:
+    items = sorted(counts.items(), key=lambda kv: -kv[1])
+    return ", ".join(f"{printable(k)} {v}" for k, v in items[:most]) or "-"
+
+
+def _without_init(diagnosis: Diagnosis, most: int) -> Iterator[str]:
+    """Files in which a set-up began and did not end; of one file, its ranks."""
+    logs = diagnosis.logs
+    lacking = [i for i in logs if i.init_complete is False]
+    ranks = sorted({c.rank for c in diagnosis.story.communicators if c.started and not c.complete})
+    if lacking and len(logs) == 1 and ranks:
+        yield f"no Init COMPLETE: {show_ranks(ranks)}"
+    elif lacking:
+        shown = ", ".join(path_shown(i.path) for i in lacking[:most])
+        more = " ..." if len(lacking) > most else ""
+        yield f"no Init COMPLETE line in {len(lacking)} of {plural(len(logs), 'file')}: {shown}{more}"
+
+
+def _parts(diagnosis: Diagnosis) -> Iterator[str]:
+    """Releases, and calls of each rank and each communicator; ranks that called the same together."""
+    run = diagnosis.run
+    if diagnosis.versions:
+        versions = (f"{k} {printable(', '.join(v))}" for k, v in diagnosis.versions.items())
+        yield f"versions: {'; '.join(versions)}"
+    alike = grouped((_kinds(counts), rank) for rank, counts in run.by_rank.items())
+    ranks = [f"  {printable(_rank_names(names))}: {kinds}" for kinds, names in alike.items()]
+    yield from _block("collectives per rank:", ranks)
+    called = [c for c in run.by_communicator.values() if c.kinds]
+    rows = [
+        f"  {printable(c.id)}, {len(c.members)} of {c.nranks} ranks seen: {_kinds(c.kinds)}" for c in called
+    ]
+    yield from _block("collectives per communicator:", rows)
+
+
+def _rank_names(names: list[str]) -> str:
+    numbers = [int(n) for n in names if n.isdigit()]
+    others = sorted(n for n in names if not n.isdigit())
+    return ", ".join([show_ranks(numbers)] * bool(numbers) + others[:8] + ["..."] * (len(others) > 8))
+
+
+def _block(title: str, rows: Sequence[str]) -> Iterator[str]:
+    """A titled list, as long as the text may be."""
+    if rows:
+        yield from ("", title, *rows[:MAX_ROWS])
+    if len(rows) > MAX_ROWS:
+        yield f"  ... and {len(rows) - MAX_ROWS} more, with --json"
+
+
+def _iterations(diagnosis: Diagnosis) -> Iterator[str]:
+    found = ((row["iteration"], _kinds(row["counts"])) for row in diagnosis.by_iteration())
+    rows = [f"  {'(outside any)' if i is None else printable(str(i))}: {kinds}" for i, kinds in found]
+    yield from _block("collectives per iteration:", rows)
+
+
+def _file_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    state = {True: "init complete", False: "init NOT complete", None: ""}
+    rows = [
+        f"  {path_shown(i.path)}:{i.last_line_number} {state[i.init_complete]}  {quoted(i.last_line)[:120]}"
+        for i in diagnosis.logs
+    ]
+    yield from _block("last line of every file:", rows)

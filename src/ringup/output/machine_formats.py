@@ -1,0 +1,162 @@
+"""
+Findings for other programs: SARIF and GitHub's annotations for lint, JUnit for checks.
+
+Sources: SARIF 2.1.0 (OASIS) with what GitHub's code scanning asks for ("SARIF support for code scanning",
+docs.github.com), GitHub's workflow commands, the JUnit XML that GitLab and Jenkins read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+from ringup.rules import PROBLEMS, Finding, Skipped
+from ringup.units import printable
+from ringup.version import __version__
+
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+LONGEST_TEXT = 1000
+"""Of a rule's description; GitHub takes 1024 characters."""
+SHOWN_PER_KIND = 10
+"""Annotations of one severity in one step of a workflow; GitHub drops the rest without a word."""
+GITHUB = {"error": "error", "warning": "warning", "note": "notice"}
+
+
+def place(finding: Finding) -> tuple[str, int]:
+    """(path, line) of a finding of lint; line 1 where it is about the file."""
+    path, _, line = finding.where.rpartition(":")
+    return (path, max(1, int(line))) if path and line.isdigit() else (finding.where, 1)
+
+
+def text_of(finding: Finding) -> str:
+    fix = f" Fix: {finding.fix.text}" if finding.fix and finding.fix.text else ""
+    return printable(f"{finding.found}; wanted: {finding.wanted}.{fix}", LONGEST_TEXT)
+
+
+def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
+    """A SARIF 2.1.0 log of one run, with relative paths below %SRCROOT%."""
+    rules = sorted({finding.rule for finding in findings})
+    return {
+        "$schema": SARIF_SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "ringup",
+                        "semanticVersion": __version__,
+                        "rules": [_sarif_rule(rule) for rule in rules],
+                    }
+                },
+                "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "where lint was started"}}},
+                "results": [_sarif_result(finding, rules.index(finding.rule)) for finding in findings],
+            }
+        ],
+    }
+
+
+def _sarif_rule(name: str) -> dict[str, Any]:
+    problem = PROBLEMS[name]
+    return {
+        "id": name,
+        "shortDescription": {"text": problem.summary[:LONGEST_TEXT] or name},
+        "fullDescription": {"text": (problem.why or problem.summary)[:LONGEST_TEXT] or name},
+        "helpUri": problem.page,
+        "help": {"text": problem.fix[:LONGEST_TEXT] or f"ringup explain {name}"},
+        "defaultConfiguration": {"level": problem.severity},
+    }
+
+
+def _sarif_result(finding: Finding, rule: int) -> dict[str, Any]:
+    path, line = place(finding)
+    print_of = hashlib.sha256(f"{finding.rule} {path} {finding.found}".encode("utf-8", "replace"))
+    uri = quote(str(PurePosixPath(path)), errors="replace")
+    artifact = {"uri": uri} if path.startswith("/") else {"uri": uri, "uriBaseId": "%SRCROOT%"}
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": rule,
+        "level": finding.severity,
+        "message": {"text": text_of(finding)},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": artifact,
+                    "region": {"startLine": line, "startColumn": 1, "endLine": line, "endColumn": 2},
+                }
+            }
+        ],
+        "partialFingerprints": {"ringup/v1": print_of.hexdigest()[:32]},
+    }
+
+
+def github(findings: Sequence[Finding]) -> list[str]:
+    """Workflow commands, the worst findings first; the last of a kind says how many are not shown."""
+    by_kind: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        by_kind[GITHUB[finding.severity or "note"]].append(finding)
+    lines = []
+    for kind in GITHUB.values():
+        found = by_kind[kind]
+        for number, finding in enumerate(found[:SHOWN_PER_KIND], 1):
+            path, line = place(finding)
+            left = len(found) - number if number == SHOWN_PER_KIND else 0
+            more = f" ({left} more are not shown here)" if left else ""
+            place_of = f"file={_property(path)},line={line},endLine={line},title={_property(finding.rule)}"
+            lines.append(f"::{kind} {place_of}::{_data(text_of(finding) + more)}")
+    return lines
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(printable(text, LONGEST_TEXT)).replace(":", "%3A").replace(",", "%2C")
+
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit(
+    nodes: Sequence[str], findings: Sequence[Finding], skipped: Iterable[Skipped], strict: bool = False
+) -> str:
+    """
+    A suite per node and one for what concerns several, a case per rule; warnings fail with `strict` alone.
+
+    A node with nothing to say has one case that passes.
+    """
+    root = ElementTree.Element("testsuites", name="ringup")
+    skips = list(skipped)
+    for node in (*nodes, ""):
+        name = _xml(node or "cluster")
+        cases = []
+        for finding in findings:
+            if (finding.node or "") == node:
+                case = ElementTree.Element("testcase", classname=f"ringup.{name}", name=_xml(finding.rule))
+                fails = finding.severity == "error" or (strict and finding.severity == "warning")
+                kind = "failure" if fails else "system-out"
+                ElementTree.SubElement(case, kind).text = _xml(f"{finding.where}: {text_of(finding)}")
+                cases.append(case)
+        for one in skips:
+            if (one.node or "") == node:
+                case = ElementTree.Element("testcase", classname=f"ringup.{name}", name=_xml(one.rule))
+                ElementTree.SubElement(case, "skipped", message=_xml(one.reason)).text = _xml(one.reason)
+                cases.append(case)
+        cases = cases or [ElementTree.Element("testcase", classname=f"ringup.{name}", name="all rules")]
+        failures = str(sum(case.find("failure") is not None for case in cases))
+        skips_here = str(sum(case.find("skipped") is not None for case in cases))
+        suite = ElementTree.SubElement(
+            root, "testsuite", name=name, tests=str(len(cases)), failures=failures, skipped=skips_here
+        )
+        suite.extend(cases)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=False)
+
+
+def _xml(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", text)

@@ -1,0 +1,132 @@
+"""The expected selection of NCCL or Gloo, as lines and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ringup.nccl.interface_choice import shown
+from ringup.nccl.selection import Prediction
+from ringup.network.predictions import GLOO, Expected
+from ringup.output.folding import NodeText, merge_equal, who
+from ringup.units import grouped, plural, printable
+
+MOST_KINDS = 8
+"""Groups of nodes with the same selection that are shown."""
+
+
+def as_json(made: Prediction) -> dict[str, Any]:
+    """One node in `predict --json`."""
+    boot = made.bootstrap
+    return {
+        "name": printable(made.name),
+        "bootstrap": {"interface": printable(boot.interface), "address": shown(boot)} if boot else None,
+        "network": printable(made.network) or None,
+        "interfaces": [printable(i) for i in made.interfaces],
+        "oob": printable(made.oob) or None,
+        "used": [{"gpu": u.gpu, "device": printable(u.device)} for u in made.used],
+        "gpudirect": sorted({u.gpu for u in made.used if u.gpudirect}),
+        "bootstrap_line": printable(made.bootstrap_line) or None,
+        "log_line": printable(made.log_line, 4000) or None,
+        "because": [printable(b) for b in reasons(made)],
+        "confidence": made.confidence,
+    }
+
+
+def reasons(made: Prediction) -> list[str]:
+    """Why, then what speaks against it."""
+    unsure = [f"not sure: {d}" for d in made.doubts]
+    return [*made.because, *unsure, *(f"not known: {m}" for m in made.missing)]
+
+
+def as_text(made: Prediction, nodes: str = "") -> str:
+    """One selection; `nodes`: all that make it."""
+    boot = made.bootstrap
+    rows = [
+        ("bootstrap", f"{boot.interface} {shown(boot)}" if boot else "-"),
+        ("network", made.network or "-"),
+        ("devices", " ".join(made.interfaces) or "-"),
+        ("out of band", made.oob or "-"),
+        ("used", ", ".join(f"GPU {u.gpu}: {u.device}" for u in made.used) or "-"),
+        ("NCCL will say", made.log_line or "-"),
+        ("confidence", made.confidence),
+    ]
+    lines = [
+        printable(nodes or made.name),
+        *(f"  {name:<14} {printable(value, 4000)}" for name, value in rows),
+    ]
+    return "\n".join([*lines, *(f"  - {printable(reason)}" for reason in reasons(made))])
+
+
+def expected_json(one: Expected) -> dict[str, Any]:
+    """A prediction as `predict --json` has it, and what it would be without the recommended variables."""
+    return {**as_json(one.prediction), "alone": one.alone and as_json(one.alone)}
+
+
+def _kinds(predictions: Sequence[Expected], unfolded: bool) -> list[tuple[str, Expected]]:
+    """The first of those that are alike but for addresses and quantities, and the nodes they are for."""
+    if unfolded:
+        return [(printable(p.prediction.name), p) for p in predictions]
+    entries = []
+    for p in predictions:
+        made, unsure = p.prediction, "; ".join([*p.prediction.missing, *p.prediction.doubts])
+        own = {made.name, *([made.bootstrap.address] if made.bootstrap else [])}
+        key = made.likeness[:-2], p.alone and p.alone.likeness
+        entries.append(NodeText(printable(made.name, 64), (unsure,), own, key))
+    folds = merge_equal(entries)
+    return [
+        (who([entries[n].who for n in one.places], len(one.places) > 1), predictions[one.places[0]])
+        for one in folds
+    ]
+
+
+def prediction_lines(predictions: Sequence[Expected], *, unfolded: bool = False) -> list[str]:
+    """The expected selection; nodes with the same one are folded unless `unfolded`."""
+    kinds = _kinds(predictions, unfolded)
+    shown = kinds if unfolded else kinds[:MOST_KINDS]
+    lines = [line for nodes, one in shown for line in (f"  {nodes}:", *_one_prediction(one))]
+    return lines + _left(len(kinds) - len(shown), "  ")
+
+
+def _left(count: int, indent: str = "") -> list[str]:
+    return [f"{indent}and {plural(count, 'other selection')}: --all shows them"] if count else []
+
+
+def predict_text(predictions: Sequence[Prediction], *, unfolded: bool = False) -> str:
+    """`ringup predict` for people: a paragraph for each selection, or with `unfolded` for each node."""
+    kinds = _kinds([Expected(p) for p in predictions], unfolded)
+    shown = kinds if unfolded else kinds[:MOST_KINDS]
+    parts = [as_text(one.prediction, nodes) for nodes, one in shown]
+    return "\n\n".join(parts + _left(len(kinds) - len(shown)))
+
+
+def _one_prediction(one: Expected) -> list[str]:
+    made = one.prediction
+    lines = [f"    {line}" for line in _log_lines(made)]
+    used = grouped((use.device, str(use.gpu)) for use in made.used)
+    devices = [f"{printable(device)} for GPU {' '.join(gpus)}" for device, gpus in used.items()]
+    lines += [f"    devices: {', '.join(devices)}"] if devices else []
+    if made.fell_back:
+        lines.append(f"    not over RDMA: {printable(made.fell_back, 300)}")
+    if one.alone:
+        other = [line for line in _log_lines(one.alone) if line not in _log_lines(made)]
+        lines.append(f"    without the variables above: {' | '.join(other) or 'other devices for the GPUs'}")
+    doubts = [*(f"{m} is not known" for m in made.missing), *made.doubts]
+    if doubts:
+        more = f" (and {len(doubts) - 1} more in --json)" if len(doubts) > 1 else ""
+        lines.append(f"    confidence {made.confidence}: {printable(doubts[0], 200)}{more}")
+    return lines
+
+
+def _log_lines(made: Prediction) -> list[str]:
+    """The lines of the log that show it; Gloo prints none."""
+    boot = made.bootstrap
+    if made.network == GLOO:
+        return [
+            printable(f"Gloo announces {boot.interface} {boot.address}")
+            if boot
+            else "Gloo's address is unknown"
+        ]
+    plugin = f"network {made.network}, from a plugin" if made.network and not made.log_line else ""
+    lines = [printable(line, 2000) for line in (made.bootstrap_line, made.log_line or plugin) if line]
+    return lines or ["NCCL's selection is unknown"]

@@ -1,0 +1,143 @@
+"""The attempts of a run on the screen: each end and its decision, and at the end the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from ringup.hosts.folding import node_set
+from ringup.output.terminal import Style
+from ringup.recovery.table import NODE_LOST
+from ringup.units import printable, show_seconds
+
+if TYPE_CHECKING:
+    from ringup.recovery.decision import Decision
+
+Entry = Mapping[str, Any]
+"""One of run.json's `attempts`."""
+EARLIEST_TIME_S = 1e9
+"""Progress from here on is seconds since the epoch (recovery.training_progress)."""
+ENDS_AT_ONCE = 1.0
+"""Seconds of a wait that is not worth a word."""
+
+
+def spare_lines(errors: Mapping[str, Iterable[str]]) -> list[str]:
+    """What the check says of the spares: node -> rules of severity error."""
+    good = [node for node, rules in errors.items() if not rules]
+    lines = [f"ringup: spare: {node_set(map(printable, good))} (checked, idle)"] if good else []
+    bad = {node: ", ".join(sorted(rules)) for node, rules in errors.items() if rules}
+    return lines + [f"ringup: spare {printable(node)} cannot be used now: {why}" for node, why in bad.items()]
+
+
+def cause_words(entry: Entry) -> str:
+    """ "rank-killed on node1 (high)"."""
+    cause = entry["cause"]
+    if not cause:
+        return str(entry["outcome"])
+    on = f" on {node_set(map(printable, cause['nodes']))}" if cause["nodes"] else ""
+    return f"{cause['rule']}{on} ({cause['confidence']})" if cause["rule"] else "no cause found"
+
+
+def progress_words(progress: Mapping[str, Any] | None) -> str:
+    """ "40 to 90", "90"; a time of day where a checkpoint shows no step."""
+    known = [progress[name] for name in ("from", "to") if progress[name] is not None] if progress else []
+    is_time = any(value > EARLIEST_TIME_S for value in known)
+    return " to ".join(
+        time.strftime("%H:%M:%S", time.localtime(v)) if is_time else f"{v:.12g}" for v in known
+    )
+
+
+def decision_lines(entry: Entry, decision: Decision, evidence: Sequence[str], style: Style) -> list[str]:
+    """Between two attempts: how one ended, with `evidence`, and what follows."""
+    number, shown = entry["number"], progress_words(entry["progress"])
+    at = f", progress {shown} ({printable(entry['progress']['source'], 200)})" if shown else ""
+    took = show_seconds(entry["ended"] - entry["started"])
+    lines = [style("warning", f"ringup: attempt {number} ended after {took}{at}: {cause_words(entry)}")]
+    if not decision.nodes:
+        return lines
+    lines += evidence
+    left = f"{decision.restarts_left} more without progress"
+    when = "starts now"
+    if decision.wait_s > ENDS_AT_ONCE:
+        when = f"starts in {show_seconds(decision.wait_s)} (Ctrl-C ends the run)"
+    why = printable(decision.because, 600)
+    return [*lines, f"ringup: {why}", style("bold", f"ringup: attempt {number + 1} {when}; {left}")]
+
+
+def would_lines(decision: Decision, rule: str) -> list[str]:
+    """Without --max-restarts: whether a restart would help after that cause."""
+    why = f" (`ringup explain {rule}`)" if rule and rule != NODE_LOST else ""
+    if decision.stopped == "limit":
+        return [f"restart: may help, --max-restarts K tries it{why}"]
+    if decision.stopped == "will-fail-again":
+        return [f"restart: would fail again{why}"]
+    return [f"restart: would not help: {printable(decision.because, 300)}"]
+
+
+def end_lines(record: Mapping[str, Any], decision: Decision | None) -> list[str]:
+    """The table of attempts, the share of time that was training, what to repair, why there is no restart."""
+    entries = record["attempts"]
+    if len(entries) < 2 and (decision is None or decision.nodes):
+        return []
+    rows: list[tuple[str, ...]] = [("attempt", "nodes", "progress", "time", "ended by", "then")]
+    rows += [_row(entry, following) for entry, following in zip(entries, [*entries[1:], None], strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["", *("  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)]
+    trained, whole = sum(map(trained_s, entries)), record["seconds"]
+    share = f" ({min(100, round(100 * trained / whole))} %)" if whole else ""
+    lines.append(f"trained {show_seconds(trained)} of {show_seconds(whole)}{share}")
+    if repair := _to_repair(entries):
+        lines.append(f"to repair: {repair}")
+    if decision and not decision.nodes:
+        lines.append(f"no restart: {printable(decision.because, 600)}")
+    return lines
+
+
+def _row(entry: Entry, following: Entry | None) -> tuple[str, ...]:
+    steps = progress_words(entry["progress"]) or "-"
+    took = show_seconds((entry["ended"] or entry["started"]) - entry["started"])
+    ended = "finished" if entry["outcome"] == "ok" else cause_words(entry)
+    return (
+        str(entry["number"]),
+        node_set(map(printable, entry["nodes"])),
+        steps,
+        took,
+        ended,
+        _then(entry, following),
+    )
+
+
+def _then(entry: Entry, following: Entry | None) -> str:
+    """ "same nodes", "without node1, with node2"."""
+    if following is None:
+        return "" if entry["outcome"] == "ok" else "stop"
+    out = [node for node in entry["nodes"] if node not in following["nodes"]]
+    new = [node for node in following["nodes"] if node not in entry["nodes"]]
+    parts = [
+        f"{word} {node_set(map(printable, nodes))}"
+        for word, nodes in (("without", out), ("with", new))
+        if nodes
+    ]
+    return ", ".join(parts) or "same nodes"
+
+
+def trained_s(entry: Entry) -> float:
+    """Seconds of an attempt from its first step (else the start of its ranks) to its failure."""
+    seconds = entry["seconds"]
+    before = seconds.get("first_step") or seconds.get("start")
+    if before is None or entry["ended"] is None:
+        return 0.0
+    lost = before + (seconds.get("notice") or 0.0) + (seconds.get("end") or 0.0)
+    return max(0.0, float(entry["ended"] - entry["started"] - lost))
+
+
+def _to_repair(entries: Sequence[Entry]) -> str:
+    """Nodes that were left out, each with the cause of the attempt that they ended."""
+    found = {}
+    for entry, following in pairwise(entries):
+        for node in entry["nodes"]:
+            if node not in following["nodes"]:
+                found[node] = entry["cause"]["rule"] if entry["cause"] else ""
+    return "; ".join(f"{printable(node)}: {rule or 'see its logs'}" for node, rule in found.items())

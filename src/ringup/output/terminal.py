@@ -1,0 +1,147 @@
+"""What people see on the terminal: lines, colours; files and JSON that they asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+import stat
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, TextIO
+
+from ringup import progress
+from ringup.errors import LaunchError
+from ringup.units import columns, printable
+from ringup.version import __version__
+
+_COLOURS = {"error": "31;1", "warning": "33", "note": "36", "ok": "32", "dim": "2", "bold": "1"}
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+class Style:
+    """How wide lines are; colour where wanted: a terminal, NO_COLOR (no-color.org) unset or empty."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.width = columns(stream)
+        self.on = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    def __call__(self, colour: str, text: str) -> str:
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.on else text
+
+
+COPIED = ("$ ", "export ", "exec ", "| ", "more  ")
+"""Commands, quoted output and addresses: lines that stay whole, however wide they are."""
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """The text with lines that a terminal's width holds, each as far in as it was; as it is elsewhere."""
+    if not stream.isatty():
+        return text
+    width, found = columns(stream), []
+    for line in text.split("\n"):
+        bare = line.lstrip()
+        indent = " " * (len(line) - len(bare) + 2)
+        is_whole = len(line) <= width or bare.startswith(COPIED)
+        found += [line] if is_whole else wrapped(line, width, "", indent)
+    return "\n".join(found)
+
+
+def wrapped(text: str, width: int, first: str, next_lines: str) -> list[str]:
+    """Lines of at most `width`, no word broken; `first` before the first, `next_lines` before the others."""
+    wrapper = textwrap.TextWrapper(width, first, next_lines, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)
+
+
+def show(text: str) -> None:
+    progress.hide()
+    print(fitted(text, sys.stdout), flush=True)
+
+
+def say(text: str, *, quiet: bool = False) -> None:
+    """
+    Lines for people, on stderr; a reader that has left or a full disk is no reason to end a run.
+
+    Of control characters only line ends and our own colours get through.
+    """
+    if not quiet:
+        lines = (
+            "".join(part if _COLOUR.fullmatch(part) else printable(part, len(part)) for part in line)
+            for line in map(_COLOUR.split, text.split("\n"))
+        )
+        with progress.aside(), contextlib.suppress(OSError):
+            print(fitted("\n".join(lines), sys.stderr), file=sys.stderr, flush=True)
+
+
+SCHEMA = 1
+
+
+def envelope(**fields: Any) -> dict[str, Any]:
+    """Every JSON object's first two keys, then its own; infinities become null."""
+    from ringup.rules import INTERNAL_ERRORS, skipped_json
+
+    if INTERNAL_ERRORS:
+        fields.setdefault("not_checked", skipped_json(INTERNAL_ERRORS.values()))
+    return {"ringup": __version__, "schema": SCHEMA, **{k: plain(v) for k, v in fields.items()}}
+
+
+def print_json(**fields: Any) -> None:
+    progress.hide()
+    print(json.dumps(envelope(**fields)))
+
+
+_PLAIN = frozenset((str, int, bool, type(None)))
+"""Types that need no change: a million values of a large cluster."""
+
+
+def plain(value: Any) -> Any:
+    """Data that JSON can hold: dataclasses as objects, tuples as lists, infinities and NaN as null."""
+    if names := getattr(type(value), "__dataclass_fields__", None):
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {str(k): v if type(v) in _PLAIN else plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [v if type(v) in _PLAIN else plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def write(path: Path, text: str, *, executable: bool = False) -> None:
+    """A file that was asked for.  Raises LaunchError when it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        if executable:
+            path.chmod(path.stat().st_mode | 0o111)
+    except OSError as error:
+        raise LaunchError(f"{path}: {error.strerror}", hint="name a file that can be written") from error
+
+
+def path_shown(path: str | Path) -> str:
+    """
+    A path for people, whatever its name holds; from the current directory where it is below that.
+
+    >>> path_shown("runs/\x1b[2Jx"), path_shown(Path.cwd() / "runs"), path_shown("/runs")
+    ('runs/\\x1b[2Jx', 'runs', '/runs')
+    """
+    shown = str(path)
+    with contextlib.suppress(OSError):  # a current directory that is gone
+        shown = shown.removeprefix(f"{Path.cwd()}/") or shown
+    return printable(shown, 400)
+
+
+def why_not_writable(path: Path) -> str:
+    """The system's words, "" for a file that can be written as far as can be told without writing."""
+    try:
+        if path.is_dir():
+            return os.strerror(errno.EISDIR)
+        if not stat.S_ISDIR(path.parent.stat().st_mode):
+            return os.strerror(errno.ENOTDIR)
+        is_allowed = os.access(path if path.exists() else path.parent, os.W_OK)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if is_allowed else os.strerror(errno.EACCES)

@@ -1,0 +1,120 @@
+"""
+RDMA devices, the GID index, and CPUs alone: what NCCL and frameworks must be told, and no more.
+
+Nothing is set that NCCL chooses well by itself, nor on one machine alone, where no network is used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ringup.model import Cluster, Node
+from ringup.nccl import rdma_devices
+from ringup.network.predictions import Predictions
+from ringup.planning import EnvVar, user_value
+
+
+def variables(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
+    """NCCL_IB_HCA and NCCL_IB_GID_INDEX where they change something; what could not be decided in `notes`."""
+    cluster = predictions.cluster
+    if cluster.job.backend == "gloo" or len(cluster.nodes) < 2 or cluster.is_local:
+        return []
+    return _devices(predictions, notes) + _gid_index(predictions, notes)
+
+
+def _devices(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
+    """NCCL_IB_HCA where NCCL would also take ports of another network."""
+    cluster = predictions.cluster
+    reasons: dict[str, tuple[str, str]] = {}
+    known = [s for s in predictions.nodes.values() if "rdma_ports" not in s.node.unknown]
+    users = Counter(p.name for one in known for p in one.main_ports)
+    for node in cluster.nodes:
+        if "rdma_ports" in node.unknown:
+            notes.append(f"the RDMA devices of {node.name} are not known: {node.unknown['rdma_ports']}")
+            continue
+        selection = predictions.nodes[node.name]
+        taken, chosen = selection.rdma_ports, selection.main_ports
+        # A port that other nodes use at its full rate has lost it here: without it, node and peers would
+        # have different numbers of devices.
+        left = [p for p in taken if p not in chosen and not users[p.name]]
+        own = user_value(cluster.job, node, "NCCL_IB_HCA")
+        if left and own is not None:
+            also = left[0].name
+            notes.append(f"NCCL_IB_HCA={own} on {node.name} is kept: set by you; it also takes {also}")
+        elif left:
+            out = ", ".join(f"{rdma_devices.shown(p)} {p.rate_gbit_s:g} Gbit/s" for p in left)
+            value = rdma_devices.hca_value([p for p in taken if p not in left], node.rdma_ports)
+            why = f"NCCL would also take {out}, which is not of the network of {chosen[0].name}"
+            reasons[node.name] = value, why
+    return _everywhere_or_each("NCCL_IB_HCA", cluster, reasons)
+
+
+def _everywhere_or_each(name: str, cluster: Cluster, reasons: dict[str, tuple[str, str]]) -> list[EnvVar]:
+    """One variable where every node needs the same value, else one for each node that needs it."""
+    values = {value for value, _ in reasons.values()}
+    because = "; ".join(dict.fromkeys(why for _, why in reasons.values()))
+    if len(values) == 1 and len(reasons) == len(cluster.nodes):
+        return [EnvVar(name, values.pop(), because)]
+    return [EnvVar(name, value, why, node=node) for node, (value, why) in reasons.items()]
+
+
+def _gid_index(predictions: Predictions, notes: list[str]) -> list[EnvVar]:
+    """NCCL_IB_GID_INDEX for RoCE before 2.21, where index 0 is not the entry to use."""
+    cluster = predictions.cluster
+    reasons: dict[str, tuple[str, str]] = {}
+    for selection in predictions.nodes.values():
+        node, ports = selection.node, selection.roce_ports
+        own = user_value(cluster.job, node, "NCCL_IB_GID_INDEX")
+        if not ports or selection.version >= rdma_devices.CHOOSES_GIDS or own is not None:
+            continue
+        found = {rdma_devices.gid_index(p, {}, rdma_devices.CHOOSES_GIDS).index for p in ports}
+        if None in found:
+            said = "NCCL before 2.21 uses GID index 0; the table is not known (show_gids)"
+            notes.append(f"{node.name}: {said}")
+        elif len(found) > 1:
+            notes.append(
+                f"{node.name}: its RoCE ports need GID indexes {sorted(map(str, found))}, but one counts"
+            )
+        elif found != {0}:
+            why = "NCCL before 2.21 takes index 0, which is link-local RoCE v1; this entry has an address"
+            reasons[node.name] = str(found.pop()), why
+    return _everywhere_or_each("NCCL_IB_GID_INDEX", cluster, reasons)
+
+
+OTHER_ACCELERATORS = (
+    *("habana_torch_plugin", "intel_extension_for_pytorch", "libtpu", "torch_gcu", "torch_mlu", "torch_musa"),
+    *("torch_neuronx", "torch_npu", "torch_sdaa", "torch_xla"),
+)
+"""Packages that bring torch or JAX an accelerator that counts as no GPU (agent/facts/software.py)."""
+
+
+def for_cpus(cluster: Cluster, world_size: int) -> list[EnvVar]:
+    """
+    What the installed frameworks need for ranks to form one world, where no node has anything but CPUs.
+
+    Accelerate 1.15 (`state.py`, `_prepare_backend`) takes CPUs for distributed training only where it is told
+    to, else every rank trains alone; transformers' Trainer goes by the same variable (`training_args.py`).
+    DeepSpeed before 0.14 takes CUDA where nothing is said (`real_accelerator.py`); JAX before 0.5 has no
+    collectives between CPU processes unless one is named.  Lightning needs nothing.
+    """
+    if world_size < 2 or not all(map(_has_only_cpus, cluster.nodes)):
+        return []
+    installed = {name for node in cluster.nodes for name in node.interpreter.packages}
+    found = []
+    for package, name, value, why in (
+        ("accelerate", "ACCELERATE_USE_CPU", "true", "Accelerate and Trainer would train each rank alone"),
+        ("deepspeed", "DS_ACCELERATOR", "cpu", "DeepSpeed may look for CUDA"),
+        ("jax", "JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo", "JAX may have no collectives between CPUs"),
+    ):
+        is_used = package in installed and (package != "jax" or cluster.job.launcher == "jax")
+        if is_used and all(user_value(cluster.job, node, name) is None for node in cluster.nodes):
+            found.append(EnvVar(name, value, f"no node has a GPU: {why}"))
+    return found
+
+
+def _has_only_cpus(node: Node) -> bool:
+    """Whether neither GPUs nor other accelerators can be there for the job."""
+    if {"gpu_count", "interpreter"} & set(node.unknown) or node.gpu_count:
+        return False
+    packages = node.interpreter.packages
+    return "+xpu" not in node.interpreter.torch and not any(name in packages for name in OTHER_ACCELERATORS)

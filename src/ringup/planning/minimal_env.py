@@ -1,0 +1,98 @@
+"""
+The fewest variables that make NCCL and Gloo choose right on every node, each with its reason.
+
+They are the plan's, as `run` sets them; `--debug` adds those that a search for a fault needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ringup.model import Cluster
+from ringup.network.predictions import Predictions
+from ringup.planning import EnvVar, Plan, devices, network, user_value
+from ringup.planning.preset_variables import Kept, kept, roce_explained
+
+APART = "its lines go to nccl-*.log in the log directory, not to the terminal"
+SLOW = ("", "Socket", "Gloo")
+"""Networks below which NCCL cannot fall: there is nothing to be watched for."""
+SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH"
+RENAMED = (2, 13)
+"""A torch whose flight recorder is on by itself and has TORCH_FR_* names; older ones get the old names."""
+
+
+@dataclass(frozen=True)
+class MinimalEnv:
+    """What to set, what is set already, and what could not be decided."""
+
+    env: tuple[EnvVar, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    notes: tuple[str, ...] = ()
+    explained: tuple[str, ...] = ()
+    """What is worth knowing and leaves nothing open: RoCE's variables."""
+
+
+def minimal_env(cluster: Cluster, *, debug: bool = False, log_dir: str = ".") -> MinimalEnv:
+    """The environment for a job on these nodes; `log_dir` is where debugging output goes."""
+    predictions, notes = Predictions(cluster), list[str]()
+    plan = network.decide(cluster, predictions=predictions)
+    env = plan.env if plan else tuple(devices.variables(predictions, notes))
+    if plan:
+        notes += plan.open
+    else:
+        notes.append("no interface could be proven to join all nodes: `ringup check` says why")
+    env += tuple(debugging(cluster, log_dir) if debug else ())
+    return MinimalEnv(env, kept(cluster, predictions), tuple(notes), tuple(roce_explained(predictions)))
+
+
+def debugging(cluster: Cluster, log_dir: str) -> list[EnvVar]:
+    """What shows where a job hangs: NCCL's own log per rank, and torch's flight recorder."""
+    torch = min((_numbers(n.interpreter.torch) for n in cluster.nodes if n.interpreter.torch), default=())
+    rows = [
+        ("NCCL_DEBUG", "INFO", "interfaces, devices, transports and errors"),
+        ("NCCL_DEBUG_SUBSYS", SUBSYSTEMS, "the default, and how the network was chosen"),
+        ("NCCL_DEBUG_FILE", f"{log_dir}/nccl.%h.%p.log", "one file per rank: %h is the host, %p the process"),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "the flight recorder is written when a collective times out"),
+    ]
+    where = "TORCH_FR_DUMP_TEMP_FILE"
+    if torch < RENAMED:
+        where = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+        kept_ones = "the last 2000 collectives are kept; older torch keeps none by default"
+        rows.append(("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", kept_ones))
+    rows.append((where, f"{log_dir}/flight_recorder_", "where the dump goes, the rank is appended"))
+    made = [EnvVar(*row) for row in rows]
+    return [v for v in made if all(user_value(cluster.job, n, v.name) is None for n in cluster.nodes)]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """
+    >>> _numbers("2.13.0+cpu")
+    (2, 13)
+    """
+    parts = version.split("+")[0].split(".")[:2]
+    return tuple(int(p) for p in parts if p.isdecimal())
+
+
+def with_nccl_debug(plan: Plan, cluster: Cluster, *, always: bool = False) -> Plan:
+    """
+    The plan with NCCL_DEBUG set where what NCCL takes can differ from what is expected.
+
+    Only lines of initialisation are asked for (NCCL_DEBUG_SUBSYS), unless `always` (`--debug`) or the user
+    says otherwise; a user's own NCCL_DEBUG is left alone, and so are jobs that can only use TCP.
+    """
+    expects_more = len(plan.nodes) > 1 and any(t.network not in SLOW for t in plan.transports)
+    if cluster.job.backend == "gloo" or not (always or expects_more):
+        return plan
+    if any(user_value(cluster.job, node, "NCCL_DEBUG") is not None for node in cluster.nodes):
+        return plan
+    added = [EnvVar("NCCL_DEBUG", "INFO", f"tells which network NCCL takes; {APART}")]
+    if all(user_value(cluster.job, node, "NCCL_DEBUG_SUBSYS") is None for node in cluster.nodes):
+        why = "only lines printed while communicators are created"
+        added.append(EnvVar("NCCL_DEBUG_SUBSYS", SUBSYSTEMS if always else "INIT,ENV,NET", why))
+    nodes = tuple(replace(n, env={**{v.name: v.value for v in added}, **n.env}) for n in plan.nodes)
+    return replace(plan, nodes=nodes, env=(*plan.env, *added))
+
+
+def sets_nccl_debug(plan: Plan) -> bool:
+    """Whether NCCL's lines are there because of the plan and not of the user."""
+    return any(v.name == "NCCL_DEBUG" for v in plan.env)

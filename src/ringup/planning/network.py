@@ -1,0 +1,262 @@
+"""
+Which interface the ranks use, at which address and port, and what must be set for the job.
+
+Reachability decides; subnets and names never do.  A variable is set only where NCCL or
+Gloo, left alone, would choose otherwise.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ringup.model import Cluster, Interpreter, left_over
+from ringup.network.predictions import Predictions, predicted, uses_nccl
+from ringup.network.reachability import Network, networks, repeats
+from ringup.planning import EnvVar, NodePlan, Plan, devices, launchers, user_value
+
+LOOPBACK = "127.0.0.1"
+PORTS = (29500, *range(29501, 29517))
+"""Rendezvous ports in order of preference: torch's default first, all below Linux's ephemeral range."""
+
+LOSSY_AT_LEAST, LOSSY_SHARE = 3, 0.1
+"""
+Connections that had to send something again, and their share, from which a network is taken last.
+
+On 64 healthy hosts that share two processors none of 956 short connections did; with 20 % of the
+packets dropped a sixth to a half of all.
+"""
+
+NO_GPU = "; no GPU was seen, so it does nothing unless the job uses NCCL (--backend gloo leaves it out)"
+"""Behind the reason of a variable of NCCL's where nothing says that the job uses it."""
+UNKNOWN_GPUS = "; GPUs could not be counted, so it matters only if the job uses NCCL"
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+
+
+def decide(
+    cluster: Cluster,
+    run_id: str = "",
+    claim: Callable[[int], bool] | None = None,
+    predictions: Predictions | None = None,
+) -> Plan | None:
+    """
+    The plan for a job on these nodes; None when no plan can start.
+
+    None means: a node was not reached or has no interpreter, no network joins all nodes, or no rendezvous
+    port was proven.  `claim` takes the port for this run, best first; False where another run has it.
+    """
+    nodes = cluster.nodes
+    if not nodes or any(n.unreached or not n.interpreter.path for n in nodes):
+        return None
+    network = choose_network(cluster)
+    if len(nodes) > 1 and network is None:
+        return None
+    port = choose_port(cluster, network, claim)
+    if port is None:
+        return None
+    job = cluster.job
+    head_address = job.env.get("MASTER_ADDR") or (network.addresses[nodes[0].name] if network else LOOPBACK)
+    predictions = predictions or predicted(cluster)
+    pins, notes = pin_interfaces(predictions, network)
+    undecided: list[str] = []
+    ranks = rank_counts(cluster)
+    found = (*pins, *devices.variables(predictions, undecided), *devices.for_cpus(cluster, sum(ranks)))
+    env = tuple(with_doubt(v, cluster) for v in found)
+    notes += decision_notes(cluster, network, port)
+    plan = Plan(run_id, job, (), env, head_address, port, sum(ranks), tuple(notes), open=tuple(undecided))
+    return replace(plan, nodes=tuple(node_plan(plan, cluster, network, i, ranks) for i in range(len(nodes))))
+
+
+def otherwise(cluster: Cluster) -> Plan | None:
+    """
+    The plan there would be of the nodes that were reached, had each of them an interpreter.
+
+    What it avoids is no error of its own where another fault leaves no plan.
+    """
+    reached = cluster.only(n for n in cluster.nodes if not n.unreached)
+    if all(n.interpreter.path for n in reached.nodes):
+        return decide(reached)
+    any_python = Interpreter("python3")
+    nodes = tuple(n if n.interpreter.path else replace(n, interpreter=any_python) for n in reached.nodes)
+    return decide(replace(reached, nodes=nodes))
+
+
+def with_doubt(variable: EnvVar, cluster: Cluster) -> EnvVar:
+    """A variable of NCCL's, which is set in case the job uses NCCL, says so where no GPU was counted."""
+    doubt = {"yes": "", "no": NO_GPU, "unknown": UNKNOWN_GPUS}[uses_nccl(cluster)]
+    is_nccls = variable.name.startswith("NCCL_")
+    return replace(variable, because=variable.because + doubt) if is_nccls else variable
+
+
+def choose_network(cluster: Cluster) -> Network | None:
+    """The fastest network every pair reached both ways, small and large; None where there is none."""
+    if len(cluster.nodes) < 2:
+        return None
+    found = sorted(networks(cluster), key=lambda n: is_lossy(cluster, n))
+    asked = cluster.job.env.get("MASTER_ADDR")
+    found = [n for n in found if asked in (None, n.addresses[cluster.head.name])] or found
+    pinned = user_interfaces(cluster)
+    as_pinned = (n for n in found if all(pinned.get(k) in (None, i) for k, i in n.interfaces.items()))
+    return next(as_pinned, next(iter(found), None))
+
+
+def is_lossy(cluster: Cluster, network: Network) -> bool:
+    """Whether so many connections on it had to send something again that another network is better."""
+    counts = repeats(cluster).items()
+    on_it = [count for (_, dst, address), count in counts if network.addresses.get(dst) == address]
+    affected, tried = sum(a for a, _ in on_it), sum(t for _, t in on_it)
+    return affected >= LOSSY_AT_LEAST and affected / tried >= LOSSY_SHARE
+
+
+def user_interfaces(cluster: Cluster) -> dict[str, str]:
+    """Node -> the one interface the user named there in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME."""
+    wanted = {}
+    for node in cluster.nodes:
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            value = user_value(cluster.job, node, name)
+            exact = value.lstrip("=") if value and not value.startswith("^") else ""
+            if exact and node.interface(exact):
+                wanted[node.name] = exact
+    return wanted
+
+
+def choose_port(cluster: Cluster, network: Network | None, claim: Callable[[int], bool] | None) -> int | None:
+    """
+    A rendezvous port proven free on the head and reachable from every other node.
+
+    The user's own port is kept whatever was found: the findings judge it.
+    """
+    if cluster.job.port:
+        return cluster.job.port
+    head = cluster.head
+    held = {listener.port for listener in head.listeners}
+    if network is None:
+        return next((p for p in PORTS if p not in held and (not claim or claim(p))), None)
+    address = network.addresses[head.name]
+    others = {n.name for n in cluster.nodes[1:]}
+    reached: dict[int, set[str]] = {}
+    for link in cluster.links:
+        is_rendezvous = link.bound == "routed" and link.purpose == "rendezvous"
+        if (link.dst, link.address) == (head.name, address) and link.ok and is_rendezvous:
+            reached.setdefault(link.port, set()).add(link.src)
+    proven = [port for port in reached if reached[port] >= others and port not in held]
+    proven.sort(key=lambda p: (PORTS.index(p) if p in PORTS else len(PORTS), p))
+    # Where all are claimed, most likely by a check that ends at this moment, one is tried all the same.
+    return next((p for p in proven if not claim or claim(p)), proven[-1] if proven else None)
+
+
+def pin_interfaces(predictions: Predictions, network: Network | None) -> tuple[list[EnvVar], list[str]]:
+    """The interface variables that change something, and what is worth saying about them."""
+    cluster, selections = predictions.cluster, predictions.nodes
+    pins, notes = list[EnvVar](), list[str]()
+    if network is None or cluster.is_local:
+        # One machine: whatever NCCL and Gloo choose is its own address.
+        return pins, notes
+    # The chosen network, and those that serve as well: every pair reached them, none is slower.
+    like = (network.speed_gbit_s, network.family)
+    equals = [network, *(n for n in networks(cluster) if (n.speed_gbit_s, n.family) == like)]
+    if cluster.job.backend != "gloo":
+        found = {
+            name: one.nccl_leaves(network.interfaces[name], {e.interfaces[name] for e in equals})
+            for name, one in selections.items()
+        }
+        pins += pin("NCCL_SOCKET_IFNAME", cluster, network.interfaces, found, notes, prefix="=")
+    if cluster.job.launcher == "jax":  # which reads no variable for Gloo
+        return pins, notes
+    found = {name: one.gloo_leaves({e.addresses[name] for e in equals}) for name, one in selections.items()}
+    return pins + pin("GLOO_SOCKET_IFNAME", cluster, network.interfaces, found, notes), notes
+
+
+def pin(
+    name: str,
+    cluster: Cluster,
+    wanted: Mapping[str, str],
+    reasons: Mapping[str, str],
+    notes: list[str],
+    prefix: str = "",
+) -> list[EnvVar]:
+    """One variable on every node when any node needs it; per node where interface names differ."""
+    because = "; ".join(dict.fromkeys(why for why in reasons.values() if why))
+    if not because:
+        return []
+    own = {n.name: user_value(cluster.job, n, name) for n in cluster.nodes}
+    notes += [f"{name}={value} on {n} is kept: set by you" for n, value in own.items() if value is not None]
+    free = [n.name for n in cluster.nodes if own[n.name] is None]
+    if len(free) == len(cluster.nodes) and len(set(wanted.values())) == 1:
+        return [EnvVar(name, prefix + next(iter(wanted.values())), because)]
+    return [EnvVar(name, prefix + wanted[n], reasons.get(n) or because, node=n) for n in free]
+
+
+def decision_notes(cluster: Cluster, network: Network | None, port: int) -> Iterator[str]:
+    """Why the port is not torch's default, which network is used, and what else a user would not expect."""
+    launcher, head = launchers.known(cluster.job), cluster.head.name
+    if port != PORTS[0] and not cluster.job.port:
+        yield f"rendezvous on port {port}: {PORTS[0]} is held or claimed on {head}, or not reachable there"
+    if network is not None:
+        names = {*network.interfaces.values()}
+        by_node = ", ".join(f"{n}: {i}" for n, i in network.interfaces.items())
+        yield f"ranks use {names.pop() if len(names) == 1 else by_node} (head {network.addresses[head]})"
+    if launcher.note and not any(w.startswith("--config_file") for w in cluster.job.launcher_arguments):
+        yield launcher.note
+    # There should be as many ranks as GPUs, and nobody could count them.
+    unsure = [n for n in cluster.nodes if "gpu_count" in n.unknown and not n.host.ranks(0)]
+    for node in unsure[:3] if not cluster.job.nproc and not launcher.by_node else ():
+        why = f"whose GPUs could not be counted ({node.unknown['gpu_count']})"
+        yield f"one rank on {node.name}, {why}; or --nproc N"
+
+
+def node_plan(
+    plan: Plan, cluster: Cluster, network: Network | None, rank: int, ranks: Sequence[int]
+) -> NodePlan:
+    node, job = cluster.nodes[rank], plan.job
+    run_dir = posixpath.join(node.cache.path or "/tmp/ringup", f"{plan.run_id or 'RUN'}-{rank}")
+    address = network.addresses[node.name] if network else LOOPBACK
+    visible = job.env.get("CUDA_VISIBLE_DEVICES") or node.environment.get("CUDA_VISIBLE_DEVICES", "")
+    set_there = {**node.environment, **job.env}
+    place = launchers.Place(
+        python=node.interpreter.path,
+        node_count=len(ranks),
+        node_rank=rank,
+        nproc=ranks[rank],
+        nproc_all=tuple(ranks),
+        address=address,
+        master_addr=plan.master_addr,
+        master_port=plan.master_port,
+        run_id=plan.run_id,
+        run_dir=run_dir,
+        shim=posixpath.join(run_dir, launchers.SHIM),
+        devices=tuple(d.strip() for d in visible.split(",") if d.strip()),
+        gpu_count=node.gpu_count,
+        has_proxy=any(name.lower() in PROXIES and value for name, value in set_there.items()),
+    )
+    begun = launchers.start(place, job)
+    env = {v.name: v.value for v in plan.env if v.node in (None, node.name)}
+    env |= {v.name: v.value for v in begun.env}
+    if any(word.startswith(run_dir) for word in begun.words):
+        env["RINGUP_SCRIPT"] = launchers.shown_to_shim(job)
+    env |= {k: v for k, v in job.env.items() if k not in ("MASTER_ADDR", "MASTER_PORT")}
+    return NodePlan(
+        node=node.name,
+        rank=rank,
+        nproc=ranks[rank],
+        first_rank=sum(ranks[:rank]),
+        interface=network.interfaces[node.name] if network else "",
+        address=address,
+        words=begun.words,
+        env=env,
+        reasons={v.name: v.because for v in begun.env},
+        unset=tuple(sorted(set(left_over(node.environment)) - set(job.env))),
+        chdir=job.chdir,
+        setup=job.setup,
+        run_dir=run_dir,
+    )
+
+
+def rank_counts(cluster: Cluster) -> list[int]:
+    """Ranks on each node: as asked, else one a visible GPU; where one process has all GPUs, one."""
+    job = cluster.job
+    if launchers.known(job).by_node:
+        return [job.nproc or 1] * len(cluster.nodes)
+    return [job.nproc or n.host.ranks(n.gpu_count) or n.gpu_count or 1 for n in cluster.nodes]

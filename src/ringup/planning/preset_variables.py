@@ -1,0 +1,313 @@
+"""
+Variables that are already set: all are kept, and each is judged by what it does.
+
+A variable that steers NCCL's choice is judged by the choice with it and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ringup.model import Cluster, RdmaPort
+from ringup.nccl import rdma_devices, traps, variables
+from ringup.nccl.interface_choice import Version
+from ringup.nccl.selection import Prediction
+from ringup.network.predictions import Predictions, Selection
+from ringup.planning.network import choose_network
+from ringup.units import grouped, printable, summarize_names
+
+Verdict = Literal[
+    "right", "no-op", "harmful", "changes", "site", "debugging", "typo", "obsolete", "leftover",
+    "contradicting", "not judged",
+]  # fmt: skip
+"""
+What a variable does here: what is needed, nothing, damage, another choice than NCCL's own, something only
+the site's network people can confirm, output or tests only; nothing because it is misspelt, because this
+release does not read it, because it is for another cloud's machines, or because another one rules it out.
+"""
+
+PREFIXES = (
+    *("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "TORCH_CPP_", "TORCH_SHOW_", "TORCH_FR_"),
+    *("CUDA_LAUNCH_", "FI_", "OFI_NCCL_"),
+)
+"""Variables that are judged."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One variable as it is set on one node (None: on all), and what it does."""
+
+    name: str
+    value: str
+    verdict: Verdict
+    because: str
+    node: str | None = None
+
+
+def kept(cluster: Cluster, predictions: Predictions | None = None) -> tuple[Kept, ...]:
+    """Every variable already set, node by node; once where all nodes agree."""
+    joined = choose_network(cluster)
+    interfaces = joined.interfaces if joined else {}
+    selections = (predictions or Predictions(cluster)).nodes
+    reached = {name: one for name, one in selections.items() if not one.node.unreached}
+    found = grouped((k, name) for name, s in reached.items() for k in judged(s, interfaces.get(name, "")))
+    everywhere = sum(not n.unreached for n in cluster.nodes)
+    made = [k for k, nodes in found.items() if len(nodes) == everywhere]
+    made += [replace(k, node=n) for k, nodes in found.items() if len(nodes) != everywhere for n in nodes]
+    return tuple(sorted(made, key=lambda k: (k.name, k.node or "")))
+
+
+def judged(selection: Selection, interface: str = "") -> Iterator[Kept]:
+    """The variables of one node's ranks, each judged; `interface` is where the plan has the ranks meet."""
+    working = selection
+    # Under a failure nothing else does anything: without what makes the bootstrap fail.
+    for name in ("NCCL_COMM_ID", "NCCL_SOCKET_FAMILY", "NCCL_SOCKET_IFNAME"):
+        if working.environment.get(name) and working.choice.bootstrap is None:
+            working = working.with_env(**{name: ""})
+    for name, value in sorted(selection.environment.items()):
+        if name.startswith(PREFIXES):
+            is_set = working.environment[name] == value
+            one = working if is_set else working.with_env(**{name: value})
+            verdict, because = judge(name, one, interface)
+            yield Kept(name, value, verdict, because + _overruled(name, value, selection))
+
+
+def _overruled(name: str, value: str, selection: Selection) -> str:
+    """Where else it is set, with another value that loses."""
+    places = (("the shell", selection.node.environment), ("nccl.conf", selection.node.nccl_conf))
+    losing = [f"{where} has {own[name]}" for where, own in places if own.get(name, value) != value]
+    winner = "--env" if name in selection.env else "the shell"
+    return f"; {' and '.join(losing)}, and {winner} wins" if losing else ""
+
+
+def judge(name: str, one: Selection, interface: str = "") -> tuple[Verdict, str]:
+    row = variables.row_of(name)
+    if meant := variables.meant(name):
+        return "typo", f"nobody reads this name; {meant} was meant"
+    # Of a release that is only assumed nothing is known.
+    unread = variables.unread(name, one.version) if one.node.interpreter.nccl else ""
+    if unread:
+        return "obsolete", unread
+    if foreign := _foreign(name, one):
+        return foreign
+    if ruled_out := _ruled_out(name, one.environment):
+        return "contradicting", ruled_out
+    if row.kind == "experiment":
+        return "debugging", f"for experiments: {row.what}"
+    return JUDGES[row.kind](name, one, interface) if row.kind else ("not judged", "kept as it is")
+
+
+def _foreign(name: str, one: Selection) -> tuple[Verdict, str] | None:
+    """A setting of one cloud's machines; None on that cloud, and for anybody's setting."""
+    cloud = variables.owner(name, one.environment[name])
+    product = "" if "product" in one.node.unknown else one.node.product
+    if not cloud or variables.MACHINES[cloud] in product.lower():
+        return None
+    if not product:
+        return "site", f"it is for {cloud}'s machines; this one does not tell whose it is"
+    return "leftover", f"it is for {cloud}'s machines, and this one is {printable(product, 60)}"
+
+
+def _ruled_out(name: str, environment: Mapping[str, str]) -> str:
+    """Which other variable leaves this one without effect; "" for none."""
+    is_of_rdma = name.startswith("NCCL_IB_") and name != "NCCL_IB_DISABLE"
+    if is_of_rdma and rdma_devices.is_disabled(environment):
+        return f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']} switches off what it is for"
+    if is_of_rdma and environment.get("NCCL_NET", "").lower() == "socket":
+        return f"NCCL_NET={environment['NCCL_NET']} leaves no use for it"
+    if name == "NCCL_P2P_LEVEL" and environment.get("NCCL_P2P_DISABLE") == "1":
+        return "NCCL_P2P_DISABLE=1 leaves no use for it"
+    if name == "NCCL_DEBUG_SUBSYS" and not environment.get("NCCL_DEBUG"):
+        return "nothing is logged as long as NCCL_DEBUG is not set"
+    return ""
+
+
+def _debugging(name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
+    value = one.environment[name]
+    if name == "NCCL_DEBUG_FILE" and "%p" not in value:
+        return "harmful", "all ranks of a node write into one file; %h and %p make it one for each"
+    return "debugging", variables.row_of(name).what
+
+
+def _gloo(_name: str, one: Selection, interface: str) -> tuple[Verdict, str]:
+    """By the address Gloo announces with it and without it."""
+    own = [c.interface for c in one.gloo]
+    alone = [c.interface for c in one.with_env(GLOO_SOCKET_IFNAME="").gloo]
+    if not own:
+        return "harmful", "Gloo finds no interface of that name here, and fails"
+    if own == alone:
+        return "no-op", f"Gloo takes {own[0]} without it as well"
+    if own == [interface]:
+        return "right", f"the ranks use {interface}; Gloo alone takes {alone[0] if alone else 'none'}"
+    return "changes", f"Gloo takes {', '.join(own)} with it, {', '.join(alone) or 'none'} without it"
+
+
+def _steering(name: str, one: Selection, interface: str) -> tuple[Verdict, str]:
+    """By what NCCL chooses with it and without it."""
+    other = one.with_env(**{name: ""})
+    with_it, without = one.choice, other.choice
+    found = traps.all_traps(one.environment, one.node.interfaces, one.node.rdma_ports, one.version)
+    trapped = "; ".join(sentence for sentence in found if sentence.startswith(name))
+    if _choice(with_it) == _choice(without):
+        if name == "NCCL_IB_DISABLE" and not rdma_devices.is_disabled(one.environment):
+            return "no-op", f"{one.environment[name]} is the default: RDMA is used where there is any"
+        if name.startswith("NCCL_IB_") and without.network == "Socket":
+            return "no-op", trapped or "no RDMA port is used here"
+        same = f"NCCL chooses the same without it: {_shown(without)}"
+        return "no-op", trapped or (same if without.network else "it changes nothing")
+    if not with_it.network and without.network:
+        failure = with_it.log_line or "init fails"
+        return "harmful", trapped or f"NCCL fails with it ({failure}); without it: {_shown(without)}"
+    if with_it.network == "Socket" and without.network == "IB":
+        return "harmful", trapped or f"RDMA is left unused; without it: {_shown(without)}"
+    # Whether it makes the choice that the plan would have made.
+    if name == "NCCL_IB_HCA":
+        is_right = used_ports(one) == (*rdma_devices.wanted(used_ports(other)),) != ()
+    else:
+        boot = with_it.bootstrap
+        is_right = name == "NCCL_SOCKET_IFNAME" and boot is not None and boot.interface == interface
+    choices = f"{_shown(with_it)}; without it: {_shown(without)}"
+    return ("right", f"needed here: {choices}") if is_right else ("changes", f"with it: {choices}")
+
+
+def _choice(made: Prediction) -> tuple[object, ...]:
+    boot = made.bootstrap
+    return boot and (boot.interface, boot.address), made.network, made.interfaces, made.oob
+
+
+def _shown(made: Prediction) -> str:
+    boot = f"bootstrap on {made.bootstrap.interface}, " if made.bootstrap else ""
+    # A socket's address is each node's own: without it nodes that choose alike are told once.
+    names = [i.partition(":")[0] if made.network == "Socket" else i for i in made.interfaces]
+    return f"{boot}network {made.network or 'none'} {' '.join(names)}".strip()
+
+
+def used_ports(one: Selection) -> tuple[RdmaPort, ...]:
+    """The RDMA ports NCCL uses in this environment; none where it takes sockets."""
+    return one.rdma_ports if one.choice.network == "IB" else ()
+
+
+def _gid_index(_name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
+    """Against the entry NCCL would take by itself."""
+    ports = [p for p in used_ports(one) if p.link_layer == "Ethernet"]
+    if not ports:
+        return "no-op", "it is read for RoCE only, and no RoCE port is used here"
+    without = one.with_env(NCCL_IB_GID_INDEX="").environment
+    own = [rdma_devices.gid_index(p, one.environment, one.version) for p in ports]
+    best = [rdma_devices.gid_index(p, without, max(one.version, rdma_devices.CHOOSES_GIDS)) for p in ports]
+    if any(b.index is None for b in best):
+        return "site", "the GID tables are not known: whether the index is right is unknown"
+    wrong = [(o, b) for o, b in zip(own, best, strict=True) if o.index != b.index]
+    if not wrong:
+        if one.version >= rdma_devices.CHOOSES_GIDS:
+            return "no-op", "NCCL takes the same entry without it (from 2.21 on it looks for it)"
+        return "right", "before 2.21 NCCL takes index 0 without it, a link-local entry of RoCE v1"
+    is_bad = any(o.gid is None or "v2" not in o.gid.kind for o, _ in wrong)
+    shown = "; ".join(f"{o.because}, NCCL alone takes {b.index}" for o, b in wrong)
+    return ("harmful" if is_bad else "changes"), shown
+
+
+def _fabric(name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
+    """Of RDMA traffic: without effect where there is none, else the site's to confirm."""
+    ports = used_ports(one)
+    if "rdma_ports" in one.node.unknown:
+        return "not judged", "the RDMA devices of this node are not known"
+    if not ports:
+        return "no-op", "no RDMA port is used here"
+    default = {"NCCL_IB_TIMEOUT": ack_timeout(one.version), "NCCL_IB_QPS_PER_CONNECTION": 1}.get(name, 0)
+    value = variables.number(one.environment, name, default)
+    if name in ("NCCL_IB_TC", "NCCL_IB_FIFO_TC"):
+        if all(p.link_layer == "InfiniBand" for p in ports):
+            return "no-op", "traffic classes are for RoCE, the ports are InfiniBand (NCCL_IB_SL counts there)"
+        dscp = f"DSCP {value >> 2}"
+        return "site", f"{dscp}: right if the switches' lossless class has it, which a node cannot see"
+    if name == "NCCL_IB_TIMEOUT":
+        times = f"{try_s(value):.2g} s a try ({try_s(default):.2g} s by default)"
+        what = (
+            "the default of this release"
+            if value == default
+            else "it hides a bad link longer and heals nothing"
+        )
+        return "no-op" if value == default else "site", f"a lost packet is noticed after {times}: {what}"
+    if name != "NCCL_IB_QPS_PER_CONNECTION":
+        return "site", "depends on the fabric; must be equal on all nodes"
+    if value == default:
+        return "no-op", "1 is the default"
+    return "site", "spreads a connection over the paths of an ECMP fabric; must be equal on all nodes"
+
+
+JUDGES: dict[str, Callable[[str, Selection, str], tuple[Verdict, str]]] = {
+    "debugging": _debugging,
+    "gloo": _gloo,
+    "gid": _gid_index,
+    "fabric": _fabric,
+    "steering": _steering,
+}
+"""Kind of variable (`nccl/variables.json`) -> what judges it."""
+
+
+def ack_timeout(version: Version) -> int:
+    """NCCL_IB_TIMEOUT when it is not set: 14, from 2.14 on 18, from 2.23 on 20 (net_ib of each release)."""
+    return 20 if version >= (2, 23, 4) else 18 if version >= (2, 14, 3) else 14
+
+
+def try_s(ack_timeout: int) -> float:
+    return float(4.096e-6 * 2 ** min(31, max(0, ack_timeout)))
+
+
+# -- RoCE: explained and never invented.  A node cannot see which traffic class is lossless, or how many paths
+# there are, so nothing is set here.
+
+RETRIES = 7
+"""NCCL_IB_RETRY_CNT when it is not set."""
+
+
+def roce_explained(predictions: Predictions) -> list[str]:
+    """A few sentences where some node sends over RoCE; none elsewhere."""
+    users = [s for s in predictions.nodes.values() if "rdma_ports" not in s.node.unknown and s.roce_ports]
+    if not users or predictions.cluster.job.backend == "gloo":
+        return []
+    usual = max(ack_timeout(s.version) for s in users)
+    now = ", ".join(_set_to("NCCL_IB_TIMEOUT", users)) or f"{usual}, the default"
+    pairs = ", ".join(_set_to("NCCL_IB_QPS_PER_CONNECTION", users)) or "1, the default"
+    return [
+        f"RoCE on {summarize_names(s.node.name for s in users)}:",
+        f"  NCCL_IB_GID_INDEX: {_explained_gid_index(users)}",
+        f"  NCCL_IB_TC: {_traffic_class(users)}",
+        f"  NCCL_IB_TIMEOUT: {now}; at {usual} a try lasts {try_s(usual):.2g} s and there are {RETRIES}:"
+        " more of either rides out a reboot of a switch, and hides a bad link as long",
+        f"  NCCL_IB_QPS_PER_CONNECTION: {pairs}; 4 or 8 spread a connection"
+        " over the paths of an ECMP fabric, and only there; equal on all nodes; `ringup bench` tells",
+    ]
+
+
+def _set_to(name: str, users: Sequence[Selection]) -> list[str]:
+    return sorted({v for s in users if (v := s.environment.get(name, ""))})
+
+
+def _explained_gid_index(users: Sequence[Selection]) -> str:
+    found = []
+    for one in users:
+        for made in (rdma_devices.gid_index(port, one.environment, one.version) for port in one.roce_ports):
+            gid = f"{made.gid.gid} {made.gid.kind}" if made.gid else "an entry that is not known"
+            found.append(f"{made.index} ({gid})" if made.index is not None else "what its table says")
+    shown = summarize_names(dict.fromkeys(found))
+    if all(one.version >= rdma_devices.CHOOSES_GIDS for one in users):
+        return f"leave it; NCCL since 2.21 looks for the entry itself, here {shown}"
+    return f"before 2.21 NCCL takes index 0 when it is not set; here it uses {shown}"
+
+
+def _traffic_class(users: Sequence[Selection]) -> str:
+    if values := _set_to("NCCL_IB_TC", users):
+        shown = ", ".join(f"{v} (DSCP {int(v) >> 2})" if v.isdecimal() else v for v in values)
+        return f"{shown} is the site's, and kept; right if the switches' lossless class has it"
+    marked = sorted({p.traffic_class for s in users for p in s.roce_ports if p.traffic_class})
+    if marked:
+        shown = ", ".join(f"{v} (DSCP {v >> 2})" for v in marked)
+        return f"leave it; the driver marks all RoCE traffic here with {shown}"
+    return (
+        "not set, and not to be guessed: ask who runs the switches for the DSCP of the lossless"
+        " class, then 4 times that on every node; without one (or with PFC on all traffic) leave it"
+    )

@@ -1,0 +1,424 @@
+"""
+What becomes of a run after a failed attempt: a pure function of its attempts and of the re-check.
+
+The order of evidence: the user's wish, the re-check of the nodes, the table of causes, the limits.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ringup.recovery import table
+from ringup.rules import Confidence
+from ringup.units import plural, printable, show_ranks, summarize_names
+
+Action = Literal["stop", "same", "exclude", "shrink"]
+Stopped = Literal["", "will-fail-again", "no-progress", "limit", "no-nodes", "user"]
+"""Why there is no further attempt; "" where there is one."""
+LONGEST_WAIT_S = 300.0
+LONG_S = 600.0
+"""An attempt of unknown progress that ran for so long trained."""
+SAME_STEP = 0.01
+"""Steps that differ by this share are one place: most scripts print every 10th or 100th step."""
+MOST_UNSAVED = 10
+"""Times --max-restarts: restarts in all while no checkpoint is seen to advance."""
+DO_NOT_REQUEUE, MAY_REQUEUE = 93, 75
+"""Exit codes for a scheduler (docs/reference/exit-codes.md)."""
+_FOR_SCHEDULERS = {
+    "will-fail-again": DO_NOT_REQUEUE,
+    "no-progress": DO_NOT_REQUEUE,
+    "no-nodes": MAY_REQUEUE,
+}
+USAGE_CODE = 2
+"""Of argparse, for arguments that it refuses."""
+LONGEST_DETAIL = 4096
+ONLY_THERE = "no rank of another node raised it: that node's software differs"
+
+
+@dataclass(frozen=True)
+class FailureCause:
+    """The root cause of a failed attempt: the first of `ringup logs`, else of the run's own verdict."""
+
+    rule: str = ""
+    """Of the catalogue, or `table.NODE_LOST`; "" where none was found."""
+    confidence: Confidence = "low"
+    nodes: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    detail: str = ""
+    """What tells two crashes of one rule apart: "ValueError: bad batch", "Xid 79"."""
+    only_there: bool = False
+    """What failed is a node's own to have (a module, a library), and no rank of another node missed it."""
+
+
+@dataclass(frozen=True)
+class EndedAttempt:
+    """An attempt that did not finish."""
+
+    nodes: tuple[str, ...]
+    """In the order of their node ranks."""
+    cause: FailureCause
+    seconds: float
+    """From its start to its end."""
+    exit_code: int | None = None
+    """As `ringup run` would exit."""
+    saved_from: float | None = None
+    """Progress at its start by the best source, e.g. a checkpoint's step; None where unknown."""
+    saved_to: float | None = None
+    """The same at its end."""
+    step: float | None = None
+    """The last step that its output showed; None where it showed none."""
+    first_step_s: float | None = None
+    """From its start to its first step."""
+    is_hung: bool = False
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """The check between two attempts, of the nodes of the failed one and of the spares."""
+
+    findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Node -> rules of severity error that were not found there before the first attempt."""
+    unreachable: frozenset[str] = frozenset()
+    unclean: frozenset[str] = frozenset()
+    """Nodes that could not prove that nothing of the failed attempt is left."""
+    rebooted: frozenset[str] = frozenset()
+    """Nodes with another boot id than at the start."""
+
+    @property
+    def explaining(self) -> dict[str, str]:
+        """Nodes with a fault that may have ended the attempt, and the fault."""
+        found = dict.fromkeys(sorted(self.rebooted), "rebooted")
+        found |= {node: summarize_names(rules, 2) for node, rules in self.findings.items() if rules}
+        return found | dict.fromkeys(sorted(self.unreachable), "unreachable")
+
+    @property
+    def unusable(self) -> dict[str, str]:
+        """Nodes that no attempt may use, and why."""
+        return dict.fromkeys(sorted(self.unclean), "processes left of this run") | self.explaining
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the user allows: `--max-restarts`, `--min-nodes`, `--restart-on`, `--no-restart-on`."""
+
+    max_restarts: int = 0
+    """Restarts in a row without progress."""
+    min_nodes: int = 0
+    """0: as many as at the start."""
+    restart_on: frozenset[int | str] = frozenset()
+    """Exit codes and names of causes."""
+    no_restart_on: frozenset[int | str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Decision:
+    action: Action
+    because: str
+    """A sentence without its full stop."""
+    nodes: tuple[str, ...] = ()
+    """Of the next attempt, in the order of their node ranks; () for "stop"."""
+    excluded: tuple[str, ...] = ()
+    """Nodes of the failed attempt that the next one leaves out."""
+    wait_s: float = 0.0
+    """Before the next attempt starts."""
+    stopped: Stopped = ""
+    restarts_left: int = 0
+    """Of `max_restarts`, after the next attempt's start."""
+
+    @property
+    def scheduler_code(self) -> int | None:
+        """What a batch job or pod exits with; None for the attempt's own code (docs/how/restarts.md)."""
+        return _FOR_SCHEDULERS.get(self.stopped)
+
+
+def decide(
+    attempts: Sequence[EndedAttempt],
+    recheck: Recheck,
+    spares: Sequence[str],
+    policy: Policy,
+    random: Callable[[], float],
+) -> Decision:
+    """
+    What to do after the last of `attempts`.
+
+    `spares` are the nodes named with --spares, in order; those that were used or excluded before are passed
+    over.  `random` returns numbers from 0 to 1 (`random.random`).
+    """
+    history = _History(attempts)
+    used, unusable = history.restarts_used, recheck.unusable
+    judgement = _judged(history, recheck, policy)
+    if judgement.stopped:
+        left = max(0, policy.max_restarts - used)
+        return Decision("stop", judgement.because, stopped=judgement.stopped, restarts_left=left)
+    excluded = {**judgement.excluded, **unusable}
+    fresh = [s for s in dict.fromkeys(spares) if s not in history.seen and s not in unusable]
+    plan = _with_spares(history.last.nodes, excluded, fresh, policy.min_nodes)
+    because = f"{plan.because}: {judgement.because}" if judgement.because else plan.because
+    if plan.stopped:
+        return replace(plan, because=because, restarts_left=max(0, policy.max_restarts - used))
+    if not policy.max_restarts:
+        return Decision("stop", f"--max-restarts is 0; a restart may help, {because}", stopped="limit")
+    if limit := _limit(history, policy.max_restarts):
+        return Decision("stop", limit, stopped="limit")
+    wait_s = 0.0 if plan.excluded else backoff_s(used + judgement.is_shared, random)
+    left = policy.max_restarts - used - 1
+    return replace(plan, because=because, wait_s=wait_s, restarts_left=left)
+
+
+def _limit(history: _History, most: int) -> str:
+    """Why no further restart is allowed; "" while one is."""
+    if history.restarts_used >= most:
+        times = plural(history.restarts_used, "restart")
+        return f"{times} in a row without progress, --max-restarts {most} allows no more"
+    if history.restarts_since_saved >= MOST_UNSAVED * most:
+        return f"{plural(history.restarts_since_saved, 'restart')}, and no checkpoint is seen to advance"
+    return ""
+
+
+def backoff_s(failures: int, random: Callable[[], float]) -> float:
+    """
+    Seconds to wait after so many restarts without progress: at most 1, 10, 20, 40, ... 300.
+
+    Full jitter, from 0 to that: runs that failed at one moment do not all come back at one moment.
+
+    >>> [backoff_s(failures, lambda: 1.0) for failures in (0, 1, 2, 9)]
+    [1.0, 10.0, 20.0, 300.0]
+    """
+    most = min(LONGEST_WAIT_S, 10.0 * 2 ** min(failures - 1, 10)) if failures else 1.0
+    return random() * most
+
+
+# -- the attempts so far -------------------------------------------------------------------------
+
+
+class _History:
+    """The attempts of a run, and what each added to the progress."""
+
+    def __init__(self, attempts: Sequence[EndedAttempt]) -> None:
+        self.attempts, self.last = attempts, attempts[-1]
+        self.seen = {node for one in attempts for node in one.nodes}
+        self.advanced, saved = _advances(attempts)
+        latest = max((n for n, is_on in enumerate(self.advanced) if is_on), default=0)
+        self.restarts_used = len(attempts) - 1 - latest
+        """In a row, without progress."""
+        self.restarts_since_saved = len(attempts) - 1 - saved
+        self.since = attempts[latest:-1]
+        """Attempts before the last one, from the one that made progress last."""
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether any attempt trained."""
+        return any(self.advanced) or any(one.step is not None for one in self.attempts)
+
+    @property
+    def same_nodes(self) -> int:
+        """Attempts without progress up to the last one, all on its nodes."""
+        count = 0
+        for attempt, is_on in zip(reversed(self.attempts), reversed(self.advanced), strict=True):
+            if is_on or attempt.nodes != self.last.nodes:
+                break
+            count += 1
+        return count
+
+    def blamed_before(self, node: str) -> bool:
+        """Whether an earlier attempt ended by a cause that may be this node's fault."""
+        return any(node in _suspects(one.cause) for one in self.attempts[:-1])
+
+    def blamed_since(self, node: str) -> bool:
+        """The same, without progress since."""
+        return any(node in _suspects(one.cause) for one in self.since)
+
+    @property
+    def twin(self) -> int:
+        """The number (from 1) of an earlier attempt with the same crash at the same step, 0 for none."""
+        tolerance = 0.0 if self.advanced[-1] else SAME_STEP
+        for number, one in enumerate(self.attempts[:-1], 1):
+            if one.step is None or self.last.step is None or not _alike(one.cause, self.last.cause):
+                continue
+            if abs(one.step - self.last.step) <= tolerance * max(abs(one.step), abs(self.last.step)):
+                return number
+        return 0
+
+    @property
+    def is_confirmed(self) -> bool:
+        """
+        Whether the last attempt failed as an earlier one did, without progress since.
+
+        A name other than that of any exception is enough: which rank prints it first may be chance.
+        """
+        cause = self.last.cause
+        is_enough = cause.rule not in ("", "rank-raised-exception") and cause.confidence != "low"
+        same = [one.cause for one in self.since if one.cause.rule == cause.rule]
+        return not self.advanced[-1] and any(is_enough or _alike(one, cause) for one in same)
+
+
+def _advances(attempts: Sequence[EndedAttempt]) -> tuple[list[bool], int]:
+    """Whether each made progress: by what was saved, else steps, else time; the last that saved."""
+    found, saved_at = [], 0
+    saved, step = -math.inf, -math.inf
+    for number, one in enumerate(attempts):
+        saved = max(saved, -math.inf if one.saved_from is None else one.saved_from)
+        if one.saved_to is not None:
+            is_on = one.saved_to > saved
+            saved_at = number if is_on else saved_at
+            saved = max(saved, one.saved_to)
+        elif one.step is not None:
+            is_on = one.step > step
+        else:
+            is_long = one.seconds >= max(LONG_S, 3 * (one.first_step_s or 0.0))
+            is_other = number == 0 or not _alike(attempts[number - 1].cause, one.cause)
+            is_on = is_long and is_other and not one.is_hung
+        step = max(step, -math.inf if one.step is None else one.step)
+        found.append(is_on)
+    return found, saved_at
+
+
+def _suspects(cause: FailureCause) -> tuple[str, ...]:
+    """The nodes that a cause is a sign against: an exception of the script is none against its node."""
+    is_sign = table.ROWS.get(cause.rule, table.UNKNOWN).kind in ("exclude", "repeat", "setup")
+    return cause.nodes if is_sign or cause.only_there else ()
+
+
+def _alike(one: FailureCause, other: FailureCause) -> bool:
+    """Whether two failures have the same cause, on the same rank or with the same words."""
+    if not one.rule or (one.rule, one.detail) != (other.rule, other.detail):
+        return False
+    by_rank = (
+        set(one.ranks) & set(other.ranks) if one.ranks or other.ranks else set(one.nodes) & set(other.nodes)
+    )
+    return bool(by_rank or one.detail)
+
+
+# -- the cause -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    """What the cause asks for: to stop, or to go on without some nodes."""
+
+    because: str
+    stopped: Stopped = ""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    is_shared: bool = False
+    """Other runs wait for the same thing (storage, a hub)."""
+
+
+def _judged(history: _History, recheck: Recheck, policy: Policy) -> _Judgement:
+    """The user's word, the re-check, the same crash twice, the table, in this order."""
+    last, cause = history.last, history.last.cause
+    words = {last.exit_code, cause.rule} - {None, ""}
+    if given := sorted(map(str, words & policy.no_restart_on)):
+        return _Judgement(f"--no-restart-on {given[0]}", "will-fail-again")
+    if given := sorted(map(str, words & policy.restart_on)):
+        return _Judgement(f"--restart-on {given[0]}")
+    row = table.ROWS.get(cause.rule, table.UNKNOWN)
+    if row.kind == "user":
+        return _Judgement(f"{_who(cause)}; {row.why}", "user")
+    judgement = _by_table(history, row)
+    faults = recheck.explaining.keys() & set(last.nodes)
+    is_certain = bool(judgement.stopped) and cause.confidence == "high"
+    if faults & set(cause.nodes) or (faults and not is_certain):
+        return replace(judgement, because=f"{_who(cause)}; the check before the restart fails", stopped="")
+    if twin := history.twin:
+        alike = f"attempts {twin} and {len(history.attempts)} ended alike at step {last.step:g}"
+        return _Judgement(f"{alike} ({_who(cause)}): it would fail again", "will-fail-again")
+    if judgement.stopped or judgement.excluded:
+        return judgement
+    tries = table.STORAGE_TRIES if judgement.is_shared else row.tries
+    if history.same_nodes > tries:
+        without = f"{history.same_nodes} attempts in a row without progress on the same nodes"
+        return _Judgement(f"{without}, the last by {_who(cause)}", "no-progress")
+    return judgement
+
+
+def _by_table(history: _History, row: table.Row) -> _Judgement:
+    """What the cause's row asks for."""
+    last, cause = history.last, history.last.cause
+    kind, is_shared = _kind(history, row)
+    why = ONLY_THERE if kind == "exclude" and cause.only_there else row.why
+    reason = f"{_who(cause)}; {why}"
+    again = _Judgement(reason, is_shared=is_shared)
+    if kind == "stop" and cause.confidence == "high":
+        return _Judgement(reason, "will-fail-again")
+    if kind in ("stop", "confirm"):
+        return (
+            _Judgement(f"{_who(cause)} again without progress", "will-fail-again")
+            if history.is_confirmed
+            else again
+        )
+    blamed = [node for node in last.nodes if node in cause.nodes]
+    if kind == "exclude":
+        sure = [n for n in blamed if cause.confidence != "low" or history.blamed_before(n)]
+        return replace(again, excluded=dict.fromkeys(sure, cause.rule)) if sure else again
+    if kind == "repeat":
+        twice = [n for n in blamed if history.blamed_since(n) and not history.advanced[-1]]
+        is_few = len(last.nodes) == 1 or 2 * len(twice) <= len(last.nodes)
+        return (
+            replace(again, excluded=dict.fromkeys(twice, f"{cause.rule} twice"))
+            if twice and is_few
+            else again
+        )
+    if kind == "setup":
+        joined = set(blamed) - set(history.attempts[0].nodes) if history.has_worked else set()
+        is_few = 0 < 2 * len(blamed) < len(last.nodes) or bool(blamed and joined == set(blamed))
+        if is_few and cause.confidence != "low":
+            return replace(again, excluded=dict.fromkeys(blamed, cause.rule))
+        if history.is_confirmed or not (history.has_worked or cause.confidence == "low"):
+            return _Judgement(reason, "will-fail-again")
+    return again
+
+
+def _kind(history: _History, row: table.Row) -> tuple[table.Kind, bool]:
+    """The kind of a row for this very failure, and whether other runs wait for the same."""
+    last, cause = history.last, history.last.cause
+    if cause.rule == "gpu-out-of-memory" and not history.has_worked:
+        return "stop", False
+    if cause.rule == "xid-in-kernel-log":
+        codes = set(map(int, re.findall(r"\b\d{1,3}\b", cause.detail)))
+        return ("exclude" if codes & table.HARDWARE_XIDS else row.kind), False
+    if cause.rule != "rank-raised-exception":
+        return row.kind, False
+    if table.TRANSIENT.search(cause.detail[:LONGEST_DETAIL]):
+        return "same", True
+    if cause.only_there and set(cause.nodes) < set(last.nodes) and not history.is_confirmed:
+        return "exclude", False
+    name = cause.detail.partition(":")[0].rpartition(".")[2]
+    is_wrong = name in table.WRONG_CODE or last.exit_code == USAGE_CODE
+    return ("stop" if is_wrong and not history.has_worked else row.kind), False
+
+
+def _who(cause: FailureCause) -> str:
+    """The cause and where: "rank-killed on node1 (rank 3)"."""
+    nodes = f" on {summarize_names(cause.nodes, 3)}" if cause.nodes else ""
+    ranks = f" ({show_ranks(cause.ranks, 3)})" if cause.ranks else ""
+    detail = f": {printable(cause.detail, 120)}" if cause.detail else ""
+    return f"{cause.rule or 'no cause found'}{nodes}{ranks}{detail}"
+
+
+# -- the nodes -----------------------------------------------------------------------------------
+
+
+def _with_spares(
+    nodes: Sequence[str], excluded: Mapping[str, str], spares: Sequence[str], min_nodes: int
+) -> Decision:
+    """The next attempt's nodes: a spare in the place of each excluded one, fewer where that is allowed."""
+    out = [node for node in nodes if node in excluded]
+    taken = dict(zip(out, spares, strict=False))
+    following = tuple(taken.get(node, node) for node in nodes if node in taken or node not in excluded)
+    if not out:
+        return Decision("same", "on the same nodes", following)
+    why = summarize_names(f"{node} ({excluded[node]})" for node in out)
+    if len(taken) == len(out):
+        which = "spare" if len(out) == 1 else "spares"
+        because = f"without {why}, with {which} {summarize_names(taken.values())}"
+        return Decision("exclude", because, following, tuple(out))
+    if min_nodes and len(following) >= min_nodes:
+        because = f"without {why}, on {len(following)} of {plural(len(nodes), 'node')}"
+        return Decision("shrink", because, following, tuple(out))
+    short = f"{plural(len(following), 'node')} left of {len(nodes)}" if following else "no node is left"
+    allowed = f"fewer than --min-nodes {min_nodes}" if min_nodes else "--min-nodes allows no fewer"
+    return Decision("stop", f"without {why} {short}, no spare, {allowed}", stopped="no-nodes")

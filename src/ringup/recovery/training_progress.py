@@ -1,0 +1,190 @@
+"""How far a training got: what the nodes read from its checkpoints, and the steps that its output shows."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from ringup.agent_bundle import program
+from ringup.transport import Answer, Transport
+from ringup.units import printable, summarize_names
+
+LIMIT_S = 8.0
+"""For a node's file servers; the working directory of a large project is walked in a second."""
+CONNECTION_S = 4.0
+MOST_BYTES = 1 << 16
+LONGEST_LINE = 512
+"""Bytes of a line of output in which a step is looked for."""
+FIRST_LINES = 3
+"""Lines with steps before it is judged where a training began: an evaluation counts from 0, too."""
+EPOCH = 1_000_000
+"""Steps that count from 0 in each epoch are shown as epoch x 1,000,000 + step."""
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    value: float
+    """A step; what the file of --progress holds; or a time, in seconds since the epoch."""
+    source: str
+    """The file or directory it was read from, safe to print."""
+    group: str = ""
+    """Values of one group can be compared: the checkpoints of one directory."""
+    incomplete: tuple[str, ...] = ()
+    """Checkpoints that are newer and were not written to their end."""
+
+    @property
+    def warning(self) -> str:
+        """What a script that takes the newest entry would load; "" where that is whole."""
+        names = summarize_names(self.incomplete, 2)
+        return f"the newest checkpoint is incomplete: {names}" if names else ""
+
+    @property
+    def is_time(self) -> bool:
+        """Whether the value is when it was saved, as no step is known."""
+        return self.group.startswith("time ")
+
+
+class _Entry(msgspec.Struct):
+    value: float
+    kind: str
+    source: str
+    group: str
+    at_s: float
+
+
+class _Found(msgspec.Struct):
+    best: _Entry | None
+    incomplete: list[str]
+
+
+def read(reach: Transport, path: str, folders: Mapping[str, str]) -> TrainingProgress | None:
+    """
+    The newest complete checkpoint; None where none was found or could be read.
+
+    `path` is --progress ("" for the markers of known frameworks), `folders` the job's working directory by
+    node; name every node whose disk may hold checkpoints.
+    """
+    arguments = {node: (path, folder, f"{LIMIT_S:g}") for node, folder in folders.items()}
+    answers = reach.run(
+        program("checkpoints"),
+        arguments,
+        label="ringup-progress",
+        doing="progress",
+        limit_s=LIMIT_S + CONNECTION_S,
+        most_bytes=MOST_BYTES,
+    )
+    found = [one for one in map(_decoded, answers) if one is not None]
+    best = max((one.best for one in found if one.best), key=lambda e: (e.at_s, e.value), default=None)
+    if best is None:
+        return None
+    names = sorted({printable(name) for one in found for name in one.incomplete})
+    return TrainingProgress(
+        best.value, printable(best.source), f"{best.kind} {printable(best.group, 4096)}", tuple(names[:4])
+    )
+
+
+def _decoded(answer: Answer) -> _Found | None:
+    """A node's answer; None where it is none."""
+    try:
+        found = msgspec.json.decode(answer.stdout, type=_Found)
+    except (ValueError, RecursionError):
+        return None
+    is_sound = found.best is None or (math.isfinite(found.best.value) and math.isfinite(found.best.at_s))
+    return found if is_sound else None
+
+
+def saved(
+    before: TrainingProgress | None, after: TrainingProgress | None
+) -> tuple[float | None, float | None]:
+    """
+    `saved_from` and `saved_to` of an attempt, from what was read before and after it.
+
+    Where the two cannot be compared (another directory, steps against times) the first is unknown.
+    """
+    if after is None:
+        return None, None
+    return before.value if before and before.group == after.group else None, after.value
+
+
+_STEP = re.compile(
+    rb"(?i)(?<![\w/.-])(?:global[_ -]?step|step|iter(?:ation)?)['\"]?[ \t:=#\[]{1,12}"
+    rb"(\d{1,12})(?![\d.]*\.\d|\d|\.\w)"
+)
+_EPOCH_AT = re.compile(rb"(?i)(?<![\w/.-])(?:epoch|ep)['\"]?[ \t:=#\[]{1,4}(\d{1,6})(?![\d.]*\.\d|\d)")
+_BAR = re.compile(
+    rb"^(.{0,60}?)\s*\d{1,3}%\|[^|]{0,200}\|\s{0,8}(\d{1,12})/(\d{1,12}) \[[^\]]{0,60}(?:/it|it/s|step)"
+)
+_TRAINING = re.compile(rb"(?i)(?:train|epoch|step|iter)[^|]{0,50}$")
+_LOSS = re.compile(rb"^\W{0,40}\{'[\w/]{0,20}loss': .{1,300}'epoch': '?(\d{1,6}(?:\.\d{1,12})?)'?[,}]")
+
+
+class StepReader:
+    """
+    Follows the output of the ranks: how far it shows the training.
+
+    >>> reader = StepReader()
+    >>> for line in (b"Map: 9%|# | 900/1000 [00:01<00:02, 9.0it/s]", b"step 7 loss 2.1", b"lr 0.1 step 0.5"):
+    ...     reader.read(line, now_s=3.0)
+    >>> reader.step, reader.first_s
+    (7, 3.0)
+    """
+
+    def __init__(self) -> None:
+        self.first_s: float | None = None
+        """When the first step was shown, on the caller's clock."""
+        self._furthest: dict[str, float] = {}
+        self._begin: dict[str, float] = {}
+        """The furthest of the first lines."""
+        self._lines = Counter[str]()
+
+    @property
+    def step(self) -> float | None:
+        """The furthest step, by the best source that the output has; None without one."""
+        return next(
+            (self._furthest[kind] for kind in ("step", "bar", "loss") if kind in self._furthest), None
+        )
+
+    def read(self, line: bytes, now_s: float) -> None:
+        """One line of a rank's output, without what ringup writes before it."""
+        line = line[-LONGEST_LINE:] if b"\r" in line else line[:LONGEST_LINE]
+        if (found := _position(line.rstrip(b"\r\n").rpartition(b"\r")[2])) is None:
+            return
+        kind, value = found
+        if self.first_s is None:
+            self.first_s = now_s
+        self._furthest[kind] = max(value, self._furthest.get(kind, value))
+        self._lines[kind] += 1
+        if self._lines[kind] == FIRST_LINES:
+            self._begin[kind] = self._furthest[kind]
+
+    def starts_over(self, earlier: StepReader) -> bool:
+        """
+        Whether it begins where an earlier attempt began, and not where that had got to.
+
+        A bar of progress starts at 0 in a training that resumes, too.
+        """
+        return any(
+            begin <= earlier._begin.get(kind, -1) < earlier._furthest[kind]
+            for kind, begin in self._begin.items()
+            if kind != "bar"
+        )
+
+
+def _position(line: bytes) -> tuple[str, float] | None:
+    """The kind of a line that shows a step, and the step; None for any other line."""
+    if bar := _BAR.match(line):
+        is_training = not bar[1].strip(b" |:") or _TRAINING.search(bar[1])
+        epoch = _EPOCH_AT.search(bar[1])
+        # A bar of one epoch begins again in the next one.
+        return ("bar", int(bar[2]) + (int(epoch[1]) * EPOCH if epoch else 0)) if is_training else None
+    if loss := _LOSS.match(line):
+        return "loss", float(loss[1])
+    step, epoch = _STEP.search(line), _EPOCH_AT.search(line)
+    if step is None:
+        return ("loss", float(epoch[1])) if epoch and b"loss" in line else None
+    return "step", int(step[1]) + (int(epoch[1]) * EPOCH if epoch else 0)

@@ -1,0 +1,383 @@
+"""
+Rules: a name, a text, and a function from evidence to findings.
+
+A check reads a `Cluster`, a log cause reads `LogEvidence`.  The text of a problem is the docstring of the
+function that finds it; one that several find is written once, in `problems.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, TypeVar, cast
+
+from ringup.hosts.folding import node_set
+from ringup.model import Cluster, Node
+from ringup.network.predictions import Predictions, uses_nccl
+from ringup.rules.problems import TEXTS
+from ringup.units import grouped, summarize_names
+from ringup.version import SITE
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+"""Worst first."""
+Confidence = Literal["high", "medium", "low"]
+"""In the cause of a failure."""
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What to do about a finding: words, variables to set, commands to paste."""
+
+    text: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[str, ...] = ()
+
+
+def page_of(rule: str) -> str:
+    """The address of a rule's page in the documentation."""
+    return f"{SITE}/reference/rules/{rule}/"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that can be wrong, named once; a finding may be milder than `severity`, never worse."""
+
+    name: str
+    severity: Severity
+    summary: str
+    why: str
+    fix: str
+    in_logs: str = ""
+
+    @property
+    def page(self) -> str:
+        """Its address in the documentation."""
+        return page_of(self.name)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """
+    A problem seen somewhere: `where` for people ("node1 enp99s0"), `node` None where it concerns several.
+
+    `subject` is for `planning.mitigations`: "interface:enp99s0", "port:29500", "name:node0", "env:NCCL_NET".
+    """
+
+    where: str
+    found: str
+    wanted: str
+    node: str | None = None
+    fix: Fix | None = None
+    severity: Severity | None = None
+    subject: str = ""
+    worked_around_by: str | None = None
+    rule: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A rule that could not be judged on a node, and why."""
+
+    rule: str
+    node: str | None
+    reason: str
+    as_root: str = ""
+    """What root would run to know it, "" where root would know no more."""
+    is_partial: bool = False
+    """The rule was judged, with what an ordinary user may see."""
+    traceback: str = ""
+    """Of a rule that raised: a bug of ringup's."""
+
+
+Function = TypeVar("Function", bound=Callable[..., "Iterator[Finding | Skipped]"])
+Scope = Literal["", "machines", "gpus", "rdma"]
+"""
+Which jobs a rule is about: all, those on several machines, those that may use GPUs, or both (RDMA).
+"""
+
+GIVEN: dict[str, Callable[[Cluster, Predictions], Any]] = {
+    "cluster": lambda cluster, predictions: cluster,
+    "predictions": lambda cluster, predictions: predictions,
+}
+"""Parameter of a rule -> what it is given.  A rule with a parameter `node` is called for each node."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A registered check: its problem, the facts it needs, its function."""
+
+    problem: Problem
+    reads: tuple[str, ...]
+    function: Callable[..., Iterator[Finding | Skipped]]
+    scope: Scope = ""
+
+    def answers(self, cluster: Cluster, predictions: Predictions) -> Iterator[Finding | Skipped]:
+        """The function's answers, given the parameters it names."""
+        alone = cluster.is_local or len(cluster.nodes) < 2
+        if alone and self.scope in ("machines", "rdma"):
+            return
+        if self.scope in ("gpus", "rdma") and cluster.job.backend == "gloo":
+            return
+        names = inspect.signature(self.function).parameters
+        given = {name: GIVEN[name](cluster, predictions) for name in names if name in GIVEN}
+        if "node" not in names:
+            yield from self.function(**given)
+            return
+        for node in cluster.nodes:
+            yield from self.function(node=node, **given)
+
+
+PROBLEMS: dict[str, Problem] = {}
+"""Every problem by name, whoever finds it; what `ringup explain` lists."""
+
+CHECKS: dict[str, Rule] = {}
+"""Checks by name, in order of definition."""
+
+INTERNAL_ERRORS: dict[str, Skipped] = {}
+"""Rules that raised while this command ran, by name; `cli` clears it, and ends with exit code 70."""
+
+Answer = TypeVar("Answer")
+
+_SECTION = re.compile(r"^(Why|Fix|In logs):\s*", re.MULTILINE)
+
+
+def described(name: str, severity: Severity, text: str) -> Problem:
+    """
+    The problem a text describes, registered.
+
+    Its summary comes first; `Why:` and `Fix:` must follow, `In logs:` may.  Raises ValueError for a text
+    without them, as nobody can act on it, for a name out of form, and for two texts of one name.
+    """
+    summary, *parts = (" ".join(part.split()) for part in _SECTION.split(text))
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    if not summary or not {"Why", "Fix"} <= sections.keys():
+        raise ValueError(f"rule {name}: its text needs a summary, `Why:` and `Fix:`")
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise ValueError(f"rule name is not kebab-case: {name!r}")
+    problem = Problem(name, severity, summary, sections["Why"], sections["Fix"], sections.get("In logs", ""))
+    if PROBLEMS.setdefault(name, problem) != problem:
+        raise ValueError(f"two texts for one problem: {name}")
+    return problem
+
+
+for _block in TEXTS.strip().split("\n\n"):
+    _head, _, _text = _block.partition(": ")
+    _name, _, _severity = _head.partition(", ")
+    described(_name, cast(Severity, _severity), _text)
+
+
+def problem_of(name: str, severity: Severity, docstring: str | None) -> Problem:
+    """The problem that a rule's docstring describes; without sections in it, the one that has the name."""
+    text = inspect.cleandoc(docstring or "")
+    is_known = name in PROBLEMS and not _SECTION.search(text)
+    return PROBLEMS[name] if is_known else described(name, severity, text)
+
+
+def check(
+    name: str, *, reads: tuple[str, ...] = (), scope: Scope = "", severity: Severity = "error"
+) -> Callable[[Function], Function]:
+    """
+    Register a check.
+
+    `reads` lists the fields of `Node` without which the rule cannot judge a node: where one is unknown, the
+    node is left out of the cluster the function gets, and shown as not checked.  Other unknown fields have
+    the value of an empty `Node`.
+    """
+
+    def decorate(function: Function) -> Function:
+        if name in CHECKS:
+            raise ValueError(f"two checks named {name}")
+        CHECKS[name] = Rule(problem_of(name, severity, function.__doc__), reads, function, scope)
+        return function
+
+    return decorate
+
+
+def isolated(rule: str, answers: Callable[[], Iterable[Answer]]) -> Iterator[Answer | Skipped]:
+    """
+    What a rule answers.  Where it raises, its answers so far and, last, that it was not checked.
+
+    Every registry (checks, log causes, lint rules) calls its functions through this one.
+    """
+    try:
+        yield from answers()
+    except Exception as error:
+        import traceback
+
+        reason = f"internal error in {rule}: {type(error).__name__}"
+        broken = Skipped(rule, None, reason, traceback=traceback.format_exc())
+        yield INTERNAL_ERRORS.setdefault(rule, broken)
+
+
+def skipped_json(skipped: Iterable[Skipped]) -> list[dict[str, Any]]:
+    """The rules that were not checked, with a traceback only where ringup has a bug."""
+    return [{k: v for k, v in asdict(s).items() if v or k != "traceback"} for s in skipped]
+
+
+def run_checks(
+    cluster: Cluster, rules: Mapping[str, Rule] | None = None, predictions: Predictions | None = None
+) -> tuple[list[Finding], list[Skipped]]:
+    """
+    Judge a cluster: findings worst first, and what could not be judged.
+
+    A rule sees only the nodes on which everything it reads is known; `predictions` are those without a plan.
+    """
+    predictions = predictions or Predictions(cluster)
+    findings: list[Finding] = []
+    skipped: list[Skipped] = []
+    chosen = (CHECKS if rules is None else rules).values()
+    lacking = grouped((fact, place) for place, node in enumerate(cluster.nodes) for fact in node.unknown)
+    parts: dict[frozenset[int], Cluster] = {}
+    for rule in chosen:
+        name, left_out = rule.problem.name, frozenset(n for fact in rule.reads for n in lacking.get(fact, ()))
+        for node in (cluster.nodes[place] for place in sorted(left_out)):
+            reason = "; ".join(f"{f}: {node.unknown[f]}" for f in rule.reads if f in node.unknown)
+            skipped.append(Skipped(name, node.name, reason))
+        if left_out not in parts:
+            parts[left_out] = cluster.only(n for k, n in enumerate(cluster.nodes) if k not in left_out)
+        part = parts[left_out]
+        if not part.nodes and cluster.nodes:
+            continue
+        for answer in isolated(name, lambda: _answers(rule, part, predictions)):  # noqa: B023
+            if isinstance(answer, Skipped):
+                skipped.append(answer)
+            else:
+                findings.append(answer)
+    findings.sort(key=lambda f: SEVERITIES.index(f.severity or "error"))
+    return findings, skipped
+
+
+def _answers(rule: Rule, cluster: Cluster, predictions: Predictions) -> Iterator[Finding | Skipped]:
+    for answer in rule.answers(cluster, predictions):
+        if isinstance(answer, Skipped):
+            yield replace(answer, rule=rule.problem.name)
+        else:
+            finding = complete(answer, rule.problem)
+            if rule.scope == "rdma" and uses_nccl(cluster) == "no":
+                finding = replace(finding, severity="note")  # only worth knowing
+            if finding.fix and cluster.ssh_config:
+                lines = tuple(with_ssh_config(c, cluster.ssh_config) for c in finding.fix.commands)
+                finding = replace(finding, fix=replace(finding.fix, commands=lines))
+            yield typed_here(finding) if cluster.is_local else finding
+
+
+def complete(finding: Finding, problem: Problem) -> Finding:
+    """A finding with its rule's name, reason, severity (never above the ceiling) and a fix."""
+    ceiling = SEVERITIES.index(problem.severity)
+    wanted = SEVERITIES.index(finding.severity or problem.severity)
+    fix = finding.fix or Fix("")
+    return replace(
+        finding,
+        rule=problem.name,
+        why=finding.why or problem.why,
+        severity=SEVERITIES[max(ceiling, wanted)],
+        fix=replace(fix, text=fix.text or problem.fix),
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something was found; `at` and `at_each` make one.  `subject`: see `Finding`."""
+
+    where: str
+    nodes: tuple[Node | str, ...]
+    subject: str = ""
+
+    def finding(
+        self,
+        *,
+        found: str,
+        wanted: str,
+        fix: str = "",
+        run: str | Iterable[str] = (),
+        commands: Iterable[str] = (),
+        env: Mapping[str, str] | None = None,
+        severity: Severity | None = None,
+    ) -> Finding:
+        """
+        A finding here; without `fix` it gets the text of the rule.
+
+        `run`: for the shell of the (first) node.  `commands`: ready to paste here.  `env`: variables to set.
+        """
+        on = self.nodes[0] if self.nodes else ""
+        lines = (*(ssh(on, c) for c in ([run] if isinstance(run, str) else run)), *commands)
+        names = {n if isinstance(n, str) else n.name for n in self.nodes}
+        node = names.pop() if len(names) == 1 else None
+        remedy = Fix(fix, env or {}, lines) if fix or lines or env else None
+        return Finding(self.where, found, wanted, node, remedy, severity, self.subject)
+
+
+def at(nodes: Node | str | Iterable[Node | str], thing: str = "", subject: str = "") -> Place:
+    """A node or several, or one thing there ("enp99s0", "GPU 3")."""
+    several = (nodes,) if isinstance(nodes, (Node, str)) else tuple(nodes)
+    where = node_set(n if isinstance(n, str) else n.name for n in several)
+    return Place(f"{where} {thing}".strip(), several, subject)
+
+
+def at_each(things: Iterable[tuple[Node | str, str]], subject: str = "") -> Place:
+    """Several nodes and on each a thing of its own."""
+    pairs = tuple(things)
+    where = summarize_names(f"{n if isinstance(n, str) else n.name} {thing}".strip() for n, thing in pairs)
+    return Place(where, tuple(n for n, _ in pairs), subject)
+
+
+def ssh_target(node: Node | str) -> str:
+    """The word to give to ssh for a node, quoted; with its user where the node was given with one."""
+    if isinstance(node, str):
+        return shlex.quote(node)
+    name = node.host.name or node.name
+    return shlex.quote(f"{node.host.user}@{name}" if node.host.user else name)
+
+
+_PLAIN = re.compile(r"[\w@%+=:,./ -]+", re.ASCII)
+_NOT_IN_DOUBLE_QUOTES = re.compile(r"""["$`!]|\\(?:[\\]|$)""")
+
+
+def ssh(node: Node | str, command: str) -> str:
+    """
+    A command for a node, ready to paste: in quotes where the shell here would read it otherwise.
+
+    >>> print(ssh("a", "id -u"), ssh("a", "df | tail"), ssh("a", "ls 'a b'"), sep=", ")
+    ssh a id -u, ssh a 'df | tail', ssh a "ls 'a b'"
+    """
+    if not _PLAIN.fullmatch(command):
+        in_double = "'" in command and not _NOT_IN_DOUBLE_QUOTES.search(command)
+        command = f'"{command}"' if in_double else shlex.quote(command)
+    return f"ssh {ssh_target(node)} {command}"
+
+
+_BY_SSH = re.compile(r"(?:time )?ssh(?:-copy-id)?(?= )")
+
+
+def with_ssh_config(command: str, file: str) -> str:
+    """
+    A command typed here, which then reaches nodes as ringup did with `--ssh-config FILE`.
+
+    >>> with_ssh_config("time ssh n true", "c"), with_ssh_config("rsync -a f n:f", "c")
+    ('time ssh -F c n true', "rsync -a -e 'ssh -F c' f n:f")
+    """
+    option = f"-F {shlex.quote(file)}" if file else ""
+    if not file or not (way := _BY_SSH.match(command)):
+        is_copy = file and command.startswith("rsync -a ")
+        return command.replace("-a ", f"-a -e {shlex.quote(f'ssh {option}')} ", 1) if is_copy else command
+    return f"{way[0]} {option}{command[way.end() :]}"
+
+
+def typed_here(finding: Finding) -> Finding:
+    """
+    A finding about nodes that are played on this machine: its commands need no ssh.
+
+    >>> typed_here(Finding("n", "", "", fix=Fix("", commands=("ssh n 'id; ls'", "ping n")))).fix.commands
+    ('id; ls', 'ping n')
+    """
+    if finding.fix is None:
+        return finding
+    words = [(shlex.split(c), c) for c in finding.fix.commands]
+    # ssh joins what it is given with blanks, and the shell on the node reads that.
+    commands = (" ".join(w[2:]) if w[:1] == ["ssh"] else c for w, c in words)
+    return replace(finding, fix=replace(finding.fix, commands=tuple(dict.fromkeys(commands))))

@@ -1,0 +1,183 @@
+"""Back to a detached run: its output from the beginning (as far as it was kept), its state, its end."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from ringup.agent.guard import messages
+from ringup.agent_bundle import program
+from ringup.errors import NodeUnreachable
+from ringup.model import Unreached
+from ringup.runtime import Options, RunResult
+from ringup.runtime.blame import End
+from ringup.runtime.detach import Detached
+from ringup.runtime.node_state import ACKNOWLEDGE_EVERY_BYTES, LONGEST_WORDS, NodeRun
+from ringup.runtime.output import clean
+from ringup.runtime.ssh import BEAT_S, Followed
+from ringup.transport import Transport
+from ringup.transport.interrupts import Interrupts
+from ringup.units import printable
+
+
+class Follower(Followed):
+    """A `Listener` on the head node: the journal's messages, each for the node it is from."""
+
+    can_be_left = is_on_its_own = True
+
+    def __init__(
+        self, detached: Detached, options: Options, interrupts: Interrupts, head_lost: str = ""
+    ) -> None:
+        """`head_lost`: why the head node is gone for good; the run then ended with it."""
+        super().__init__(options, interrupts)
+        self.head_lost = head_lost
+        self.detached, self.head = detached, detached.plan.nodes[0]
+        self.record.started = detached.started
+        self.state = "following"
+        """following, over (the journal's end was seen), gone (there is no journal), lost."""
+        self.error = ""
+        self.began_s = self.wall = self.finished_s = 0.0
+        self.latest_s = 0.0
+        """The latest moment that the head has reported, on its clock."""
+        self.reason = ""
+        self._received = self._acknowledged = 0
+        self._next_beat_s = 0.0
+        self._lines = messages.Lines()
+        self._checker = messages.Checker(messages.FROM_JOURNAL)
+
+    def start(self) -> None:
+        self.expect_nodes()
+        label = f"ringup-attach:{self.detached.run}"
+        self.channel = self.options.reach.start(
+            self.head.node, program("guard.attach"), (self.head.run_dir,), self, label=label
+        )
+
+    def expect_nodes(self) -> None:
+        for node in self.plan.nodes:
+            send = functools.partial(self._relay, node.rank)
+            self.nodes.append(NodeRun(node, self.output, self.on_change, send, now_s=lambda: self.latest_s))
+
+    def _relay(self, node: int, data: bytes) -> None:
+        """To one node's guard, by way of the head's."""
+        self.channel.write(b'{"node":%d,' % node + data[1:])
+
+    def result(self) -> RunResult:
+        if self.head_lost:
+            self.expect_nodes()
+            self.is_on_its_own = False
+            self.record.started_s -= time.time() - self.detached.started
+            self.nodes[0].give_up(self.head_lost)
+            return self.finish(interrupted=0, reopen={node.name for node in self.nodes})
+        self.start()
+        is_left = self.follow()
+        name, run = printable(self.head.node), self.detached.run
+        if self.state == "lost":
+            hint = f"the run goes on; `ringup attach {run}` to try again"
+            raise NodeUnreachable(f"{name}: {self.error}", hint=hint)
+        if self.state == "gone":
+            hint = "it ended long ago, or its node was reinstalled; `ringup clean` looks for leftovers"
+            self.is_on_its_own = not self.record.says_running()
+            raise NodeUnreachable(f"{name} has no record of run {run}", hint=hint)
+        # Where the run never began, its clock starts with the first failure.
+        began_s = self.began_s or min((end.at_s for node in self.nodes for end in node.ends), default=0.0)
+        self.record.set_clock(began_s, self.wall or self.detached.started, self.finished_s)
+        if is_left:
+            self.channel.close_stdin()
+            return self.record.result(self.nodes, self.output, [], running=self.interrupts.exit_code)
+        # Whoever attached and ended it: the journal remembers.
+        self.record.hung = self.reason.startswith("hung")
+        return self.finish(interrupted=130 if self.reason.startswith("interrupted") else 0)
+
+    def poll(self) -> bool:
+        self.options.reach.turn(0.1)
+        now = time.monotonic()
+        if now >= self._next_beat_s:
+            self._next_beat_s = now + BEAT_S
+            self.beat()
+            self.output.on_time(now)
+        return self.state == "following"
+
+    def stop(self, reason: str, *, grace_s: float) -> None:
+        super().stop(reason, grace_s=grace_s)
+        self._tell(type="end", reason=reason, grace_s=grace_s)
+
+    def _tell(self, **message: Any) -> None:
+        self.channel.write(json.dumps(message).encode() + b"\n")
+
+    def beat(self) -> None:
+        self._acknowledged = self._received
+        self._tell(type="beat", acknowledged=self._received)
+
+    def on_output(self, node: str, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            self._read(line)
+        if self._received - self._acknowledged > ACKNOWLEDGE_EVERY_BYTES:
+            self.beat()
+
+    def on_errors(self, node: str, data: bytes) -> None:
+        self.error = printable(data.decode("utf-8", "replace").strip()[-400:])
+
+    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+        if error is not None:
+            self.state, self.error = "lost", error.words
+        elif code != 0:
+            self.state = "lost"
+            self.error = self.error or f"exit code {code}"
+        elif self.state != "gone":
+            self.state, self.is_on_its_own = "over", False
+            if not self.finished_s and not any(one.lost or one.ends for one in self.nodes):
+                words = "the guard on the head node ended without a report"
+                self.nodes[0].ends.append(End("node", self.head.node, self.began_s, words=words))
+
+    def _read(self, line: bytes) -> None:
+        message = messages.parse(line) or {}
+        kind, index = str(message.get("type")), message.get("node")
+        if kind == "out":
+            self._received += len(line) + 1
+        if kind in messages.FROM_JOURNAL:
+            message = self._checker.check(message) or {}
+            kind = str(message.get("type"))
+        if kind == "began":
+            self.began_s = self.latest_s = message["at"]
+            self.wall = message["wall"]
+        elif kind == "finished":
+            self.finished_s, self.reason = message["at"], clean(message["reason"], LONGEST_WORDS)
+        elif kind == "gone":
+            self.state = "gone"
+        elif type(index) is int and 0 <= index < len(self.nodes):
+            inner = message["answer"] if kind == "look" else message
+            accepted = self.nodes[index].hear(inner if isinstance(inner, dict) else {})
+            if index == 0:
+                self.latest_s = accepted.get("at", self.latest_s)
+
+
+def follow(
+    detached: Detached,
+    reach: Transport,
+    *,
+    log_dir: Path | None = None,
+    head_lost: str = "",
+    **options: Any,
+) -> RunResult:
+    """
+    Replay a detached run's output and follow it to its end; `options` are those of `Options`.
+
+    Ctrl-C ends the run; SIGTERM and SIGHUP only leave it (outcome "running").  The ranks' files and run.json
+    are written again in `log_dir` (default: where the run was started).  Raises NodeUnreachable when the head
+    node cannot be reached or does not know the run; with `head_lost`, the proven reason why it is gone, that
+    is how the run ended.
+    """
+    with Interrupts() as interrupts:
+        how = Options(
+            plan=detached.plan,
+            reach=reach,
+            log_dir=log_dir or Path(detached.log_dir),
+            lease_s=detached.lease_s,
+            findings=detached.findings,
+            detach=True,
+            **options,
+        )
+        return Follower(detached, how, interrupts, head_lost).run()

@@ -1,0 +1,153 @@
+"""
+Which failure was the first; times are already corrected to the launcher's clock.
+
+A rank that ended because of another one is never named before one that ended by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from signal import Signals
+from typing import Literal
+
+TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK_COUNTS_S = 60.0
+"""A traceback this long before the end may still be its cause: NCCL takes its time to shut down."""
+SIGTERM = 15
+SIGKILL = 9
+SIGABRT = 6
+# How C++ says that a destructor met a running thread: torch 2.13 does so when Python ends with a
+# Gloo process group still open, after the exception that ended it and instead of exit code 1.
+_TEARDOWN = "terminate called without an active exception"
+_EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?([A-Za-z_][\w.]*(?:: .*)?)$")
+# Of a script that Python cannot compile: it prints the place, and no title of a traceback.
+_UNREAD = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
+# torch/multiprocessing/spawn.py (1.13 to 2.13)
+_SPAWNED = re.compile(
+    r"[\w.]*ProcessExitedException: process \d+ terminated with "
+    rf"(?:exit code (\d{{1,3}})|signal ({'|'.join(s.name for s in Signals)}))$"
+)
+# What the ranks of `ringup test` and `ringup bench` tell beside what they print (agent/collective/world.py)
+_OURS = re.compile("@ringup ")
+LAST_WORDS_LINES = 5
+CONSEQUENCE = 2
+
+
+@dataclass(frozen=True)
+class End:
+    """An end that was no success, of a rank, of a node's launcher, or of a node."""
+
+    kind: Literal["rank", "job", "launcher", "node"]
+    """"job": what a node runs where no shim tells its ranks apart."""
+    node: str
+    at_s: float
+    """Launcher's monotonic clock."""
+    rank: int | None = None
+    code: int | None = None
+    traceback_s: float = 0.0
+    """When the last traceback began; 0 when there was none."""
+    told_s: float = 0.0
+    """When the guard told this node's job to end; 0 when it had not."""
+    lines: tuple[str, ...] = ()
+    words: str = ""
+
+    @property
+    def raised(self) -> str:
+        """
+        The exception that ended it ("ValueError: the data is bad"), "" when none did.
+
+        >>> End("rank", "n", 0, code=1, lines=(TRACEBACK, "  File ...", "ValueError: bad")).raised
+        'ValueError: bad'
+        >>> End("rank", "n", 0, code=1, lines=("def (", "    ^", "SyntaxError: invalid syntax")).raised
+        'SyntaxError: invalid syntax'
+        """
+        if self.code not in (1, -SIGABRT) and not self.was_raising:
+            return ""
+        if TRACEBACK not in self.last_words:
+            return self.lines[-1] if self.code == 1 and self.lines and _UNREAD.match(self.lines[-1]) else ""
+        lines = [line for line in self.last_words.splitlines()[1:] if line.strip()]
+        if self.code == -SIGABRT:
+            if _TEARDOWN not in lines:
+                return ""
+            lines = lines[: lines.index(_TEARDOWN)]
+        return next((found[1] for line in reversed(lines) if (found := _EXCEPTION.match(line))), "")
+
+    @property
+    def was_raising(self) -> bool:
+        """
+        Whether an exception was the last it had printed when it was ended, by us or by its launcher.
+
+        A program that has caught an exception goes on, and most print something more.
+        """
+        was_told = 0 < self.told_s <= self.at_s
+        if self.code != -SIGTERM and not (was_told and self.code == -SIGKILL):
+            return False
+        if not 0 < self.traceback_s < (self.told_s if was_told else self.at_s):
+            return False
+        said = [line for line in self.last_words.splitlines()[1:] if line.strip() and not _OURS.match(line)]
+        return bool(said) and _EXCEPTION.match(said[-1]) is not None
+
+    @property
+    def torn_down(self) -> bool:
+        """Whether it aborted because a native thread still ran when it was torn down."""
+        return self.code == -SIGABRT and _TEARDOWN in self.lines[-LAST_WORDS_LINES:]
+
+    @property
+    def own_code(self) -> int | None:
+        """
+        The code it meant to end with: 1 for an exception; of `mp.spawn` that of the process it had started.
+        """
+        if not self.raised:
+            return self.code
+        spawned = _SPAWNED.match(self.raised)
+        if not spawned:
+            return 1
+        number, signal_name = spawned.groups()
+        return int(number) if number else -Signals[signal_name]
+
+    @property
+    def failed_s(self) -> float:
+        """When it went wrong: the last traceback's beginning, if that is what ended it, else its end."""
+        told = 0 < self.told_s <= self.at_s
+        by_traceback = self.own_code == 1 or (told and self.traceback_s < self.told_s)
+        if self.traceback_s and by_traceback and 0 <= self.at_s - self.traceback_s < TRACEBACK_COUNTS_S:
+            return self.traceback_s
+        return self.at_s
+
+    @property
+    def last_words(self) -> str:
+        """What it said at the end: its last traceback and all after it, or its last lines."""
+        begins = [i for i, line in enumerate(self.lines) if TRACEBACK in line]  # torch: "[rank3]: Traceback"
+        return "\n".join(self.lines[begins[-1] if begins else -LAST_WORDS_LINES :])
+
+
+def blame_class(end: End, siblings: Iterable[End], is_consequence: Callable[[str], bool]) -> int:
+    """
+    How far an end is from being the cause: 0 by itself; 1 ended by us, some time after a traceback.
+
+    2: its last words blame a peer; 3: ended by SIGTERM after a sibling on its node (launchers do
+    that), with no exception of its own; 4: ended by us; 5: a launcher, which only repeats what its ranks did.
+    """
+    before = [s for s in siblings if s is not end and s.kind == "rank" and s.failed_s <= end.failed_s]
+    if end.kind == "launcher" and before:
+        return 5
+    if 0 < end.told_s <= end.failed_s:
+        return 4
+    if end.code == -SIGTERM and before and not end.raised:
+        return 3
+    if is_consequence(end.last_words):
+        return CONSEQUENCE
+    return int(0 < end.told_s <= end.at_s and not end.raised)
+
+
+def first(ends: Iterable[End], is_consequence: Callable[[str], bool]) -> tuple[End, bool] | None:
+    """The failure to show, if any, and whether its last words blame somebody not seen to fail."""
+    by_node: dict[str, list[End]] = {}
+    known = list(ends)
+    for end in known:
+        by_node.setdefault(end.node, []).append(end)
+    classes = [blame_class(end, by_node[end.node], is_consequence) for end in known]
+    placed = sorted(zip(classes, known, strict=True), key=lambda pair: (pair[0], pair[1].failed_s))
+    return (placed[0][1], placed[0][0] == CONSEQUENCE) if placed else None

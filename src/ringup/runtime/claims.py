@@ -1,0 +1,64 @@
+"""The folder of one run's files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from ringup.errors import LaunchError
+
+OWNER = ".run"
+"""A file in the folder that holds the run's id; made with O_EXCL, so that of two runs one gets the folder."""
+SUBMITTED = {"job.sh", "job.out"}
+"""What `ringup run --slurm` leaves for the run inside the job."""
+
+
+def claim(asked: Path, run_id: str) -> Path:
+    """`asked` where absent, empty or this run's own, else `asked`/RUN-ID; LaunchError where unwritable."""
+    try:
+        for folder in (asked, asked / run_id):
+            folder.mkdir(parents=True, exist_ok=True)
+            if _is_ours(folder, run_id):
+                return folder
+    except OSError as error:
+        raise LaunchError(
+            f"{asked} cannot be written: {error.strerror}", hint="name another directory with --log-dir"
+        ) from error
+    raise LaunchError(f"{asked / run_id} is in use", hint="name another directory with --log-dir")
+
+
+def release(own: Path, run_id: str) -> None:
+    """Give a claimed folder back if nothing was written into it; one made for this run alone is removed."""
+    with contextlib.suppress(OSError):
+        if [p.name for p in own.iterdir()] == [OWNER]:
+            (own / OWNER).unlink()
+            if own.name == run_id:
+                own.rmdir()
+
+
+def _is_ours(folder: Path, run_id: str) -> bool:
+    owner = folder / OWNER
+    with contextlib.suppress(FileNotFoundError):
+        if owner.read_text(encoding="utf-8", errors="replace") == run_id:
+            return True
+    names = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
+    if names and names <= SUBMITTED and "SLURM_JOB_ID" in os.environ:
+        owner.write_text(run_id, encoding="utf-8")
+        return True
+    if names:
+        return False
+    try:
+        with owner.open("x", encoding="utf-8") as file:
+            file.write(run_id)
+    except FileExistsError:  # the folder of a run that starts at this moment
+        return False
+    return True
+
+
+def newest(folder: Path) -> Path:
+    """The folder of the latest run in `folder`: itself, or one inside that a later run got."""
+    begun = {
+        p.parent: p.stat().st_mtime_ns for p in (folder / OWNER, *folder.glob(f"*/{OWNER}")) if p.exists()
+    }
+    return max(begun, key=lambda p: begun[p], default=folder)

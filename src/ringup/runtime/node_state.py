@@ -1,0 +1,332 @@
+"""One node while it runs: what its guard sends, checked by agent/guard/messages.py, counted and bounded."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ringup.agent.guard import messages
+from ringup.model import Unreached
+from ringup.planning import NodePlan
+from ringup.runtime import LAUNCHER, RankEnd
+from ringup.runtime.blame import End
+from ringup.runtime.output import Output, clean, end_words
+from ringup.transport.bootstrap import UNHEARD
+from ringup.units import plural, show_seconds
+
+ERRORS_KEPT_BYTES = 16 << 10
+ACKNOWLEDGE_EVERY_BYTES = 64 << 10
+LONGEST_WORDS = 400
+MOST_TAILS = 256
+"""Failed ranks of a node whose last lines are kept."""
+UNHEARD_REASON = "no contact with the launcher"
+"""How a guard's reason begins that has ended its job by the lease (agent/guard/main.py)."""
+
+Message = Mapping[str, Any]
+
+
+def blob(text: str) -> bytes:
+    """Bytes sent as base64; b"" for what is none."""
+    try:
+        return base64.b64decode(text)
+    except ValueError:
+        return b""
+
+
+def processes(listed: Sequence[tuple[int, str]]) -> tuple[str, ...]:
+    return tuple(f"{pid} {clean(command, 200)}" for pid, command in listed[:100])
+
+
+@dataclass(frozen=True)
+class RankWorld:
+    """One rank, as agent/guard/world.py has seen it."""
+
+    rank: int
+    """-1: all processes of a node whose script starts its own ranks."""
+    world_size: int = 0
+    """Processes in its world as its framework had it at the end; 0 unknown, -1 not to be judged."""
+    has_group: bool = False
+    """A thread of a process group was seen."""
+    is_joined: bool = False
+    """A connection to another process of its machine was seen."""
+    remote: Sequence[str] = ()
+    """Addresses of other machines it was connected to."""
+
+
+@dataclass(frozen=True)
+class NodeWorld:
+    addresses: Sequence[str]
+    ranks: Sequence[RankWorld]
+
+
+@dataclass
+class Clock:
+    """How far a node's monotonic clock is ahead of this machine's, from the beat that came back soonest."""
+
+    ahead_s: float = 0.0
+    round_trip_s: float = float("inf")
+
+    def hear(self, sent_s: float, clock_s: float, now_s: float) -> None:
+        """A beat sent at `sent_s` is back; the node's clock showed `clock_s`."""
+        round_trip_s = now_s - sent_s
+        if 0 <= round_trip_s < self.round_trip_s:
+            self.round_trip_s = round_trip_s
+            self.ahead_s = clock_s - (sent_s + now_s) / 2
+
+    def ours(self, theirs_s: float) -> float:
+        """A time of the node's clock on ours; 0 stays 0, which means never."""
+        return theirs_s - self.ahead_s if theirs_s else 0.0
+
+
+@dataclass
+class NodeRun:
+    """A `Listener` on one node's guard."""
+
+    plan: NodePlan
+    output: Output
+    notify: Callable[[NodeRun, str], None]
+    """Called with "ready", "started", "joined", "failed", "over" (or the name of a reply) after a change."""
+    send: Callable[[bytes], object] | None = None
+    clock: Clock = field(default_factory=Clock)
+    now_s: Callable[[], float] = time.monotonic
+    """The clock that times are brought to; of a detached run its head's."""
+    heard_s: float = field(default_factory=time.monotonic)
+    state: str = "starting"
+    """starting, ready, running, over (the job is gone there), closed (and so is its guard)."""
+    lost: bool = False
+    """Its connection ended without the guard having said that the job is over, or unheard."""
+    ranks: dict[int, RankEnd] = field(default_factory=dict)
+    """By the rank's pid on the node."""
+    ends: list[End] = field(default_factory=list)
+    reply: Message = field(default_factory=dict)
+    """What it last answered while a run is handed over."""
+    look: Message = field(default_factory=dict)
+    """What it last answered when asked what its ranks are doing."""
+    done_s: dict[int, float] = field(default_factory=dict)
+    """Pid -> when it ended with code 0 unasked, on our clock."""
+    output_s: float = 0.0
+    """When a rank of it last printed something or started, on our clock; 0 for never."""
+    notes: list[str] = field(default_factory=list)
+    absence_s: Callable[[], float] = lambda: 0.0
+    """The longest time for which this process, and not the node, stood still."""
+    world: NodeWorld | None = None
+    """Whom its ranks were connected to; None until the end, or where nobody looked."""
+    errors: bytes = b""
+    """Last bytes of the guard's (or ssh's) stderr."""
+    received_bytes: int = 0
+    _acknowledged: int = 0
+    _lines: Any = field(default_factory=messages.Lines)
+    _checker: Any = field(default_factory=lambda: messages.Checker(messages.IN_JOURNAL))
+    _refused_by_head: int = 0
+    _speakers: set[int] = field(default_factory=set)
+    """Ranks that have printed something."""
+
+    @property
+    def name(self) -> str:
+        return self.plan.node
+
+    def tell(self, **message: Any) -> None:
+        """Send a message; lost silently when the node is."""
+        if self.send and self.state != "closed":
+            self.send(json.dumps(message).encode() + b"\n")
+
+    def beat(self, now_s: float) -> None:
+        """Prove that we live, ask for the time, acknowledge output."""
+        self._acknowledged = self.received_bytes
+        self.tell(type="beat", sent=now_s, acknowledged=self.received_bytes)
+
+    def on_output(self, node: str, data: bytes) -> None:
+        self.heard_s = time.monotonic()
+        for line in self._lines.feed(data):
+            if line.strip():
+                self.hear(messages.parse(line) or {})
+        if self.received_bytes - self._acknowledged >= ACKNOWLEDGE_EVERY_BYTES:
+            self._acknowledged = self.received_bytes
+            self.tell(type="ack", acknowledged=self.received_bytes)
+
+    def on_errors(self, node: str, data: bytes) -> None:
+        """Bytes of stderr: the guard's own troubles, or ssh's."""
+        self.errors = (self.errors + data)[-ERRORS_KEPT_BYTES:]
+
+    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+        if self.state == "closed":
+            return
+        if self.state != "over":
+            self.give_up(error.words if error else self._last_error() or f"the guard ended with {code}")
+        self.lost = self.lost or code == UNHEARD
+        self.state = "closed"
+        self.notify(self, "over")
+
+    def give_up(self, words: str) -> None:
+        if not self.lost:
+            self.lost = True
+            self._fail_node(time.monotonic(), clean(words))
+
+    def _last_error(self) -> str:
+        lines = self.errors.decode("utf-8", "replace").strip().splitlines()
+        return clean(lines[-1]) if lines else ""
+
+    def hear(self, message: Message) -> Message:
+        """One message, which may hold anything; what of it was accepted."""
+        accepted: Message | None = self._checker.check(message)
+        if accepted is not None:
+            getattr(self, f"_on_{accepted['type']}".replace("-", "_"))(accepted)
+        return accepted or {}
+
+    @property
+    def refused(self) -> int:
+        """Messages of its guard that were left out: malformed, or too many."""
+        return int(self._checker.refused + self._lines.too_long) + self._refused_by_head
+
+    def _on_refused(self, message: Message) -> None:
+        self._refused_by_head = message["count"]
+
+    def _on_left(self, message: Message) -> None:
+        """Of a detached run: from a node to its head."""
+
+    def _fail(self, end: End) -> None:
+        self.ends.append(end)
+        self.notify(self, "failed")
+
+    def _fail_node(self, at_s: float, words: str) -> None:
+        self._fail(End("node", self.name, at_s, words=words))
+
+    def _on_beat(self, message: Message) -> None:
+        self.clock.hear(message["echo"], message["clock"], time.monotonic())
+
+    def _on_ready(self, message: Message) -> None:
+        if not message["reaper"]:
+            words = "no subreaper: processes that leave the job's tree are found only by their tag"
+            self.notes.append(f"{self.name}: {words}")
+        if self.state == "starting":
+            self.state = "ready"
+            self.notify(self, "ready")
+
+    def _on_started(self, message: Message) -> None:
+        self.state = "running"
+        self.notify(self, "started")
+
+    def _time(self, message: Message) -> float:
+        return self.clock.ours(message.get("at", 0)) or self.now_s()
+
+    def _on_problem(self, message: Message) -> None:
+        self._fail_node(self._time(message), clean(message["words"], LONGEST_WORDS))
+
+    def _on_ending(self, message: Message) -> None:
+        reason = clean(message["reason"], LONGEST_WORDS)
+        if not reason.startswith(UNHEARD_REASON):
+            return  # by whoever asked for it it is known why
+        if away_s := self.absence_s():
+            how = f"this machine was suspended for {show_seconds(away_s)} (stopped, or out of memory)"
+        else:
+            how = "the launching machine, or the network to it, was suspended"
+        words = f"it ended the run by its lease, {reason}: {how}; --lease says how long it waits"
+        self._fail_node(self._time(message), words)
+
+    def _on_hosting(self, message: Message) -> None:
+        self.reply = message
+        self.notify(self, message["type"])
+
+    _on_joined_head = _on_detached = _on_hosting
+
+    def _on_look(self, message: Message) -> None:
+        self.look = message
+
+    def _on_clock(self, message: Message) -> None:
+        # Of a detached run: the head has compared the clocks, and its own is the one that counts.
+        self.clock.ahead_s = message["ahead"]
+
+    def _on_lost(self, message: Message) -> None:
+        self.lost = True
+        self._fail_node(message["at"], clean(message["words"], LONGEST_WORDS))
+        self._over()
+
+    def _on_rank(self, message: Message) -> None:
+        rank, local_rank, pid = message["rank"], message["local_rank"], message["pid"]
+        self.ranks[pid] = RankEnd(rank, local_rank, self.name, pid, None)
+        self.output_s = time.monotonic()
+        self.notify(self, "joined")
+
+    def _on_out(self, message: Message) -> None:
+        data, rank = blob(message["data"]), message["rank"]
+        self.received_bytes += len(data)
+        if rank not in self._speakers:
+            if len(self._speakers) > 64 + 4 * self.plan.nproc:
+                self._checker.refused += 1
+                return
+            self._speakers.add(rank)
+        if rank != LAUNCHER or not self.plan.has_shims:
+            self.output_s = time.monotonic()
+        self.output.on_rank_output(self.plan, rank, message["fd"], data)
+
+    def _on_dropped(self, message: Message) -> None:
+        self.output.on_lost_output(self.plan, message["bytes"])
+
+    def _end(self, message: Message, kind: Any, code: int, rank: int | None) -> End:
+        tail = blob(message["tail"]) if len(self.ends) < MOST_TAILS else b""
+        lines = tail.decode("utf-8", "replace").split("\n")
+        return End(
+            kind,
+            self.name,
+            self._time(message),
+            rank,
+            code,
+            self.clock.ours(message.get("traceback_at", 0)),
+            self.clock.ours(message["sigterm_at"]),
+            tuple(clean(line) for line in lines if line.strip()),
+        )
+
+    def _on_exit(self, message: Message) -> None:
+        pid, rank, code = message["pid"], message["rank"], message["code"]
+        self.ranks[pid] = RankEnd(rank, message["local_rank"], self.name, pid, code)
+        if late := message.get("late"):
+            words = f"rank {rank} ended well, and was {end_words(-late)} while it was torn down"
+            self.notes.append(f"{self.name}: {words}")
+        if code != 0:
+            self._fail(self._end(message, "rank", code, rank))
+        elif not message["sigterm_at"]:
+            self.done_s[pid] = self._time(message)
+
+    def _on_world(self, message: Message) -> None:
+        self.world = msgspec.convert(message, NodeWorld)
+
+    def _on_launcher_exit(self, message: Message) -> None:
+        code = message["code"]
+        codes = [rank.code for rank in self.ranks.values()]
+        if code != 0 and len(codes) >= self.plan.nproc and not any(codes):
+            # torchrun's own shutdown may fail after all is done; the ranks decide.
+            self.notes.append(f"{self.name}: all ranks exited 0, their launcher exited {code}")
+        elif code != 0:
+            kind = "launcher" if self.plan.has_shims else "job"
+            self._fail(self._end(message, kind, code, None))
+
+    def _on_guard_lost(self, message: Message) -> None:
+        status, last = message["status"], self._last_error()
+        how = f"was {end_words(-os.WTERMSIG(status & 0x7F or 9))}"
+        if message["stuck"]:
+            how = "made no progress (a stopped process, a dead disk) and was ended"
+        elif os.WIFEXITED(status):
+            how = f"failed with {os.WEXITSTATUS(status)}" + (f": {last}" if last else "")
+        self._fail_node(self._time(message), f"the guard on this node {how}")
+        self._over()
+
+    def _on_ended(self, message: Message) -> None:
+        if stayed := processes(message["stayed"]):
+            words = f"ended {len(stayed)} left running by a job that succeeded: {'; '.join(stayed[:5])}"
+            self.notes.append(f"{self.name}: {words}")
+        if (kills := message["oom_kills"]) > 0:
+            words = f"the kernel ended {plural(kills, 'process', 'processes')} there for memory meanwhile"
+            self.notes.append(f"{self.name}: {words} (oom-killer-ran)")
+        self._over()
+
+    def _over(self) -> None:
+        if self.state != "closed":
+            self.state = "over"
+            self.notify(self, "over")

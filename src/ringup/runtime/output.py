@@ -1,0 +1,306 @@
+"""The ranks' output: live lines with a `node:rank` prefix, and one file per rank as it came."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringup.planning import NodePlan
+from ringup.runtime import LAUNCHER, Event
+from ringup.runtime.transports import NCCL_LINE
+from ringup.units import printable, show_bytes
+
+TERMINAL_BYTES = 4 << 20
+FILES_BYTES = 64 << 20
+LONGEST_PARTIAL_BYTES = 64 << 10
+PARTIAL_SHOWN_AFTER_S = 2.0
+"""A line without an end (a progress bar, a prompt) is shown this often."""
+MOST_OPEN_FILES = 200
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|[\]P^_X][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?"  # OSC and the other strings: titles, links, clipboard
+    r"|[ -/]*[0-~])"  # two- and three-byte sequences
+)
+LONGEST_LINE = 4000
+"""Characters of one line on the terminal; files hold all of it."""
+
+SIGNAL_HINTS = {
+    signal.SIGKILL: "often the kernel's out-of-memory killer (see `dmesg` on the node)",
+    signal.SIGSEGV: "a crash in native code",
+    signal.SIGABRT: "a failed assertion in native code, or NCCL's watchdog",
+    signal.SIGBUS: "often /dev/shm is full",
+    signal.SIGILL: "an instruction this CPU does not have: the build is for another CPU",
+    signal.SIGTERM: "ended from outside",
+    signal.SIGINT: "interrupted",
+    signal.SIGHUP: "its terminal or session ended",
+    signal.SIGXCPU: "its CPU time limit",
+    signal.SIGXFSZ: "its file size limit",
+}
+
+
+def clean(text: str, longest: int = LONGEST_LINE) -> str:
+    """
+    One line of a job's output without anything a terminal would act on; tabs stay.
+
+    A progress bar that draws over itself shows its last state.
+
+    >>> clean("\\x1b[31mred\\x1b[0m\\x07  50%\\r 100%"), clean("a\\tb\\x00")
+    (' 100%', 'a\\tb')
+    """
+    if not text.isprintable():
+        text = text.rstrip("\r\n").rpartition("\r")[2]
+        text = _ESCAPES.sub("", text)
+        text = "".join(c for c in text if c.isprintable() or c == "\t")
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text) - longest} more characters)"
+
+
+def end_words(code: int) -> str:
+    """
+    How a process ended; negative is a signal, with what it usually means here.
+
+    >>> end_words(3), end_words(-15)
+    ('exit code 3', 'killed by SIGTERM (15): ended from outside')
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        known = signal.Signals(-code)
+    except ValueError:
+        return f"killed by signal {-code}"
+    hint = SIGNAL_HINTS.get(known)
+    return f"killed by {known.name} ({-code})" + (f": {hint}" if hint else "")
+
+
+def file_name(node: NodePlan, rank: int) -> str:
+    """
+    The file a rank's output is in.
+
+    >>> file_name(NodePlan("fe80::1%eth0", 1, 2, 2, "", "", (), {}), 3)
+    'rank-00003-fe80__1_eth0.log'
+    """
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", node.node)[:100]
+    if rank == LAUNCHER:
+        return f"node{node.rank}-launcher.log"
+    return f"rank-{rank:05d}-{safe}.log"
+
+
+@dataclass
+class _Partial:
+    """The begun line of one stream of a rank."""
+
+    file: str
+    prefix: str
+    data: bytes = b""
+    since_s: float = 0.0
+
+
+class Pump:
+    """Acts in a thread, so that no stopped terminal or dead file server holds up the beats to the nodes."""
+
+    def __init__(self, name: str, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._waiting: deque[tuple[Callable[[], None], int]] = deque()
+        self._bytes = 0
+        self._change = threading.Condition()
+        self._closed = False
+        self.problem = ""
+        """What an action failed with; those after it are done all the same."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, action: Callable[[], None], size_bytes: int) -> bool:
+        """Queue an action that writes that much; False when there is no room."""
+        with self._change:
+            if self._closed or self._bytes + size_bytes > self._most_bytes:
+                return False
+            self._waiting.append((action, size_bytes))
+            self._bytes += size_bytes
+            self._change.notify()
+            return True
+
+    def close(self, timeout_s: float) -> bool:
+        with self._change:
+            self._closed = True
+            self._change.notify()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                action, size_bytes = self._waiting.popleft()
+            try:
+                action()
+            except Exception as error:  # a thread that ends here would lose all that follows
+                self.problem = self.problem or f"{error!r} (please report this)"
+            with self._change:
+                self._bytes -= size_bytes
+
+
+class Terminal(Pump):
+    """Whole lines to where the user looks; drops and says so when nobody reads."""
+
+    def __init__(self, write: Callable[[str], object] | None) -> None:
+        super().__init__("terminal", TERMINAL_BYTES)
+        self._write = write
+        self._missed = 0
+
+    def lines(self, lines: list[str]) -> None:
+        """Show lines, safe already."""
+        if self._write is None or not lines:
+            return
+        missed = f"[{self._missed} lines not shown here; they are in the log files]\n" if self._missed else ""
+        text = missed + "\n".join(lines) + "\n"
+        self._missed = 0 if self.put(lambda: self._show(text), len(text)) else self._missed + len(lines)
+
+    def later(self, action: Callable[[], object]) -> None:
+        """Show something else in its turn; the user's terminal may be stuck, we must not be."""
+
+        def guarded() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                action()
+
+        self.put(guarded, 100)
+
+    def _show(self, text: str) -> None:
+        try:
+            if self._write is not None:
+                self._write(text)
+        except (OSError, ValueError):
+            self._write = None  # a pipe closed by its reader, a terminal that is gone: the files go on
+
+
+class Output:
+    """Every rank's bytes go to its file, its lines to the terminal."""
+
+    def __init__(
+        self, log_dir: Path, write: Callable[[str], object] | None, *, nccl_apart: bool = False
+    ) -> None:
+        """`nccl_apart`: NCCL's INFO lines have a file of their own."""
+        self._nccl_apart = nccl_apart
+        self.on_lines: Callable[[NodePlan, list[bytes]], object] = lambda node, lines: None
+        """Called with whole lines."""
+        self.log_dir = log_dir
+        self.terminal = Terminal(write)
+        self.problem = ""
+        """Why the files are not complete; "" while they are."""
+        self._is_problem_shown = False
+        self._pump = Pump("files", FILES_BYTES)
+        self._partials: dict[tuple[str, int, int], _Partial] = {}
+        self._open: dict[str, int] = {}
+        self._begun: set[str] = set()
+        self._is_closed = False
+
+    def on_rank_output(self, node: NodePlan, rank: int, stream: int, data: bytes) -> None:
+        """Bytes of a rank (LAUNCHER: of the node's launcher), cut anywhere; `stream` is 1 or 2."""
+        is_quiet = rank == LAUNCHER and node.has_shims
+        if is_quiet or not self._nccl_apart:
+            self.to_file(file_name(node, rank), data)
+        if is_quiet:
+            return
+        key = node.node, rank, stream
+        if key not in self._partials:
+            prefix = f"{printable(node.node, 60)}{f':{rank}' if rank >= 0 else ''}| "
+            self._partials[key] = _Partial(file_name(node, rank), prefix)
+        partial = self._partials[key]
+        *lines, rest = (partial.data + data).split(b"\n")
+        if lines:
+            self.on_lines(node, lines)
+        if self._nccl_apart and lines:
+            nccl = [line for line in lines if NCCL_LINE in line]
+            lines = [line for line in lines if NCCL_LINE not in line]
+            for file, sorted_out in (partial.file, lines), (partial.file.replace("rank-", "nccl-", 1), nccl):
+                self.to_file(file, b"".join(line + b"\n" for line in sorted_out))
+        self._show(partial, lines)
+        if lines or not partial.data:
+            partial.since_s = time.monotonic()
+        partial.data = rest
+        if len(rest) > LONGEST_PARTIAL_BYTES:
+            self._show_partial(partial)
+
+    def on_lost_output(self, node: NodePlan, size_bytes: int) -> None:
+        """The node had to drop that much."""
+        words = f"{show_bytes(size_bytes)} of output dropped: it came faster than it could be read"
+        self.terminal.lines([f"{printable(node.node)}| [{words}]"])
+        self._is_problem_shown = self._is_problem_shown or not self.problem
+        self.problem = self.problem or f"{node.node}: {words}"
+
+    def on_time(self, now_s: float) -> None:
+        """Show lines that have waited long for their end."""
+        for partial in self._partials.values():
+            if partial.data and now_s - partial.since_s > PARTIAL_SHOWN_AFTER_S:
+                self._show_partial(partial)
+                partial.since_s = now_s
+
+    def _show_partial(self, partial: _Partial) -> None:
+        self._show(partial, [partial.data])
+        if self._nccl_apart:
+            self.to_file(partial.file, partial.data)
+        partial.data = b""
+
+    def _show(self, partial: _Partial, lines: list[bytes]) -> None:
+        self.terminal.lines([partial.prefix + clean(line.decode("utf-8", "replace")) for line in lines])
+
+    def show_problem(self, on_event: Callable[[Event], object]) -> None:
+        """Say once, while there is time to make room, that files are not complete."""
+        if self.problem and not self._is_problem_shown:
+            self._is_problem_shown = True
+            on_event(Event("problem", self.problem))
+
+    def to_file(self, name: str, data: bytes) -> None:
+        """Append to a file of the log directory, later, in the writing thread."""
+        if data and not self.later(lambda: self._append(name, data), self.log_dir / name, len(data)):
+            self.problem = (
+                self.problem or f"{self.log_dir} takes data too slowly; some output is missing there"
+            )
+
+    def later(self, action: Callable[[], None], path: Path | None = None, size_bytes: int = 0) -> bool:
+        """Do something with files in their turn; False when there is no room for more."""
+
+        def guarded() -> None:
+            try:
+                action()
+            except OSError as error:
+                self.problem = self.problem or f"{path or self.log_dir}: {error.strerror}"
+
+        return self._pump.put(guarded, size_bytes + 200)
+
+    def _append(self, name: str, data: bytes) -> None:
+        fd = self._open.get(name)
+        if fd is None:
+            if len(self._open) >= MOST_OPEN_FILES:
+                os.close(self._open.pop(next(iter(self._open))))
+            fresh = os.O_TRUNC if name not in self._begun else 0
+            self._begun.add(name)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | fresh
+            fd = self._open[name] = os.open(self.log_dir / name, flags, 0o644)
+        while data:
+            data = data[os.write(fd, data) :]
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.on_time(float("inf"))
+        self.terminal.close(2.0)
+        if self.terminal.problem:
+            self.problem = self.problem or f"not everything was shown: {self.terminal.problem}"
+        if not self._pump.close(10.0):
+            self.problem = self.problem or f"{self.log_dir} cannot be written"
+            return
+        if self._pump.problem:
+            self.problem = self.problem or f"{self.log_dir}: not all was written: {self._pump.problem}"
+        for fd in self._open.values():
+            os.close(fd)
+        self._open.clear()

@@ -1,0 +1,482 @@
+"""What is shown of a plan, and `run.json`: what was planned, what became of it, what was left."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ringup.errors import LaunchError, RingupError
+from ringup.planning import NodePlan, Plan
+from ringup.rules import PROBLEMS, Finding, complete
+from ringup.runtime import LAUNCHER, Failure, Options, Outcome, RankEnd, RunResult, blame
+from ringup.runtime.blame import TRACEBACK, End
+from ringup.runtime.node_state import NodeRun
+from ringup.runtime.output import Output, end_words, file_name
+from ringup.secrets import HIDDEN, holds_secret, redact, redact_data, redact_env, redact_words
+from ringup.units import printable, show_ranks, show_seconds, summarize_names, word
+from ringup.version import __version__
+
+FILE = "run.json"
+LONGEST_SHOWN = 2000
+PROGRESS_S = 1.0
+SAME_MOMENT_S = 0.5
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The plan with its reasons, secrets hidden."""
+    job = dataclasses.replace(
+        plan.job,
+        env=redact_env(plan.job.env),
+        setup=redact(plan.job.setup),
+        arguments=redact_words(plan.job.arguments),
+        launcher_arguments=redact_words(plan.job.launcher_arguments),
+    )
+    nodes = [
+        dataclasses.replace(n, env=redact_env(n.env), setup=redact(n.setup), words=redact_words(n.words))
+        for n in plan.nodes
+    ]
+    env = [dataclasses.replace(v, value=HIDDEN) if holds_secret(v.name, v.value) else v for v in plan.env]
+    whole = dataclasses.replace(plan, job=job, nodes=tuple(nodes), env=tuple(env), files={})
+    plain: dict[str, Any] = msgspec.to_builtins(whole)
+    if math.isinf(plan.job.time_left_s):  # JSON has no infinity
+        del plain["job"]["time_left_s"]
+    return plain
+
+
+def plan_text(plan: Plan) -> str:
+    """Each node's part in shell syntax (no shell sees it): secrets hidden, values quoted and printable."""
+    return "\n\n".join(_node_text(node, {v.name: v.because for v in plan.env}) for node in plan.nodes)
+
+
+def _node_text(node: NodePlan, reasons: Mapping[str, str]) -> str:
+    reasons = {**node.reasons, **reasons}
+    lines = [f"# {printable(node.node)}: node {node.rank}"]
+    if node.chdir:
+        lines.append(f"cd {_word(node.chdir)}")
+    lines += [f"unset {_word(variable)}" for variable in node.unset]
+    for variable, value in node.env.items():
+        quoted = word(value) if value.isprintable() else _word(value)
+        shown = HIDDEN if holds_secret(variable, value) else quoted
+        because = f"  # {printable(reasons[variable])}" if variable in reasons else ""
+        lines.append(f"export {variable}={shown}{because}")
+    if node.setup:
+        lines.append(printable(redact(node.setup), LONGEST_SHOWN))
+    lines.append("exec " + " ".join(_word(one) for one in redact_words(node.words)))
+    return "\n".join(lines)
+
+
+def _word(text: str) -> str:
+    """
+    Quoted for a shell, and safe for a terminal: what holds control characters is shown as $'...'.
+
+    >>> _word("a b"), _word("a\\nb")
+    ("'a b'", "$'a\\\\nb'")
+    """
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{printable(escaped, LONGEST_SHOWN)}'"
+
+
+def verdict_json(outcome: str, hangs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What held up a run that was ended as hung: the rule `ringup logs` names, ranks, nodes and evidence."""
+    stalled = [hang for hang in hangs if hang["verdict"] == "stalled"]
+    if outcome != "hung" or not stalled:
+        return None
+    last = stalled[-1]
+    who = [one for one in last["missing"] or last.get("apart", ()) if one["rank"] is not None]
+    return {
+        "rule": last.get("rule", ""),
+        "text": last["headline"],
+        "ranks": [one["rank"] for one in who],
+        "nodes": list(dict.fromkeys(one["node"] for one in who)),
+        "evidence": last["lines"],
+    }
+
+
+def run_json(
+    run_id: str, *, outcome: str, exit_code: int | None, started: float, **known: Any
+) -> dict[str, Any]:
+    """
+    The object; `started` in seconds since the epoch, `exit_code` None while it runs.
+
+    `known` replaces fields of a run whose ranks were never seen: stopped before its start, or another's.
+    """
+    content = {
+        "ringup": __version__,
+        "schema": 1,
+        "run": run_id,
+        "outcome": outcome,
+        "exit_code": exit_code,
+        "started": started,
+        "seconds": 0.0,
+        "detached": False,
+        "plan": None,
+        "findings": [],
+        "ranks": [],
+        "first_failure": None,
+        "cleanup": [],
+        "hangs": [],
+        "verdict": verdict_json(outcome, known.get("hangs", ())),
+        "transports": {},
+        "save": None,
+        "attempts": [],
+        "scheduler_restarts": scheduler_restarts(os.environ),
+        "notes": [],
+    }
+    shown: dict[str, Any] = redact_data({**content, **msgspec.to_builtins(known)})
+    return shown
+
+
+def scheduler_restarts(environ: Mapping[str, str]) -> int | None:
+    """
+    How often Slurm or JobSet itself has started this job again; None where nothing tells.
+
+    Slurm sets its variable from the first restart on (sbatch(1)).
+
+    >>> scheduler_restarts({"SLURM_JOB_ID": "7"}), scheduler_restarts({"SLURM_RESTART_COUNT": "2"})
+    (0, 2)
+    """
+    text = environ.get("SLURM_RESTART_COUNT") or environ.get("JOBSET_RESTART_ATTEMPT") or ""
+    if text.isascii() and text.isdecimal() and len(text) < 10:
+        return int(text)
+    return 0 if environ.get("SLURM_JOB_ID") else None
+
+
+def write(log_dir: Path, content: Mapping[str, Any]) -> None:
+    """Replace run.json.  Raises OSError."""
+    replace_file(log_dir / FILE, json.dumps(content, indent=1) + "\n")
+
+
+def replace_file(path: Path, text: str, mode: int = 0o666) -> None:
+    """A reader sees the old or the new text, never half; `mode` is cut by the umask.  Raises OSError."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        # JSON shows bytes that are no text (names of nodes and files) as escapes.
+        with open(
+            fresh, "w", encoding="ascii", opener=lambda name, flags: os.open(name, flags, mode)
+        ) as file:
+            file.write(text)
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+
+
+def short(end: End) -> str:
+    if end.kind == "node":
+        return f"{printable(end.node)}: {end.words}"
+    who = f"rank {end.rank}" if end.kind == "rank" else f"the {end.kind}"
+    how = end_words(end.own_code or 0)
+    if end.raised:
+        how = f"{printable(end.raised)} ({how})"
+    elif end.torn_down:
+        how = "killed by SIGABRT (6): a native thread still ran when it was torn down, often at the very end"
+    elif end.failed_s < end.told_s <= end.at_s:
+        how = f"a traceback; it went on until ringup ended it ({end_words(end.code or 0).partition(':')[0]})"
+    return f"{who} on {printable(end.node)}: {how}"
+
+
+class RunRecord:
+    def __init__(self, options: Options, *, is_attached: bool) -> None:
+        """`is_attached`: run.json is left alone until more is known of the run."""
+        self.plan, self.log_dir, self.detached = options.plan, options.log_dir, options.detach
+        self.findings, self.is_consequence = [*options.findings], options.is_consequence
+        self._on_record = options.on_record
+        self.started = time.time()
+        self.started_s = time.monotonic()
+        self.ended_s = 0.0
+        """On the clock `started_s` is on; 0 means now, on ours."""
+        self.hung = False
+        """Ended because it made no progress."""
+        self.joined_s = self.stopping_s = 0.0
+        """When the last rank had started, and when the run was first told to end; monotonic, 0 never."""
+        self.save: dict[str, object] | None = None
+        """How the ranks saved their state before an end from outside."""
+        self.hangs: list[dict[str, object]] = []
+        """What was seen while it made none."""
+        self.transports: Callable[[], dict[str, object]] = dict
+        """What NCCL was expected to use, and what it said."""
+        self._next_s = 0.0
+        self._is_final = False
+        """Whether run.json tells the end: what was to be written before it comes too late."""
+        self._known = (0, 0, 0)
+        try:
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+            if not is_attached:
+                self._write(self._content("running", None))
+        except OSError as error:
+            hint = "name another directory with --log-dir"
+            raise LaunchError(f"{self.log_dir} cannot be written: {error.strerror}", hint=hint) from error
+
+    def set_clock(self, started_s: float, started: float, ended_s: float) -> None:
+        """Times are those of a detached run's head node: monotonic, since the epoch, monotonic."""
+        if started_s:
+            self.started_s, self.started, self.ended_s = started_s, started, ended_s or started_s
+
+    def seconds(self) -> float:
+        return (self.ended_s or time.monotonic()) - self.started_s
+
+    def _content(self, outcome: str, exit_code: int | None, **known: object) -> dict[str, object]:
+        return run_json(
+            self.plan.run_id,
+            outcome=outcome,
+            exit_code=exit_code,
+            started=self.started,
+            seconds=round(self.seconds(), 3),
+            detached=self.detached,
+            plan=plan_json(self.plan),
+            findings=self.findings,
+            hangs=self.hangs,
+            save=self.save,
+            transports=self.transports(),
+            **known,
+        )
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        write(self.log_dir, content)
+        self._on_record(content)
+
+    def note_progress(self, nodes: Sequence[NodeRun], output: Output) -> None:
+        """Write run.json again when ranks have started or ended, once a second at most."""
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + PROGRESS_S
+        ranks = _ranks(nodes)
+        known = (len(ranks), sum(r.code is not None for r in ranks), len(self.hangs))
+        if known != self._known:
+            self._known = known
+            content = self._content("running", None, ranks=ranks)
+            output.later(lambda: None if self._is_final else self._write(content))
+
+    def says_running(self) -> bool:
+        """Whether run.json, as it is in the log directory, holds no end of the run yet."""
+        with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
+            return bool(json.loads((self.log_dir / FILE).read_bytes())["outcome"] == "running")
+        return False
+
+    def broke_off(self, error: BaseException, nodes: Sequence[NodeRun]) -> None:
+        """Write down that ringup itself has failed; never raises."""
+        self._is_final = True
+        if isinstance(error, RingupError):
+            exit_code, words = error.exit_code, str(error)
+        elif isinstance(error, KeyboardInterrupt):
+            exit_code, words = 130, "interrupted"
+        else:
+            exit_code, words = 70, f"a bug of ringup's: {type(error).__name__}: {error}"
+        outcome = "interrupted" if exit_code == 130 else "launcher-error"
+        notes = [printable(words, 1000)]
+        with contextlib.suppress(OSError):
+            try:
+                content = self._content(outcome, exit_code, ranks=_ranks(nodes), notes=notes)
+            except Exception:  # that may be the bug
+                content = run_json(
+                    self.plan.run_id, outcome=outcome, exit_code=exit_code, started=self.started, notes=notes
+                )
+            self._write(content)
+
+    def result(
+        self,
+        nodes: Sequence[NodeRun],
+        output: Output,
+        cleanup: list[Finding],
+        *,
+        interrupted: int = 0,
+        running: int | None = None,
+    ) -> RunResult:
+        """
+        Write the end to run.json, and return it.
+
+        `interrupted`: the exit code when the user ended it; `running`: that of a run which goes on.
+        """
+        for node in nodes:
+            if node.errors:
+                output.to_file(f"node{node.plan.rank}-guard.log", node.errors)
+        outcome, exit_code, failure = self._outcome(nodes, interrupted, running)
+        notes = [note for node in nodes for note in node.notes]
+        words = "messages of its guard: malformed, or too many"
+        notes += [f"{printable(n.name)}: ignored {n.refused} {words}" for n in nodes if n.refused]
+        apart = never_formed(nodes)
+        self.findings += apart
+        output.close()
+        notes += [output.problem] if output.problem else []
+        ranks = _ranks(nodes)
+        content = self._content(
+            outcome, exit_code, ranks=ranks, first_failure=failure, cleanup=cleanup, notes=notes
+        )
+        self._is_final = True
+        try:
+            self._write(content)
+        except OSError as error:  # the command shows how the run ended all the same
+            notes.append(f"{self.log_dir}/{FILE} has no outcome: it cannot be written: {error.strerror}")
+            content["notes"] = list(notes)
+        return RunResult(
+            self.plan.run_id,
+            outcome,
+            exit_code,
+            failure,
+            tuple(ranks),
+            (*apart, *cleanup),
+            tuple(notes),
+            str(self.log_dir),
+            self.seconds(),
+            content,
+            output.problem,
+            tuple(node.name for node in nodes if node.lost),
+            self._phases(nodes, failure),
+        )
+
+    def _phases(self, nodes: Sequence[NodeRun], failure: Failure | None) -> dict[str, float]:
+        if self.ended_s:  # the clock is a detached run's head's
+            end_s = self.ended_s - self.started_s - failure.at_s if failure else 0.0
+            return {"end": round(max(0.0, end_s), 3)}
+        now = time.monotonic()
+        noticed_s = self.stopping_s or now
+        ended_s = [node.heard_s for node in nodes if node.lost]
+        ended_s += [self.started_s + failure.at_s] if failure else []
+        phases = {"notice": noticed_s - min(ended_s, default=noticed_s), "end": now - noticed_s}
+        if self.joined_s:
+            phases["start"] = self.joined_s - self.started_s
+        return {name: round(max(0.0, seconds), 3) for name, seconds in phases.items()}
+
+    def _outcome(
+        self, nodes: Sequence[NodeRun], interrupted: int, running: int | None
+    ) -> tuple[Outcome, int, Failure | None]:
+        if running is not None:
+            return "running", running, None
+        if interrupted:
+            return "interrupted", interrupted, None
+        if self.hung:
+            return "hung", 124, None
+        found = blame.first([end for node in nodes for end in node.ends], self.is_consequence)
+        if not found:
+            return "ok", 0, None
+        end, is_consequence = found
+        code = end.own_code or 4
+        outcome: Outcome = "rank-failed" if end.kind in ("rank", "job") else "launcher-error"
+        # The exit code is as a shell shows a signal.
+        return outcome, code if code > 0 else 128 - code, self._failure(end, is_consequence, nodes)
+
+    def _failure(self, end: End, is_consequence: bool, nodes: Sequence[NodeRun]) -> Failure:
+        node = next(n for n in nodes if n.name == end.node)
+        what = short(end)
+        if end.kind == "launcher":
+            what += ", before any of its ranks had failed"
+        # Clocks of nodes may lie, and a node may: no failure was before the start or after the end.
+        at_s = min(max(end.failed_s - self.started_s, 0.0), self.seconds())
+        file = self.log_dir / file_name(node.plan, end.rank if end.rank is not None else LAUNCHER)
+        return Failure(
+            node=end.node,
+            rank=end.rank,
+            code=end.code,
+            what=what,
+            at_s=at_s,
+            wall_time=self.started + at_s,
+            lines=_last_lines(end.lines),
+            file=str(file) if end.kind != "node" and file.exists() else "",
+            is_consequence=is_consequence,
+            left_before=tuple(_left_before(nodes, end.failed_s)) if is_consequence else (),
+        )
+
+
+def _left_before(nodes: Sequence[NodeRun], failed_s: float) -> Iterator[str]:
+    """
+    Ranks that were gone, with code 0, when another failed for the want of one; the last one first.
+
+    Peers see a process's connections close some milliseconds before its parent sees its end.
+    """
+    gone = [(at_s, node.ranks[pid]) for node in nodes for pid, at_s in node.done_s.items()]
+    for at_s, rank in sorted(gone, key=lambda one: -one[0])[:8]:
+        if at_s < failed_s + SAME_MOMENT_S:
+            ago = f"{show_seconds(failed_s - at_s)} before" if at_s < failed_s else "at the same moment"
+            yield f"rank {rank.rank} on {printable(rank.node)}, {ago}"
+
+
+def _ranks(nodes: Sequence[NodeRun]) -> list[RankEnd]:
+    ranks = [rank for node in nodes for rank in node.ranks.values()]
+    return sorted(ranks, key=lambda rank: (rank.rank, rank.node, rank.pid))
+
+
+def _last_lines(lines: tuple[str, ...]) -> tuple[str, ...]:
+    begin = next((i for i in range(len(lines))[-60:] if TRACEBACK in lines[i]), len(lines) - 25)
+    return lines[max(0, begin) :]
+
+
+def never_formed(nodes: Sequence[NodeRun]) -> list[Finding]:
+    """
+    A world that never formed: a finding where the sockets of several ranks show that they never met.
+
+    Nothing is found unless every rank of every node was seen, and each of them either counted itself
+    alone in its world, or had a process group and no connection to the others.
+    """
+    count = sum(node.plan.nproc for node in nodes)
+    ranks = [(node.name, one) for node in nodes if node.world for one in node.world.ranks]
+    if count < 2 or not all(_is_complete(node) for node in nodes):
+        return []
+    if all(one.world_size == 1 for _, one in ranks):
+        shown = summarize_names(f"rank {one.rank} on {printable(name, 64)}" for name, one in ranks)
+        found = f"each of the {count} ranks counted one process in its world: {shown}"
+    else:
+        groups = sorted(_groups(nodes), key=lambda group: (group[0][1], group[0][0]))
+        if len(groups) < 2 or not all(0 <= one.world_size < count and one.has_group for _, one in ranks):
+            return []
+        shown = summarize_names(map(_group_words, groups))
+        found = f"no connection was seen between {len(groups)} parts of the run: {shown}"
+    finding = Finding("the run", found, f"one world of {count} ranks")
+    return [complete(finding, PROBLEMS["world-never-formed"])]
+
+
+def _is_complete(node: NodeRun) -> bool:
+    """Whether each of its ranks was seen, or all of them as one."""
+    if node.world is None:
+        return False
+    numbers = [one.rank for one in node.world.ranks]
+    return numbers == [-1] or (len(set(numbers)) == len(numbers) == node.plan.nproc and -1 not in numbers)
+
+
+def _groups(nodes: Sequence[NodeRun]) -> Iterator[list[tuple[str, int]]]:
+    """
+    Ranks that were connected, directly or through others, as (node, rank).
+
+    Connected ranks of one node count as one group: who on a machine talked to whom is not followed.
+    """
+    group = {node.name: {node.name} for node in nodes}
+    machine = {node.name: set(node.world.addresses) for node in nodes if node.world}
+    own = {node.name: {node.plan.address} | machine[node.name] for node in nodes}
+    joined: dict[str, list[int]] = {node.name: [] for node in nodes}
+    for node in nodes:
+        for one in node.world.ranks if node.world else ():
+            addresses = set(one.remote) - own[node.name]
+            peers = {other.name for other in nodes if other is not node and addresses & own[other.name]}
+            if one.is_joined:  # nodes that are played on one machine have all of its addresses
+                peers |= {name for name in machine if machine[name] == machine[node.name]}
+            if not peers and not one.is_joined:
+                yield [(node.name, one.rank)]
+                continue
+            joined[node.name].append(one.rank)
+            both = set().union(group[node.name], *(group[name] for name in peers))
+            for name in both:
+                group[name] = both
+    for names in {frozenset(names) for names in group.values()}:
+        found = [(node.name, rank) for node in nodes if node.name in names for rank in joined[node.name]]
+        if found:
+            yield found
+
+
+def _group_words(group: Sequence[tuple[str, int]]) -> str:
+    names = summarize_names(printable(name, 64) for name, _ in group)
+    ranks = [rank for _, rank in group]
+    if -1 in ranks:
+        return f"{names} (all of its ranks)"
+    return f"{show_ranks(ranks)} on {names}"

@@ -1,0 +1,343 @@
+"""One guarded process per node over any `Transport`, so over ssh and on this machine alike."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ringup.agent_bundle import program, source
+from ringup.planning import NodePlan, Plan
+from ringup.planning.minimal_env import sets_nccl_debug
+from ringup.rules import Finding
+from ringup.runtime import Event, Options, RunResult, Save
+from ringup.runtime.blame import End
+from ringup.runtime.clean import final_sweep
+from ringup.runtime.detach import HandOver, note
+from ringup.runtime.node_state import NodeRun
+from ringup.runtime.output import Output
+from ringup.runtime.record import RunRecord, short
+from ringup.runtime.transports import Transports
+from ringup.transport import Transport
+from ringup.transport.interrupts import Interrupts
+from ringup.units import show_seconds
+
+BEAT_S = 2.0
+FIRST_BEATS_S = 0.1
+"""Interval of the beats in the first second: short runs need a good clock, too."""
+UNKILLABLE_S = 10.0
+"""What a guard may take after the grace: 6 s for processes that do not go, the rest for the network."""
+AWAY_S = 2.0
+"""A longer turn than any of our own makes: this process was stopped, or had no processor or memory."""
+SAVED, NOT_SAVED = "saved", "not saved in time"
+DRAIN_S = 5.0
+"""How long the last output may make no progress."""
+
+
+class Followed:
+    """A run under way, and how it is ended."""
+
+    can_be_left = False
+    """Whether the user may leave it before its end."""
+    is_on_its_own = False
+    """Whether it goes on without this process."""
+
+    def __init__(self, options: Options, interrupts: Interrupts) -> None:
+        self.options, self.plan, self.interrupts = options, options.plan, interrupts
+        self.record = RunRecord(options, is_attached=self.can_be_left)
+        self.output = Output(options.log_dir, options.write, nccl_apart=sets_nccl_debug(options.plan))
+        transports = Transports(self.plan, self.on_event)
+        self.output.on_lines, self.record.transports = self._read_lines, transports.as_json
+        self._readers = (transports.read, options.on_lines)
+        self.nodes: list[NodeRun] = []
+        self.stop_reason = ""
+        self.save_until_s = 0.0
+        """When ranks that are saving their state are ended; 0 where none is."""
+        self._joined, self._has_failed = 0, False
+        for node in self.plan.nodes:
+            # Where nobody has found a better one our programs run by the job's: a node's own may be old.
+            word = node.words[0] if node.words else ""
+            if word.startswith("/") and "python" in word.rpartition("/")[2]:
+                options.reach.interpreters.setdefault(node.node, word)
+
+    def result(self) -> RunResult:
+        """Start, and follow the run to its end."""
+        raise NotImplementedError
+
+    def run(self) -> RunResult:
+        """Start and follow; whatever is raised, run.json tells an end unless the run goes on."""
+        try:
+            return self.result()
+        except BaseException as error:
+            if not self.is_on_its_own:
+                if not self.can_be_left:
+                    self.end_all()
+                self.record.broke_off(error, self.nodes)
+            raise
+        finally:
+            self.output.close()
+
+    def end_all(self) -> None:
+        """End the ranks after a failure of ringup's own; where that fails too, guards get end of file."""
+        with contextlib.suppress(Exception):
+            self.stop("ringup failed", grace_s=self.options.grace_s)
+            while self.poll():
+                pass
+
+    def _read_lines(self, node: NodePlan, lines: Sequence[bytes]) -> None:
+        for read in self._readers:
+            read(node, lines)
+
+    def on_event(self, event: Event) -> None:
+        self.output.terminal.later(lambda: self.options.on_event(event))
+
+    def poll(self) -> bool:
+        """Wait a moment for news and take it in; False once there will be no more."""
+        raise NotImplementedError
+
+    def stop(self, reason: str, *, grace_s: float) -> None:
+        """End it everywhere; a later call can only make it sooner."""
+        if not self.stop_reason:
+            self.stop_reason, self.record.stopping_s = reason, time.monotonic()
+            self.on_event(Event("ending", f"stopping all nodes: {reason}"))
+
+    def on_change(self, node: NodeRun, what: str) -> None:
+        if what == "joined":
+            self._joined += 1
+            if self._joined == self.plan.world_size:
+                self.record.joined_s = time.monotonic()
+            words = f"{self._joined} of {self.plan.world_size} ranks started"
+            self.on_event(Event("joined", words, node.name))
+        elif what == "failed" and not self.stop_reason and not self._has_failed:
+            self._has_failed = True
+            self.on_event(Event("failed", short(node.ends[-1]), node.name))
+
+    def follow(self) -> bool:
+        """Until the run is over or the head node's; True when the user leaves it before."""
+        handled, interrupts, watcher = 0, self.interrupts, self.options.watcher
+        self.record.hangs = watcher.reports if watcher else []
+        while self.poll():
+            if interrupts.count > handled:
+                handled = interrupts.count
+                if self.can_be_left and interrupts.name != "SIGINT":
+                    return True
+                if not self.begin_saving():
+                    grace_s = self.options.grace_s if handled == 1 + bool(self.save_until_s) else 0.0
+                    self.stop(f"interrupted by {interrupts.name}", grace_s=grace_s)
+            if self.save_until_s and time.monotonic() > self.save_until_s and not self.stop_reason:
+                self.stop(
+                    f"interrupted by {interrupts.name}: not saved in time", grace_s=self.options.grace_s
+                )
+            if interrupts.refused_stop and not self.can_be_left:
+                interrupts.refused_stop = False
+                words = "not stopped: without beats from here the nodes would end the run"
+                self.on_event(Event("note", words))
+            if watcher and not (self.stop_reason or self.save_until_s):
+                try:
+                    reason = watcher.on_time(time.monotonic(), self.nodes, self.on_event)
+                except Exception as error:  # a bug in looking is no reason to end what runs
+                    words = f"hang detection has stopped: {error!r} (please report this)"
+                    self.on_event(Event("note", words))
+                    reason, watcher = "", None
+                if reason:
+                    self.record.hung = True
+                    self.stop(reason, grace_s=self.options.grace_s)
+            self.record.note_progress(self.nodes, self.output)
+            self.output.show_problem(self.on_event)
+        return False
+
+    def begin_saving(self) -> bool:
+        """Have every rank save its state, once; False where the run is to end without that."""
+        save, began_by = self.options.save, self.interrupts.name
+        if not (save and self._joined) or self.save_until_s or self.stop_reason or began_by == "SIGINT":
+            return False
+        self.save_until_s = time.monotonic() + save.grace_s
+        for node in self.nodes:
+            node.tell(type="signal", name=save.signal)
+        words = (
+            f"{began_by}: {save.signal} sent to every rank, which has {show_seconds(save.grace_s)} to save"
+        )
+        self.on_event(Event("ending", words))
+        return True
+
+    def finish(self, *, interrupted: int, reopen: Collection[str] = (), hurried: bool = False) -> RunResult:
+        """Look once more on every node, and write down how it ended."""
+        self.on_event(Event("looking", "checking every node for leftovers"))
+        options, grace_s = self.options, self.options.grace_s
+        wait_s, limit_s = (1.0, 4.0) if hurried else (grace_s + 2, grace_s + 14)
+        cleanup = final_sweep(
+            options.reach, self.plan, reopen=reopen, wait_s=wait_s, limit_s=limit_s, lease_s=options.lease_s
+        )
+        result = self.record.result(self.nodes, self.output, cleanup, interrupted=interrupted)
+        return replace(result, signal=int(self.interrupts.first or 0))
+
+
+def order(plan: Plan, node: NodePlan, *, lease_s: float, grace_s: float) -> dict[str, Any]:
+    """What one node's guard gets (see agent/guard/main.py)."""
+    own = ("words", "env", "unset", "chdir", "setup", "run_dir")
+    return {
+        "run_id": plan.run_id,
+        "node": node.rank,
+        "world_size": plan.world_size,
+        **{name: getattr(node, name) for name in own},
+        "lease_s": lease_s,
+        "grace_s": grace_s,
+        "rank_source": program("rank.rank"),
+        "main_source": source("rank.rank_main"),
+        "look_source": program("snapshot.main"),
+        "files": dict(plan.files),
+    }
+
+
+class Ssh(Followed):
+    """Starts a plan and takes the guards' news in."""
+
+    def __init__(self, options: Options, interrupts: Interrupts) -> None:
+        super().__init__(options, interrupts)
+        self.hand_over: HandOver | None = None
+        self.started_s = time.monotonic()
+        self._ready = 0
+        self._next_beat_s = 0.0
+        self._give_up_s = float("inf")
+        self._turned_s, self._away_s = self.started_s, 0.0
+        self._drained = (0, 0.0)
+
+    def start(self) -> None:
+        """Start a guard on every node; the job begins once all of them are ready."""
+        options = self.options
+        if options.detach:
+            note(options, options.reach.hosts)
+        self.started_s = self._turned_s = time.monotonic()
+        label = f"ringup-guard:{self.plan.run_id}"
+        for plan in self.plan.nodes:
+            node = NodeRun(plan, self.output, self.on_change, absence_s=self._absence_s)
+            self.nodes.append(node)
+            node.send = options.reach.start(
+                plan.node, program("guard.main"), (), node, label=label, outlives=True
+            ).write
+            node.tell(**order(self.plan, plan, lease_s=options.lease_s, grace_s=options.grace_s))
+        if options.detach:
+            self.hand_over = HandOver(self.plan, self.nodes)
+
+    def result(self) -> RunResult:
+        self.start()
+        self.follow()
+        if self.is_on_its_own:
+            if self.interrupts.count:
+                words = f"too late to end it from here: `ringup attach {self.plan.run_id}`, then Ctrl-C"
+                self.on_event(Event("note", words))
+            return self.record.result(self.nodes, self.output, [], running=0)
+        is_wish = self.save_until_s or self.stop_reason.startswith("interrupted")
+        if (save := self.options.save) and self.save_until_s:
+            self.record.save = self._saved(save)
+        return self.finish(
+            interrupted=self.interrupts.exit_code if is_wish else 0,
+            reopen={node.name for node in self.nodes if node.state != "closed" or node.lost},
+            hurried=self.interrupts.count > 1,
+        )
+
+    def _saved(self, save: Save) -> dict[str, object]:
+        """For run.json; ranks that ended by themselves with 0, or with what a shell shows for the signal."""
+        codes = [rank.code for node in self.nodes for rank in node.ranks.values()]
+        own = (0, 128 + signal.Signals[save.signal])
+        is_saved = (
+            not self.stop_reason and len(codes) == self.plan.world_size and all(c in own for c in codes)
+        )
+        seconds = round(time.monotonic() - self.save_until_s + save.grace_s, 3)
+        return {"signal": save.signal, "seconds": seconds, "result": SAVED if is_saved else NOT_SAVED}
+
+    def poll(self) -> bool:
+        """Also False where guards that were to end do not."""
+        self.options.reach.turn(0.1)
+        now = time.monotonic()
+        self._note_absence(now)
+        if now >= self._next_beat_s:
+            young = now - self.started_s < 1.0
+            self._next_beat_s = now + (FIRST_BEATS_S if young else min(BEAT_S, self.options.lease_s / 5))
+            for node in self.nodes:
+                node.beat(now)
+            self.output.on_time(now)
+        self._find_silent(now)
+        # A node that stopped responding is reached again, or not, by the final sweep.
+        if self.is_on_its_own or all(node.state == "closed" or node.lost for node in self.nodes):
+            return False
+        return now < self._give_up_s and not self._is_drained(now)
+
+    def _absence_s(self) -> float:
+        """The longest time for which this process stood still until now; 0 when it never did."""
+        longest_s = max(self._away_s, time.monotonic() - self._turned_s)
+        return longest_s if longest_s >= AWAY_S else 0.0
+
+    def _note_absence(self, now: float) -> None:
+        """Silence while this process itself stood still says nothing of the nodes."""
+        away_s = now - self._turned_s
+        if away_s >= AWAY_S:
+            self._away_s = max(self._away_s, away_s)
+            for node in self.nodes:
+                node.heard_s = min(now, node.heard_s + away_s)
+        self._turned_s = now
+
+    def _find_silent(self, now: float) -> None:
+        limit_s = self.options.start_limit_s
+        for node in self.nodes:
+            if node.state in ("closed", "over") or node.lost:
+                continue
+            if node.state == "starting":
+                if now - self.started_s > limit_s:
+                    node.give_up(f"its guard was not ready within {show_seconds(limit_s)}")
+            elif now - node.heard_s > 0.7 * self.options.lease_s:
+                node.give_up(
+                    f"no contact for {show_seconds(now - node.heard_s)}: the node or its network is down"
+                )
+
+    def _is_drained(self, now: float) -> bool:
+        """Whether the job is gone everywhere and its last output comes no further."""
+        if not all(node.state in ("over", "closed") for node in self.nodes):
+            return False
+        received = sum(node.received_bytes for node in self.nodes)
+        if received != self._drained[0] or not self._drained[1]:
+            self._drained = (received, now)
+        return now - self._drained[1] > DRAIN_S
+
+    def on_change(self, node: NodeRun, what: str) -> None:
+        super().on_change(node, what)
+        self._ready += what == "ready"
+        if what == "ready" and self._ready == len(self.nodes) and not self.stop_reason:
+            where = f"each of {len(self.nodes)} nodes" if len(self.nodes) > 1 else "the node"
+            self.on_event(Event("ready", f"a guard on {where}"))
+            if self.hand_over:
+                self.hand_over.begin()
+                return
+            for other in self.nodes:
+                other.tell(type="go")
+        elif self.hand_over and what in ("hosting", "joined-head", "detached"):
+            if what != "detached" and self.stop_reason:
+                return
+            if words := self.hand_over.on_reply(node, what):
+                node.ends.append(End("node", node.name, time.monotonic(), words=f"not detached: {words}"))
+                self.on_change(node, "failed")
+            elif what == "detached" and node is self.nodes[0]:
+                self.is_on_its_own = True
+        elif what == "failed" and not (self.stop_reason or self.save_until_s):
+            self.stop("the first failure", grace_s=self.options.grace_s)
+
+    def stop(self, reason: str, *, grace_s: float) -> None:
+        super().stop(reason, grace_s=grace_s)
+        self._give_up_s = min(self._give_up_s, time.monotonic() + grace_s + UNKILLABLE_S)
+        for node in self.nodes:
+            node.tell(type="end", reason=reason, grace_s=grace_s)
+
+
+def run(plan: Plan, reach: Transport, *, findings: Iterable[Finding] = (), **options: Any) -> RunResult:
+    """
+    Start the plan, follow it to its end, end everything, look once more, write run.json.
+
+    `options` are those of `Options`.  Whatever is raised on the way, the ranks are ended and run.json tells
+    an end.  Raises LaunchError when `log_dir` (or the note of a detached run) cannot be written.
+    """
+    how = Options(plan=plan, reach=reach, findings=tuple(findings), **options)
+    with Interrupts(*([signal.Signals[how.save.signal]] if how.save else [])) as interrupts:
+        return Ssh(how, interrupts).run()

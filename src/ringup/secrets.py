@@ -1,0 +1,585 @@
+"""
+Secrets taken out of text that leaves this process: files, job scripts, records, messages.
+
+Lines are read one by one, and only those with a word that may announce a secret.  Four kinds are replaced:
+values of secret names (`secret_names`), passwords in URLs and in options of well-known commands, tokens that
+services mark by their first characters (`token_prefixes.txt`, from gitleaks), and parts of private keys.
+Every pattern is linear in the text, and lines are bounded before any pattern sees them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
+from typing import Any
+
+from ringup.secret_names import HIDDEN, is_secret, looks_random, strength, without_password
+from ringup.secret_names import shown_words as _shown_words
+
+__all__ = ["HIDDEN", "holds_secret", "is_secret", "redact", "redact_data", "redact_env", "redact_words"]
+
+LONGEST_LINE = 1 << 18
+"""Characters of one line that are shown; the rest is left out, and counted."""
+LONGEST_KEY_LINES = 400
+"""Lines of one private key."""
+
+# Words, in small letters, without which a line holds no secret that is looked for.
+_NAMES = (
+    "pass", "pwd", "_pw", "-pw", "psk", "secret", "token", "key", "cred", "cookie", "auth", "bearer", "sig",
+    "session", "sid", "jwt", "otp", "mnemonic", "psw",
+)  # fmt: skip
+_OWN_PREFIXES = (
+    "sk-", "sk_live", "sk_test", "rk_live", "rk_test", "whsec_", "ya29.", "GOCSPX-", "1//0", "nvapi-",
+    "gsk_", "r8_", "tgp_v1_", "wandb_v1_", "xoxa-", "xoxp-", "xoxr-", "xoxs-", "xoxo-", "sq0csp-",
+    "eyJhcGlf", "NRAK-", "ATATT", "ATCTT",
+    "dckr_pat_", "tskey-", "phc_", "lsv2_", "key-", "SK", "pk_live_", "secret_", "ghs_",
+    "ghu_", "fw_", "jina_", "tvly-", "co_api_", "ak-", "as-", "rpa_", "vastai-", "syt_",
+    "cfut_",
+)  # fmt: skip
+"""Beginnings of tokens that gitleaks has no rule for, or a pattern that says them in another way."""
+
+
+@functools.cache
+def _prefixes() -> tuple[str, ...]:
+    kept = (resources.files("ringup") / "token_prefixes.txt").read_text("utf-8").split("\n")
+    return tuple(sorted({*_OWN_PREFIXES, *(line for line in kept if line and not line.startswith("#"))}))
+
+
+def _tree(words: Iterable[str]) -> str:
+    """A pattern for any of these words that reads each character once."""
+    branches: dict[str, list[str]] = {}
+    for word in words:
+        branches.setdefault(word[:1], []).append(word[1:])
+    if not branches:
+        return ""
+    made = [
+        re.escape(first) + _tree(rest) if first else ""
+        for first, rest in sorted(branches.items(), reverse=True)
+    ]
+    return made[0] if len(made) == 1 else f"(?:{'|'.join(made)})"
+
+
+@functools.cache
+def _triggers() -> tuple[re.Pattern[str], ...]:
+    """For text in small letters.  Each begins with few characters, so that `re` skips most places."""
+    known = [p.lower() for p in _prefixes() if p not in ("SK", "key-", "ak-", "as-", "secret_")]
+    words = [*_NAMES, *(word for word, _ in _OPTIONS), *known]
+    words += ["://", "eyj", "-----", "---- begin", "private-", "hooks."]
+    first = "".join(sorted({re.escape(word[0]) for word in words}))
+    others = (
+        r"@(?=[\w.-]{1,200}[(:/])", r":(?<=\d{8}:)[a-z0-9_-]{34}", r"-us(?<=[0-9a-f]{32}-us)\d", "q~",
+        r"-(?<=key-)[0-9a-f]{32}",
+        r"sk(?<!\wsk)[0-9a-f]{32}",
+    )  # fmt: skip
+    return tuple(re.compile(pattern) for pattern in (f"(?=[{first}]){_tree(words)}", *others))
+
+
+def _may_hold_secret(line: str) -> bool:
+    low = line.lower()
+    return any(pattern.search(low) for pattern in _triggers())
+
+
+_NAME_HIT = re.compile(rf"(?i){_tree(_NAMES)}")
+_QUOTE = r"""(?:\\{0,31}["'`]|&quot;|&\#39;|%22|%27|\\{1,31}u0022)"""
+_QUOTE_BEFORE = re.compile(rf"{_QUOTE}\Z")
+_SEPARATOR = re.compile(
+    rf"(?P<close>(?:{_QUOTE})?[\])]?)(?:\s\[[^\]\n]{{0,24}}\])?\s{{0,9}}"
+    rf"(?P<sep>=>|->|:=|={{1,3}}|:|%3[dD]|%3A|\\u003d|(?P<xml>>))"
+    rf"[^\S\n]{{0,40}}"
+)
+_PAIR = re.compile(rf"{_QUOTE}\s?,\s{{0,4}}(?={_QUOTE})")
+_LAST_OF_PAIR = re.compile(rf"""(?P<quote>{_QUOTE})[^"'`\n]{{0,999}}(?P=quote)\s{{0,9}}[)\]]""")
+_FIELD = re.compile(
+    rf"(?P<close>{_QUOTE})\s?,?\s{{0,4}}(?:{_QUOTE})?[vV]alue(?:{_QUOTE})?\s?[:=]\s{{0,4}}(?={_QUOTE})"
+)
+_SPACE = re.compile(r"[^\S\n]{1,40}(?:\|[^\S\n]{1,40})?(?=\S)")
+_PROSE = re.compile(
+    r"(?i:\s(?:(?:is|was|are|set to|changed to|equals)\s|(?:for|of) [^\s:]{1,80}:\s)\s{0,4})"
+    r"(?=\S{0,200}[\d!@#$%^&*\u0080-\uffff])"
+)
+_OPENER = re.compile(rf"(?:[bBurRfF]|Some\(|@)?(?P<quote>{_QUOTE})")
+_SCHEME = re.compile(
+    r"(?i)(?:basic|bearer|token|digest|negotiate|apikey|api-key|aws4-hmac-sha256|key)\s{1,4}(?=\S)"
+)
+_STOP = re.compile(
+    r"""(?<!\\)\s|["'`](?=[ ,;)\]}\\:]|$)|&quot;|[)\]}](?=[ ,;)\]}"'\\]|$)|<|(?<= )\|"""
+    r"""|[,;&](?=\s*(?:$|["'\\\])}]|\s|[A-Za-z_][\w.\[\]-]{0,80}\\?["']?\s?[=:]|amp;))"""
+)
+"""Where a value without quotes ends."""
+_BEARER = re.compile(
+    r"(?i)\b(?P<head>(?:bearer|basic|negotiate|apikey)\s{1,4})"
+    r"(?=[\w+/.~-]{0,200}[\d=]|[\w+/.~-]{24})[\w+/=.~-]{8,}"
+)
+_REST = ("authorization", "cookie", "setcookie", "set-cookie", "proxy-authorization", "x-api-key")
+
+
+@functools.cache
+def _known() -> re.Pattern[str]:
+    heads = _tree(p for p in _prefixes() if p not in ("SK", "key-"))
+    return re.compile(
+        rf"(?<![A-Za-z0-9])(?:{heads})(?P<body>[\w.~+/=-]{{10,}})"
+        r"|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}(?:\.[\w-]*)?"
+        r"|(?<!\d)\d{8,10}:[A-Za-z0-9_-]{34,36}(?![\w-])"
+        r"|\bSK[0-9a-fA-F]{32}\b|\bkey-[0-9a-f]{32}\b|\b[0-9a-f]{32}-us\d{1,2}\b"
+        r"|(?<=webhooks/)\d{10,30}/[\w-]{20,}|(?<=webhookb2/)\S{20,}"
+        r"|(?<=hooks.slack.com/)(?:services|workflows|triggers)/[\w/]{20,}"
+        r"|\b[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,}|(?<![\w.~-])[\w~.]{3}\dQ~[\w~.-]{31,}"
+        r"|\b[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{20,}"
+    )
+
+
+_ARG = r"""(?:'(?P<a>[^']*)'|"(?P<b>[^"]*)"|(?P<c>[^\s'",)\]]+))"""
+_GAP = r"""(?:=|\s{1,8}|["'],\s{0,4}["']?)"""
+_OPTIONS = tuple(
+    (word, re.compile(pattern))
+    for word, pattern in (
+        ("curl", rf"(?<![\w-])(?:-u|--user|-U|--proxy-user){_GAP}?(?:[\"']?[^\s:\"'/]{{1,100}}:){_ARG}"),
+        ("curl", rf"(?<![\w-])(?:-b|--cookie|--oauth2-bearer|--pass){_GAP}{_ARG}"),
+        ("wget", rf"(?<![\w-])--(?:http-|ftp-|proxy-)?password{_GAP}{_ARG}"),
+        *((word, rf"(?<![\w-])-p{_ARG}") for word in ("mysql", "maria", "7z")),
+        ("sshpass", rf"(?<![\w-])-p(?:{_GAP})?{_ARG}"),
+        ("redis-cli", rf"(?<![\w-])-a{_GAP}{_ARG}"),
+        ("login", rf"\blogin\b.{{0,200}}?(?<![\w-])(?:-p|--password|--token){_GAP}(?!/){_ARG}"),
+        ("login", rf"\blogin\(\s*key\s?=\s?{_ARG}"),
+        ("vault login", rf"\bvault login\s(?:-\S{{1,40}}\s){{0,4}}(?!-){_ARG}"),
+        ("-token <<<", rf"-token\s?<<<\s?{_ARG}"),
+        ("wandb", rf"\blogin\s(?:--\S{{1,40}}\s){{0,4}}(?=[0-9a-zA-Z_]{{32}}){_ARG}"),
+        ("mongo", rf"(?<![\w-])-p{_GAP}{_ARG}"),
+        ("ldap", rf"(?<![\w-])-w{_GAP}{_ARG}"),
+        ("smbclient", rf"(?<![\w-])-U{_GAP}(?:[\"']?[^\s%\"']{{1,100}}%){_ARG}"),
+        ("ipmitool", rf"(?<![\w-])-P{_GAP}{_ARG}"),
+        ("htpasswd", rf"(?<![\w-])-\w{{0,8}}b\w{{0,8}}(?:\s{{1,4}}\S{{1,200}}){{2}}\s{{1,4}}{_ARG}"),
+        ("chpasswd", rf"\becho\s+[\"']?[\w.-]{{1,100}}:{_ARG}"),
+        ("sudo -s", rf"\becho\s+{_ARG}\s*\|"),
+        ("-stdin", rf"\becho\s+(?:-n\s+)?{_ARG}\s*\|"),
+        ("zip ", rf"(?<![\w-])-P{_GAP}{_ARG}"),
+        ("identified by", rf"(?i)\bidentified by\s+(?:password\s+)?{_ARG}"),
+        ("pass:", rf"(?<![\w])pass:{_ARG}"),
+        ("from-literal", rf"--from-literal{_GAP}[\w.-]{{1,200}}={_ARG}"),
+        ("configure set", rf"(?i)configure set [\w.]{{0,60}}?(?:secret|key|token)\w{{0,40}} {_ARG}"),
+    )
+)
+"""Of commands that take a password without saying so."""
+
+_MARK = re.compile(
+    r"(?P<begin>-{4,5} ?BEGIN [A-Z0-9 ]{0,60}PRIVATE KEY[A-Z ]{0,10}-{4,5}|Private-Lines: \d+"
+    r"|-{4} BEGIN SSH2 ENC)"
+    r"|(?P<end>-{4,5} ?END [A-Z0-9 ]{0,60}PRIVATE KEY[A-Z ]{0,10}-{4,5}|Private-MAC:)"
+)
+_KEY_HEADER = re.compile(r"\W{0,40}(?:Proc-Type|DEK-Info|Comment|Version|Subject)\b")
+_SECRET_KIND = re.compile(r"""(?m)^[ -]{0,40}["']?kind["']?: {0,8}["']?Secret\b""")
+_DATA = re.compile(r"""["'{]{0,2}(?:data|stringData)["']?: {0,8}\{?""")
+_NETRC = re.compile(
+    r"\b(?:machine|login)\s{1,8}\S{1,100}\s{1,8}(?:account\s{1,8}\S{1,100}\s{1,8})?password\s"
+    r"|^\s{0,80}password\s{1,8}\S{1,500}\s{0,80}$"
+)
+_BLOCK = re.compile(r"(?:- )?(?P<name>[\"']?[\w.-]{1,100}[\"']?):\s{0,8}(?P<mark>[|>][-+\d]{0,3})?$")
+_FIELD_NAME = re.compile(
+    r"""(?:- )?["']?(?:name|key|Name|Key)["']?\s?:\s?["']?(?P<name>[\w.-]{1,100})["']?,?$"""
+)
+_FIELD_VALUE = re.compile(r"""(?:- {1,8})?["']?[vV]alue["']?\s?:\s{0,8}""")
+_OPTION_ALONE = re.compile(r"--?[A-Za-z][\w-]{0,100}$")
+_ITEM = re.compile(
+    r"(?:- {1,8})?(?! |- |[\"']?(?:[\w\"'.-]{1,100}\s?:(?:\s|$)|--|[\[{(]\s{0,200}$|[\d.,\s]{0,200}$))"
+)
+"""What stands before an item of a list, or a word of a command that goes on; nothing else has a value."""
+
+
+def redact(text: str) -> str:
+    """
+    The text with secrets replaced by "(hidden)".
+
+    What looks like a secret only to its owner stays: read what you send.
+
+    >>> redact("export HF_TOKEN=hf_x1 WANDB_API_KEY='a b' n=3")
+    "export HF_TOKEN=(hidden) WANDB_API_KEY='(hidden)' n=3"
+    >>> redact("http://ada:pw@proxy:3128/ Authorization: Basic abc")
+    'http://(hidden)@proxy:3128/ Authorization: (hidden)'
+    """
+    lines = [
+        line
+        if len(line) <= LONGEST_LINE
+        else f"{line[:LONGEST_LINE]} (... {len(line) - LONGEST_LINE} characters left out)"
+        for line in text.split("\n")
+    ]
+    found = {
+        number
+        for number, line in enumerate(lines)
+        if _may_hold_secret(line) or (" " not in line[-60:] and _is_body_alone(line))
+    }
+    if found:
+        lines = _document(lines, found, _SECRET_KIND.search(text) is not None)
+    return "\n".join(lines)
+
+
+def _document(lines: list[str], found: set[int], is_k8s_secret: bool) -> list[str]:
+    """Lines in order: private keys, blocks of YAML and options whose values stand on the next line."""
+    parts = _key_parts(lines, found)
+    shown: list[str] = []
+    next_is, data_indent = None, -1
+    for at, line in enumerate(lines):
+        if at in parts:
+            shown += [HIDDEN] * (at - 1 not in parts)
+            continue
+        if is_k8s_secret:
+            data_indent, line = _secret_data(line, data_indent)
+        if next_is:
+            line, next_is = next_is(line)
+        if at in found:
+            next_is = next_is or _expected(line)
+            line = _line(_without_key(line))
+        shown.append(line)
+    return shown
+
+
+def _without_key(line: str) -> str:
+    """A line without private keys and what it holds of one that begins or ends on it."""
+    shown, done, is_open = "", 0, False
+    for mark in _MARK.finditer(line):
+        if not is_open:
+            before = line[done : mark.start()]
+            shown += (before if mark["begin"] else before.rstrip(_BASE64 + "\\")) + HIDDEN
+        is_open, done = mark["begin"] is not None, mark.end()
+    return shown if is_open else shown + line[done:]
+
+
+def _key_parts(lines: list[str], found: set[int]) -> set[int]:
+    """Numbers of the lines that hold nothing but a part of a private key."""
+    parts: set[int] = set()
+    for at in sorted(found):
+        marks = [mark.lastgroup for mark in _MARK.finditer(lines[at])]
+        if marks[:1] == ["end"]:
+            parts.update(_touching(lines, at, -1))
+        if marks[-1:] == ["begin"]:
+            parts.update(_touching(lines, at, 1))
+        elif (
+            not marks
+            and at not in parts
+            and _is_body_alone(lines[at])
+            and _is_body("".join(lines[at + 1 : at + 2]))
+        ):
+            parts.update([at, *_touching(lines, at, 1)])
+    return parts
+
+
+def _touching(lines: list[str], at: int, step: int) -> Iterator[int]:
+    """Lines of a key below one that begins it (step 1), or above its end (-1)."""
+    for count in range(1, LONGEST_KEY_LINES):
+        number = at + count * step
+        line = lines[number] if 0 <= number < len(lines) else "?"
+        is_header = step > 0 and count < 7 and (not line.strip() or _KEY_HEADER.match(line))
+        if not (_is_body(line) or is_header or (step < 0 and count == 1 and _is_last_body(line))):
+            return
+        yield number
+
+
+_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+
+
+def _body(line: str) -> str:
+    """The run of base64 at a line's end, if it is a word of its own."""
+    text = line[-2000:].rstrip(" \t\r\"',+\\")
+    while text.endswith(("\\n", "\\r")):
+        text = text[:-2]
+    before = text.rstrip(_BASE64)
+    return text[len(before) :] if not before or before[-1] in " \t\"'>|" else ""
+
+
+def _is_body(line: str) -> bool:
+    """Whether a line ends with a line of a key in base64."""
+    size = len(_body(line))
+    return size >= 40 or (size >= 16 and size == len(line.strip()))
+
+
+def _is_last_body(line: str) -> bool:
+    """The same of a key's last line, which is short."""
+    size = len(_body(line))
+    return size > 1 and not {*"=:"} & {*line[:-size].rstrip("=")} and len(line) - size <= 40
+
+
+def _is_body_alone(line: str) -> bool:
+    """The same where nothing else tells of a key: long, and no checksum."""
+    text = _body(line)
+    is_mixed = any(c.isupper() for c in text) and any(c.islower() for c in text)
+    return 60 <= len(text) <= 80 and is_mixed and any(c.isdigit() for c in text)
+
+
+def _secret_data(line: str, indent: int) -> tuple[int, str]:
+    """A line of a Kubernetes Secret: (indentation of `data:` or -1, the line without values in it)."""
+    own = len(line) - len(line.lstrip())
+    if _DATA.fullmatch(line.strip()):
+        return own, line
+    if indent < 0 or not line.strip():
+        return indent, line
+    if own <= indent:
+        return -1, line
+    name, colon, value = line.partition(":")
+    if not colon:
+        return indent, " " * own + HIDDEN
+    return indent, line if not value.strip() or value.strip() in "{}" else f"{name}: {HIDDEN}"
+
+
+def _expected(line: str) -> Any:
+    """What the next line is taken for: a function line -> (line, the next such function or None)."""
+    text = line.strip()
+    if (field := _FIELD_NAME.match(text)) and strength(field["name"]):
+        return lambda line: (_behind(f"{field['name']}: ", line, _FIELD_VALUE), None)
+    last = re.split(r"[\s\[\"']", text.rstrip(" \\\"',")[-200:])[-1]
+    if _OPTION_ALONE.match(last) and strength(last):
+        return lambda line: (_behind(f"{last}=", line, _ITEM), None)
+    if (block := _BLOCK.match(text)) and strength(block["name"]) == 2:
+        indent = len(line) - len(line.lstrip())
+
+        def inside(line: str) -> tuple[str, Any]:
+            own = len(line) - len(line.lstrip())
+            if own <= indent and line.strip() and not (line.lstrip().startswith("- ") and own == indent):
+                return line, None
+            if block["mark"] is not None and line.strip():
+                return " " * own + HIDDEN, inside
+            return _behind(f"{block['name']}: ", line, _ITEM), inside
+
+        return inside
+    return None
+
+
+def _behind(lead: str, line: str, before: re.Pattern[str]) -> str:
+    """A line that holds the value of the name in `lead`, which the line before it ends with."""
+    text = line.lstrip()
+    if (head := before.match(text)) is None:
+        return line
+    return line[: len(line) - len(text)] + head[0] + _named(lead + text[head.end() :])[len(lead) :]
+
+
+def _line(line: str) -> str:
+    """One line without its secrets."""
+    if "://" in line:
+        line = without_password(line)
+    elif "@" in line:
+        line = _ACCOUNT.sub(rf"\g<user>:{HIDDEN}@", line)
+    low = line.lower()
+    for word, pattern in _OPTIONS:
+        if word in low:
+            line = pattern.sub(_without_groups, line)
+    line = _named(line)
+    line = _BEARER.sub(rf"\g<head>{HIDDEN}", line)
+    return _known().sub(_token, line)
+
+
+_ACCOUNT = re.compile(
+    r"(?<![\w/.-])(?P<user>[\w.-]{1,60}):[^\s/@:\"']{1,100}@(?!sha\d)(?=(?:tcp|unix)\(|[\w.-]{1,200}[:/]\S)"
+)
+
+
+def _without_groups(found: re.Match[str]) -> str:
+    """The match with what its groups caught hidden."""
+    for group, value in found.groupdict().items():
+        if value and is_secret("password", value):  # no placeholder for one
+            start, end = (place - found.start() for place in found.span(group))
+            return found.group()[:start] + HIDDEN + found.group()[end:]
+    return found.group()
+
+
+def _token(found: re.Match[str]) -> str:
+    """A token of a service that marks its tokens by how they begin."""
+    if (body := found["body"]) is None:
+        return HIDDEN
+    kinds = (str.isdigit, str.isupper, str.islower)
+    is_mixed = any(all(any(map(kind, run)) for kind in kinds) for run in re.findall(r"[A-Za-z0-9]{9,}", body))
+    return HIDDEN if is_mixed or looks_random(body) else found.group()
+
+
+def _named(line: str) -> str:
+    """A line without the values of secret names."""
+    pieces, done = [], 0
+    for word in _WORD.finditer(line):
+        whole = word[0].rstrip(".-$")
+        end, name = word.start() + len(whole), whole[-_LONGEST_NAME:]
+        if word.start() < done or not _NAME_HIT.search(name) or not _strength(name):
+            continue
+        if found := _secret_of(line, end - len(name), end, name):
+            pieces += [line[done : found[0]], HIDDEN]
+            done = found[1]
+    return "".join(pieces) + line[done:]
+
+
+_strength = functools.lru_cache(maxsize=4096)(strength)
+_LONGEST_NAME = 100
+_BEFORE_KEY = "api|access|secret|private|account|auth|encryption|signing|shared|license"
+_WORD = re.compile(rf"(?i)(?:(?:{_BEFORE_KEY}) (?=(?:key|token)\b))?[a-z0-9_.$-]+")
+""" "API key" is a name, too."""
+
+
+def _secret_of(line: str, start: int, end: int, name: str) -> tuple[int, int] | None:
+    """Where the value of the secret name at start:end is; None where there is none."""
+    before = _QUOTE_BEFORE.search(line, max(0, start - 33), start)
+    opened = before[0] if before else ""
+    found = _SEPARATOR.match(line, end)
+    if found and (not found["xml"] or found["close"].rstrip(")]") or line[start - 1 : start] == "<"):
+        if line[start - 2 : start] == "${" and line[found.end() : found.end() + 1] in ("?", "+"):
+            return None
+        return _value(line, found.end(), name, "" if found["close"] else opened, found)
+    if opened and (field := _FIELD.match(line, end)):
+        return _value(line, field.end(), name)
+    is_option = name.startswith("-")
+    if opened and (is_option or line[: start - len(opened)].rstrip()[-1:] in ("(", "[")):
+        pair = _PAIR.match(line, end)
+        is_value = pair and (is_option or _LAST_OF_PAIR.match(line, pair.end()))
+        return _value(line, pair.end(), name) if pair and is_value else None
+    gap = (None if is_option else _PROSE.match(line, end)) or _SPACE.match(line, end)
+    if gap and (gap.re is _PROSE or _follows(line, gap, start, name, opened)):
+        return _value(line, gap.end(), name, opened)
+    return None
+
+
+def _follows(line: str, gap: re.Match[str], start: int, name: str, opened: str) -> bool:
+    """Whether a value follows the space: --token X, setenv TOKEN X, password "X", requirepass X."""
+    value = line[gap.end() : gap.end() + 300].split(None, 1)[0]
+    has_digit = any(c.isdigit() for c in value)
+    if name.startswith("-"):
+        return not value.startswith("--") and (value[0] != "-" or has_digit)
+    before = line[max(0, start - 24) : start].split()
+    command = before[-1].lower() if before else ""
+    if command in _SETTERS and not (value.isalpha() and len(value) < 8):
+        return True
+    is_netrc = name.lower() == "password" and _NETRC.search(line, max(0, start - 300), start + 600)
+    if is_netrc or name.lower() in _SETTINGS:
+        return True
+    if _strength(name) < 2 or opened:
+        return False
+    inner = value.strip("\"'`,;.)")
+    if gap[0][-1] == "\t" or "|" in gap[0]:  # a table
+        return True
+    if inner != value and _OPENER.match(value):
+        return not inner.isalpha() and (
+            _bare(name) not in ("token", "key", "secret", "pass") or looks_random(inner)
+        )
+    # After HF_TOKEN or "with password" a value may follow without a sign.
+    is_loud = name.isupper() and "_" in name
+    is_loud = is_loud or (command in ("with", "using", "use") and _bare(name) == "password")
+    is_mixed = len(value) > 5 and has_digit and any(c.isalpha() for c in value)
+    return not {*"/="} & {*value} and (looks_random(value) or (is_loud and is_mixed))
+
+
+_SETTERS = ("setenv", "env", "arg", "-x", "-gx", "-ux", "-e", "set", "set-env", "putenv")
+_SETTINGS = ("requirepass", "masterauth", "_authtoken", "auth-pass")
+
+
+def _value(
+    line: str, at: int, name: str, enclosing: str = "", found: re.Match[str] | None = None
+) -> tuple[int, int] | None:
+    """Where the value at `at` is, if it is a secret; `enclosing` is the quote around name and value."""
+    is_rest = _bare(name) in _REST and found is not None and ":" in found["sep"]
+    quoted = _OPENER.match(line, at)
+    if line[at : at + 1] == "[" and _strength(name) == 2:
+        inside = line[at + 1 :].split("]", 1)[0]
+        is_list = re.search(r"[\"']", inside[:400]) and is_secret(name, inside.strip("\"' "))
+        return (at + 1, at + 1 + len(inside)) if is_list else None
+    if quoted and quoted["quote"] != enclosing:
+        first, last = _quoted(line, quoted)
+        at = first if line[last : last + 1] else at
+    elif line.startswith(("{", "("), at):
+        return None
+    else:
+        if not is_rest and (scheme := _SCHEME.match(line, at)):
+            at = scheme.end()
+        first, last = at, _end_of(line, at, enclosing, is_rest or _is_all(line, at, name, found), found)
+    value = line[first:last]
+    return (at, last) if is_secret(name, value) or (is_rest and value.strip()) else None
+
+
+def _bare(name: str) -> str:
+    return name.lower().lstrip("-")
+
+
+def _quoted(line: str, quoted: re.Match[str]) -> tuple[int, int]:
+    """Where the text in quotes begins and ends; a shell joins what follows without a space."""
+    quote, first = quoted["quote"], quoted.end()
+    close = re.compile(rf"(?<!\\){re.escape(quote)}").search(line, first)
+    if close is None:
+        return first, len(line)
+    end = close.end()
+    if len(quote) == 1 and (after := _OPENER.match(line, end)):
+        return quoted.start(), _quoted(line, after)[1]
+    if len(quote) == 1 and line[end : end + 1].isalnum():
+        return first, _end_of(line, end, "", False, None)
+    return first, close.start()
+
+
+def _is_all(line: str, at: int, name: str, found: re.Match[str] | None) -> bool:
+    """Whether a line is a name and its value alone, as in YAML and INI files: such values have spaces."""
+    if not found or _strength(name) < 2 or _bare(name).split("_")[-1] in ("token", "tokens", "key", "keys"):
+        return False
+    is_first = not line[: found.start() - len(name)].strip(" -\t")
+    return is_first and (found["sep"] == ":" or found[0][0] == " ") and line[at : at + 1] != "|"
+
+
+def _end_of(line: str, at: int, enclosing: str, to_end: bool, found: re.Match[str] | None) -> int:
+    """Where an unquoted value ends."""
+    stops = [line.find(enclosing, at) if enclosing else -1]
+    if found and found["xml"]:
+        stops.append(line.find("<", at))
+    elif not to_end and (stop := _STOP.search(line, at)):
+        stops.append(stop.start())
+    return min((stop for stop in stops if stop >= 0), default=len(line))
+
+
+def redact_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables with the values of secrets hidden."""
+    return {name: _shown_value(name, value) for name, value in env.items()}
+
+
+def _shown_value(name: str, value: str) -> str:
+    return HIDDEN if is_secret(name) or is_secret(name, value) else redact(value)
+
+
+def holds_secret(name: str, value: str) -> bool:
+    """Whether a variable's value may not be shown: by its name, or for what it is."""
+    return _shown_value(name, value) != value
+
+
+def redact_words(words: Iterable[str]) -> tuple[str, ...]:
+    """The words of a command without secrets, be they in one word with their option or the next."""
+    return tuple(redact(word) for word in _shown_words([*words]))
+
+
+def redact_data(value: Any) -> Any:
+    """
+    The same for data of JSON: every text, lists of words, and what stands under a secret name.
+
+    >>> redact_data({"API_KEY": "x", "args": ["--hf-token", "abc"], "env": {"name": "MY_PW", "value": "x"}})
+    {'API_KEY': '(hidden)', 'args': ['--hf-token', '(hidden)'], 'env': {'name': 'MY_PW', 'value': '(hidden)'}}
+    """
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list | tuple):
+        words = _shown_words([v if isinstance(v, str) else "" for v in value])
+        shown = [redact_data(word if isinstance(v, str) else v) for v, word in zip(value, words, strict=True)]
+        return shown if isinstance(value, list) else tuple(shown)
+    if isinstance(value, dict):
+        return _mapping(value)
+    return value
+
+
+def _mapping(value: Mapping[Any, Any]) -> dict[Any, Any]:
+    name = value.get("name", value.get("key"))
+    is_pair = isinstance(name, str) and "value" in value
+    is_k8s = value.get("kind") == "Secret"
+    shown = {}
+    for key, inner in value.items():
+        called = name if is_pair and key == "value" else key
+        if is_k8s and key in ("data", "stringData") and isinstance(inner, dict):
+            shown[key] = dict.fromkeys(inner, HIDDEN)
+        else:
+            shown[key] = _under(called, inner)
+    return shown
+
+
+def _under(name: Any, value: Any) -> Any:
+    """A value under its name."""
+    if not isinstance(name, str) or not _strength(name):
+        return redact_data(value)
+    if isinstance(value, list):
+        return [_under(name, inner) for inner in value]
+    return HIDDEN if isinstance(value, str) and is_secret(name, value) else redact_data(value)

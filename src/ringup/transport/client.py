@@ -1,0 +1,316 @@
+"""What reaches a node: a process with three pipes that never block, or a connection that a pod has opened."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ringup.transport import cpu
+from ringup.transport.interrupts import ENDING
+
+if TYPE_CHECKING:
+    from ringup.transport.pod_link import Link
+
+CHUNK_BYTES = 65536
+LAST_CHUNKS = 64
+"""Chunks read from pipes that stay open when their process is gone; a pipe holds 1 MiB at most."""
+KILL_AFTER_S = 1.0
+"""From SIGTERM to SIGKILL."""
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's soft limit of open files towards `count`, as far as the hard one goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # macOS refuses values above kern.maxfilesperproc; connections past it then say so.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Deliver ending signals only after the block: between a fork and its bookkeeping they lose a child."""
+    before: dict[int, Any] = {}
+    came: list[int] = []
+    number: int
+    if threading.current_thread() is threading.main_thread():
+        for number in ENDING:
+            if callable(signal.getsignal(number)):
+                before[number] = signal.signal(number, lambda n, _frame: came.append(n))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
+FDS_SPARE = 128
+"""Open files of this process beside its connections."""
+STDIN, STDOUT, STDERR = range(3)
+"""What a pod's frame is: bytes of this stream of its shell."""
+
+
+class Client:
+    """
+    The process and its pipes, under a selector whose keys' data are what to call.
+
+    `on_stdout` and `on_stderr` get chunks, and b"" at the end of the stream; `on_end` the exit code (negative
+    for a signal).  OSError when it cannot be started.  Made under `signals_held`, so that no signal comes
+    before the process is known.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        selector: selectors.BaseSelector,
+        on_stdout: Callable[[bytes], None],
+        on_stderr: Callable[[bytes], None],
+        on_end: Callable[[int], None],
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._selector = selector
+        self._on_end = on_end
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._reading: dict[int, Callable[[], None]] = {}
+        """Streams that have not ended."""
+        self._unsent = bytearray()
+        self._closes_stdin = False
+        self._is_spared = False
+        self._killed_at = math.inf
+        self._waited_s = 0.0
+        # A session of its own keeps the terminal's Ctrl-C for us to handle; when we die, the
+        # end of file on stdin ends it.
+        self._process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            env=env,
+        )
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        try:
+            for pipe in self._pipes:
+                os.set_blocking(pipe.fileno(), False)
+            for pipe, on_data in zip(self._pipes[1:], (on_stdout, on_stderr), strict=True):
+                fd = pipe.fileno()
+                self._reading[fd] = functools.partial(self._read, fd, on_data)
+                self._watch(fd, selectors.EVENT_READ, self._reading[fd])
+        except BaseException:
+            self.end()
+            self.reap(KILL_AFTER_S)
+            raise
+
+    @property
+    def unsent_bytes(self) -> int:
+        return len(self._unsent)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds the process was ready to run and had no processor; stays known when it has ended."""
+        if self._process.returncode is None:
+            self._waited_s = max(self._waited_s, cpu.waited_s(self._process.pid))
+        return self._waited_s
+
+    def send(self, data: bytes) -> None:
+        self._unsent += data
+        self._flush()
+
+    def close_stdin(self) -> None:
+        self._closes_stdin = True
+        self._flush()
+
+    def hold(self, is_held: bool) -> None:
+        for fd, read in self._reading.items():
+            if is_held:
+                self._unwatch(fd)
+            else:
+                self._watch(fd, selectors.EVENT_READ, read)
+
+    def _flush(self) -> None:
+        stdin = self._pipes[0]
+        if stdin.closed:
+            self._unsent.clear()
+            return
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(stdin.fileno(), self._unsent[:CHUNK_BYTES])]
+        except BlockingIOError:
+            self._watch(stdin.fileno(), selectors.EVENT_WRITE, self._flush)
+            return
+        except OSError:
+            # The process is ending; its last words on stderr say why.
+            self._unsent.clear()
+        self._unwatch(stdin.fileno())
+        if self._closes_stdin:
+            stdin.close()
+
+    def _watch(self, fd: int, events: int, action: Callable[[], None]) -> None:
+        if fd not in self._watched:
+            self._selector.register(fd, events, action)
+        self._watched[fd] = action
+
+    def _unwatch(self, fd: int) -> None:
+        if self._watched.pop(fd, None):
+            self._selector.unregister(fd)
+
+    def _read(self, fd: int, on_data: Callable[[bytes], None]) -> None:
+        try:
+            data = os.read(fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._unwatch(fd)
+            self._reading.pop(fd, None)
+        on_data(data)
+        if not data and not self._reading:
+            # Both streams have ended: so has the process, or it will in a moment.
+            self._waited_s = self.waited_s
+            code = self._wait(0.05)
+            if code is not None:
+                self._on_end(code)
+
+    def look(self) -> None:
+        """Notice a process that ended while something it started still holds its pipes."""
+        self._waited_s = self.waited_s  # the kernel forgets it with the process
+        code = self._poll()
+        if code is None:
+            return
+        for _ in range(LAST_CHUNKS):
+            for read in [*self._reading.values()]:
+                read()
+        self._on_end(code)
+
+    def end(self, *, spare: bool = False) -> None:
+        """Close the pipes and, unless it is to be spared, ask the process and what it started to end."""
+        self._is_spared = spare
+        self._reading.clear()
+        for fd in [*self._watched]:
+            self._unwatch(fd)
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.close()
+        if self._poll() is None and not spare:
+            self._killed_at = min(self._killed_at, time.monotonic() + KILL_AFTER_S)
+            self._signal(signal.SIGTERM)
+
+    def is_gone(self, now: float) -> bool:
+        """Whether the ended process has been waited for; one that ignores SIGTERM is killed."""
+        if self._poll() is None and now > self._killed_at:
+            self._signal(signal.SIGKILL)
+        return self._process.returncode is not None
+
+    def reap(self, wait_s: float) -> None:
+        if self._is_spared:
+            return
+        if self._wait(wait_s) is None:
+            self._signal(signal.SIGKILL)
+            self._wait(math.inf)
+
+    def _poll(self) -> int | None:
+        """
+        The exit code once the process has ended.
+
+        Not by Popen: an exception of a signal handler can leave its lock taken, and `wait` then never ends.
+        """
+        process = self._process
+        if process.returncode is None:
+            try:
+                pid, status = os.waitpid(process.pid, os.WNOHANG)
+            except ChildProcessError:  # interrupted just after it was waited for; Popen says 0, too
+                pid, status = process.pid, 0
+            if pid:
+                process.returncode = os.waitstatus_to_exitcode(status)
+        code: int | None = process.returncode
+        return code
+
+    def _wait(self, limit_s: float) -> int | None:
+        until = time.monotonic() + limit_s
+        while self._poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        return self._poll()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, number)
+
+
+class Wire:
+    """
+    As `Client`, for a shell in another pod: its streams travel as frames of the link that the pod has opened.
+
+    It ends with code 0 when both streams have, or the connection.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        selector: selectors.BaseSelector,
+        on_stdout: Callable[[bytes], None],
+        on_stderr: Callable[[bytes], None],
+        on_end: Callable[[int], None],
+    ) -> None:
+        self._link, self._on_end = link, on_end
+        self._streams = {STDOUT: on_stdout, STDERR: on_stderr}
+        """Those that have not ended."""
+        self._link.attach(selector, self._on_frame, self._on_lost)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._link.unsent_bytes
+
+    def send(self, data: bytes) -> None:
+        if data:
+            self._link.send(STDIN, data)
+
+    def close_stdin(self) -> None:
+        self._link.send(STDIN, b"")
+
+    def _on_frame(self, kind: int, data: bytes) -> None:
+        on_data = self._streams.get(kind)
+        if on_data is None:
+            raise ConnectionError("a frame that is not expected here")
+        if not data:
+            del self._streams[kind]
+        on_data(data)
+        if not self._streams:
+            self._on_end(0)
+
+    def _on_lost(self, _error: OSError) -> None:
+        for kind in [*self._streams]:
+            if on_data := self._streams.pop(kind, None):
+                on_data(b"")
+        self._on_end(0)
+
+    waited_s = 0.0
+    """Nothing of it runs here."""
+
+    def look(self) -> None:
+        """Nothing to notice beyond what the selector tells."""
+
+    def end(self, *, spare: bool = False) -> None:
+        """Close the connection: the shell there, and what it runs, get end of file."""
+        self._link.close()
+
+    def reap(self, wait_s: float) -> None:
+        """There is no process."""
+
+    def is_gone(self, now: float) -> bool:
+        return True

@@ -1,0 +1,123 @@
+"""The stderr of what reaches a node: a client's own lines, which explain failures, and the node's."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from enum import IntEnum
+
+from ringup.model import Unreached
+from ringup.units import show_seconds
+
+
+class Phase(IntEnum):
+    """How far a connection got, in order."""
+
+    BEGUN = 0
+    PROXIED = 1
+    RESOLVED = 2
+    CONNECTED = 3
+    BANNER = 4
+    KEYS = 5
+    LOGGED_IN = 6
+
+
+class Errors:
+    """Of a shell reached without a client (on this machine, in another pod): all of it is the node's."""
+
+    phase = Phase.LOGGED_IN
+
+    def __init__(self, who: str = "the shell here", lost: str = "") -> None:
+        self._who, self._lost = who, lost
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes that are the node's; the beginning of a line that may be the client's is held back."""
+        return data
+
+    def was_dropped(self) -> bool:
+        """Whether a second try may succeed."""
+        return False
+
+    def ended_early(self, code: int, noise: str) -> Unreached:
+        """Why it ended before the node's shell had answered."""
+        return Unreached("no-answer", f"{self._who} ended with {code}" + (f": {noise}" if noise else ""))
+
+    def stuck(self, silent_s: float) -> Unreached:
+        """Why nothing comes."""
+        return Unreached("no-answer", f"{self._who} did not answer within {show_seconds(silent_s)}")
+
+    def lost(self, code: int) -> Unreached:
+        """Why it ended after it had served."""
+        return Unreached("no-answer", self._lost or f"{self._who} ended with {code}")
+
+
+class ClientErrors(Errors):
+    """Of a client: its chatter is taken out, its last words and the node's are kept."""
+
+    CHATTER: tuple[bytes, ...]
+    """How lines begin that are taken out."""
+    MARKS: tuple[bytes, ...]
+    """Lines of the client's hold one of these: a node's flood without them is not looked at line by line."""
+    KEPT_LINES = 20
+    LONGEST_LINE = 8192
+
+    def __init__(self) -> None:
+        self._own: deque[str] = deque(maxlen=self.KEPT_LINES)
+        self._others: deque[str] = deque(maxlen=self.KEPT_LINES)
+        self._line = b""
+        self._passed = False
+        """Whether the beginning of this line was already given out."""
+
+    def _is_own(self, line: bytes) -> bool:
+        raise NotImplementedError
+
+    def _note(self, line: bytes) -> None:
+        self._own.append(_text(line))
+
+    def feed(self, data: bytes) -> bytes:
+        first, newline, rest = data.partition(b"\n")
+        end = rest.rfind(b"\n") + 1
+        lines, last = rest[:end], rest[end:]
+        passed = [self._piece(first + newline)] if data else []
+        if any(mark in lines for mark in self.MARKS):
+            passed += [self._piece(line + b"\n") for line in lines.split(b"\n")[:-1]]
+        else:
+            passed.append(lines)
+            self._others.extend(map(_text, lines.rsplit(b"\n", self.KEPT_LINES + 1)[:-1]))
+        if last:
+            passed.append(self._piece(last))
+        return b"".join(passed)
+
+    def _piece(self, piece: bytes) -> bytes:
+        """One line, or its beginning or a further part of it."""
+        ends, passed = piece.endswith(b"\n"), self._passed
+        line = self._line + piece
+        begun = not ends and any(c.startswith(line) for c in self.CHATTER)
+        if not passed and (begun or line.startswith(self.CHATTER)):
+            if not ends and len(line) < self.LONGEST_LINE:
+                self._line = line
+                return b""
+            if ends and self._is_own(line):
+                self._line = b""
+                self._note(line)
+                return b""
+        if ends:
+            (self._own if self._is_own(line) else self._others).append(_text(line))
+        self._line = b"" if ends else line[: self.LONGEST_LINE]
+        self._passed = not ends
+        return piece if passed else line
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace").strip()
+
+
+def how_ended(client: str, code: int) -> str:
+    """
+    >>> how_ended("ssh", -9), how_ended("ssh", 255)
+    ('ssh was ended by SIGKILL', 'ssh ended with 255')
+    """
+    if code >= 0:
+        return f"{client} ended with {code}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"{client} was ended by {names.get(-code, f'signal {-code}')}"

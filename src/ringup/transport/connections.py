@@ -1,0 +1,446 @@
+"""
+All nodes' connections under one `selectors` loop; see `Transport`.
+
+ClusterShell's Task is not used (1.10.1, measured): `resume(timeout)` ends every worker when its time is over;
+output without a newline is neither seen nor bounded (300 MB of it: over 500 MB of memory, not done after
+8 minutes of CPU); and it does not show how far ssh got.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import secrets
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from ringup import progress
+from ringup.hosts.pod import without_secrets
+from ringup.model import Host, Unreached
+from ringup.transport import bootstrap, srun, ssh
+from ringup.transport.client import FDS_SPARE, KILL_AFTER_S, allow_open_files, signals_held
+from ringup.transport.client_errors import Errors, Phase
+from ringup.transport.interpreters import for_jobs
+from ringup.transport.session import Answer, Listener, Request, Session, Way
+from ringup.units import show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from ringup.transport.pod_link import Link
+    from ringup.transport.pods import Pods
+
+TICK_S = 0.1
+"""How often deadlines are looked at, and the longest a `turn` waits: a signal handler's flag is seen soon."""
+OVERDUE_S = 4.0
+"""Silence before a node is looked at again; at 20 % loss it takes five losses in a row."""
+STUCK_S = 4.0
+"""Silence of the second connection that counts.  With OVERDUE_S it stays below 10 s together."""
+PACE, STUCK_MOST_S = 3.0, 8.0
+"""
+A busy node is slow at everything: its silence counts when it is so many times what the login took, or
+STUCK_MOST_S, for a little later ssh's own keep-alive gives the connection up without a name for it.
+"""
+LONG_BYTES = 20_000
+"""More than the largest frame in use (9,000 bytes), in several packets."""
+PROBES_AT_ONCE = 4
+"""A slow cluster is not to be made slower by second connections."""
+LOOKED_AT_PER_TICK = 256
+FDS_PER_NODE = 3
+
+
+class Transport:
+    """One connection to each node; a context manager that closes them."""
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        *,
+        ssh_config: str | None = None,
+        connect_timeout_s: float = 10.0,
+        answer_timeout_s: float = 30.0,
+        fanout: int = 64,
+        pods: Pods | None = None,
+    ) -> None:
+        """
+        Begin the connections to all nodes, `fanout` at a time, and return at once.
+
+        `connect_timeout_s`: silence allowed to TCP connect, key exchange and login, each; `answer_timeout_s`:
+        time for a node's login shell to start after that; `pods`: they have opened the connections.
+        """
+        self.hosts = tuple(hosts)
+        self._pods = pods
+        self.interpreters: dict[str, str] = {}
+        """Node name -> the Python that `start` uses there; `python3` for others."""
+        self.ssh_config = ssh_config
+        self._connect_timeout_s = connect_timeout_s
+        self._answer_timeout_s = answer_timeout_s
+        self._fanout = fanout
+        self._selector = selectors.DefaultSelector()
+        self._next_tick = 0.0
+        self._looked_at = 0
+        self._opened: list[Session] = []
+        """Every connection whose client may be there: current ones, second ones, those given up."""
+        self._closed = False
+        self._probes: dict[Session, PathProbe] = {}
+        self._cleared: dict[Session, float] = {}
+        """Sessions whose path was found fine, and their `last_byte_s` at that time."""
+        allow_open_files(len(self.hosts) * FDS_PER_NODE + FDS_SPARE)
+        try:
+            self._sessions = {host.name: self._session(host) for host in self.hosts}
+            self._waiting = deque(self._sessions.values())
+        except BaseException:
+            self.close()
+            raise
+
+    def _session(self, host: Host) -> Session:
+        link = self._pods.take(host.name) if self._pods else None
+        token = link.loop if link else secrets.token_hex(16)
+        self._opened.append(Session(host, self._way(host, token, link), token, self._selector))
+        return self._opened[-1]
+
+    def _way(self, host: Host, token: str, link: Link | None) -> Way:
+        """This machine's shell, what a pod has opened, a step of the allocation, or ssh."""
+        if self._pods and host.name != self._pods.own:
+            return Way(errors=functools.partial(Errors, *_POD_SHELL), link=link)
+        if self._pods or host.local:
+            env = for_jobs(without_secrets() if self._pods else os.environ)
+            return Way(["sh", "-c", bootstrap.loop_script(token)], Errors, env)
+        if host.in_slurm and not self.ssh_config and srun.is_here(os.environ):
+            argv = srun.command(host, self.hosts, bootstrap.loop_script(token), os.environ)
+            return Way(argv, srun.Errors, srun.environment(for_jobs(os.environ)))
+        words = functools.partial(ssh.command, host, bootstrap.login_command(token), self.ssh_config)
+        limit_s = self._connect_timeout_s
+        return Way(words(limit_s), shared_argv=words(limit_s, shared=True))
+
+    def _begin_waiting(self) -> None:
+        """Open what the window allows, in the order of the nodes."""
+        if not self._waiting:
+            return
+        room = self._fanout - self._logging_in()
+        now = time.monotonic()
+        for _ in range(len(self._waiting)):
+            if room <= 0:
+                return
+            session = self._waiting.popleft()
+            if session.state != "waiting":
+                continue
+            if session.not_before > now:
+                self._waiting.append(session)
+                continue
+            session.begin()
+            room -= 1
+
+    def _logging_in(self) -> int:
+        return sum(session.is_logging_in for session in self._sessions.values())
+
+    def reopen(self, node: str) -> None:
+        """Give up a node's connection and make a fresh one; what ran on the old one ends with an error."""
+        old = self._sessions[node]
+        if probe := self._probes.pop(old, None):
+            probe.fresh.fail(_UNNEEDED)
+        old.fail(Unreached("ssh-failed", "replaced by a new connection"))
+        self._sessions[node] = self._session(old.host)
+        self._waiting.appendleft(self._sessions[node])
+        self._begin_waiting()
+
+    def ask(
+        self,
+        scripts: Mapping[str, str],
+        *,
+        deadline_s: float,
+        doing: str = "",
+        on_answer: Callable[[Answer], None] | None = None,
+        limit_bytes: int = 8 << 20,
+    ) -> dict[str, Answer]:
+        """
+        Run an `sh` script on each named node, side by side, and wait for the answers.
+
+        Its stdin is empty, its environment that of a non-interactive login; `ps` never shows it.  A node
+        slower than `deadline_s` (from the call, or from the connection's turn) yields an `Answer` with
+        `error` and what came so far; its script goes on: give its commands deadlines of their own.
+        `on_answer` gets each answer as it comes; `doing` names the question in a line of progress.  stdout is
+        kept up to `limit_bytes`, stderr up to 256 KiB.
+        """
+        questions = [_Question(self._sessions[node], deadline_s, limit_bytes) for node in scripts]
+        for one in questions:
+            one.request = one.session.submit("ask", scripts[one.node], one)
+        return self._answers(questions, doing, on_answer)
+
+    def run(
+        self,
+        program: str,
+        arguments: Mapping[str, tuple[str, ...]] | tuple[str, ...],
+        *,
+        label: str,
+        limit_s: float,
+        most_bytes: int,
+        doing: str = "",
+    ) -> list[Answer]:
+        """
+        The whole output of one program of `start` on every node (of nodes played here on the first one).
+
+        `arguments`: the program's; by node where they differ, and then only the named nodes are asked.
+        """
+        if not isinstance(arguments, Mapping):
+            arguments = {host.name: arguments for host in self.hosts}
+        local = next((host for host in self.hosts if host.local), None)
+        names = [host.name for host in self.hosts if not host.local or host is local]
+        sessions = [self._sessions[name] for name in names if name in arguments]
+        questions = [_Question(session, limit_s, most_bytes) for session in sessions]
+        for one in questions:
+            one.request = self.start(one.node, program, arguments[one.node], one, label=label)
+        return [*self._answers(questions, doing).values()]
+
+    @progress.line()
+    def _answers(
+        self, questions: list[_Question], doing: str, on_answer: Callable[[Answer], None] | None = None
+    ) -> dict[str, Answer]:
+        waiting, answers = questions, dict[str, Answer]()
+        self._next_tick = 0.0
+        while waiting:
+            self.turn(TICK_S)
+            now = time.monotonic()
+            for answer in filter(None, [question.answer(now) for question in waiting]):
+                answers[answer.node] = answer
+                if on_answer is not None:
+                    on_answer(answer)
+            waiting = [question for question in waiting if question.node not in answers]
+            if doing:
+                names = [question.node for question in waiting]
+                progress.show(progress.answered(doing, [one.node for one in questions], names))
+        return {question.node: answers[question.node] for question in questions}
+
+    def start(
+        self,
+        node: str,
+        program: str,
+        arguments: tuple[str, ...],
+        listener: Listener,
+        *,
+        label: str = "ringup",
+        outlives: bool = False,
+    ) -> Request:
+        """
+        Start Python source `program` (3.8+, standard library) on a node, stdin and stdout open.
+
+        `arguments` become sys.argv[1:]; `label` becomes sys.argv[0], which `ps` on the node shows (never the
+        arguments).  Without such an interpreter the exit code is 127.  Other requests to this node wait
+        meanwhile.  `outlives`: on this machine `close` ends it by end of file, and does not wait for it.
+        """
+        self._next_tick = 0.0
+        interpreter = self.interpreters.get(node, "python3")
+        script, source = bootstrap.python_script(interpreter, label, program, arguments)
+        return self._sessions[node].submit("run", script, listener, stdin=source, outlives=outlives)
+
+    def noise(self, node: str) -> str:
+        """What the node's shell printed before it answered, in one safe line; "" for a quiet one."""
+        return self._sessions[node].show_noise()
+
+    def turn(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` (0.1 s at most) for one batch from any node, and call the listeners."""
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._tick(now)
+        if self._closed:
+            return
+        for key, _ in self._selector.select(max(0.0, min(timeout_s, TICK_S))):
+            # A listener may have closed or replaced connections of this same batch, or all.
+            if not self._closed and self._selector.get_map().get(key.fd) is key:
+                key.data()
+        if not self._closed:
+            self._begin_waiting()
+
+    def _tick(self, now: float) -> None:
+        self._next_tick = now + TICK_S
+        sessions = list(self._sessions.values())
+        crowd = self._logging_in()
+        for session in sessions:
+            session.on_time(now, self._connect_timeout_s, self._answer_timeout_s, crowd)
+            if session.state == "waiting" and session.not_before and session not in self._waiting:
+                self._waiting.append(session)
+        self._look_twice(sessions, now)
+        self._opened = [
+            one for one in self._opened if one.state != "dead" or (one.client and not one.client.is_gone(now))
+        ]
+        for _ in range(min(LOOKED_AT_PER_TICK, len(sessions))):
+            self._looked_at = (self._looked_at + 1) % len(sessions)
+            session = sessions[self._looked_at]
+            if session.client is not None and session.state in ("connecting", "ready"):
+                session.client.look()
+
+    def _look_twice(self, sessions: Sequence[Session], now: float) -> None:
+        """Open second connections to nodes whose answer does not come, and hear what those tell."""
+        if self._closed:
+            return
+        for session, probe in list(self._probes.items()):
+            probe.fresh.on_time(now, self._connect_timeout_s, self._answer_timeout_s)
+            verdict = probe.verdict()
+            if verdict is True:
+                continue
+            del self._probes[session]
+            probe.fresh.fail(_UNNEEDED)
+            self._cleared[session] = session.last_byte_s
+            if isinstance(verdict, Unreached):
+                session.fail(verdict)
+        for session in sessions:
+            if len(self._probes) >= PROBES_AT_ONCE:
+                return
+            if session in self._probes or self._cleared.get(session) == session.last_byte_s:
+                continue
+            if session.is_overdue(now, OVERDUE_S):
+                self._probes[session] = PathProbe(session, self._session(session.host))
+
+    def close(self) -> None:
+        """
+        End every connection; may be called twice.  After 1 s only processes that outlive it are left here.
+
+        Programs of `start` get end of file; wait for their `on_exit` first if they are to clean up in view.
+        """
+        if self._closed:
+            return
+        with signals_held(), ExitStack() as last:  # which goes on where a listener raises
+            self._closed = True
+            last.callback(self._selector.close)
+            last.callback(self._reap)
+            for session in self._opened:
+                last.callback(session.fail, Unreached("ssh-failed", "closed"))
+
+    def _reap(self) -> None:
+        until = time.monotonic() + KILL_AFTER_S
+        for session in self._opened:
+            if session.client is not None:
+                session.client.reap(max(0.0, until - time.monotonic()))
+
+    def __enter__(self) -> Transport:
+        """Clients begin here: what is raised between `open` and `with` leaves none."""
+        try:
+            self._begin_waiting()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+_UNNEEDED = Unreached("ssh-failed", "no longer needed")
+_POD_SHELL = ("the pod's shell", "the connection to the pod is lost: it has ended, or its network has")
+
+
+class _Question:
+    """A `Listener` that collects an answer."""
+
+    ERRORS_LIMIT_BYTES = 256 << 10
+    FLOOD_BYTES = 16 << 20
+    """A script that prints so much beyond what is kept will not end with an answer."""
+
+    request: Request
+
+    def __init__(self, session: Session, deadline_s: float, limit_bytes: int) -> None:
+        self.session, self.node = session, session.host.name
+        self._deadline_s = deadline_s
+        self._limit_bytes = limit_bytes
+        self._asked = time.monotonic()
+        self._stdout = bytearray()
+        self._stderr = bytearray()
+        self._truncated = False
+        self.came_bytes = 0
+        self._end: tuple[int | None, Unreached | None] | None = None
+        self._ended_at = 0.0
+
+    def on_output(self, node: str, data: bytes) -> None:
+        self._keep(self._stdout, data, self._limit_bytes)
+
+    def on_errors(self, node: str, data: bytes) -> None:
+        self._keep(self._stderr, data, self.ERRORS_LIMIT_BYTES)
+
+    def _keep(self, kept: bytearray, data: bytes, limit_bytes: int) -> None:
+        room = limit_bytes - len(kept)
+        kept += data[:room]
+        self._truncated = self._truncated or len(data) > room
+        self.came_bytes += len(data)
+        if self.came_bytes > self._limit_bytes + self.FLOOD_BYTES:
+            self.session.fail(self._flooded())
+
+    def _flooded(self) -> Unreached:
+        much = show_bytes(self.came_bytes)
+        return Unreached("no-answer", f"its output does not end: {much} and no complete answer")
+
+    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+        self._end = (code, error)
+        self._ended_at = time.monotonic()
+
+    def answer(self, now: float) -> Answer | None:
+        """The answer once there is one; a node past its deadline has one, too."""
+        if self._end is None:
+            # A node whose turn to be connected came late has the same time as the others.
+            began = max(self._asked, self.session.began)
+            if self.session.state == "waiting" or now - began < self._deadline_s:
+                return None
+            self.request.listener = None
+            self.on_exit(self.node, None, self._overdue())
+        assert self._end is not None
+        took_s, silent_s = self._ended_at - self._asked, self._ended_at - self.session.last_byte_s
+        said = bytes(self._stdout), bytes(self._stderr)
+        return Answer(self.node, *said, *self._end, took_s, silent_s, self._truncated)
+
+    def _overdue(self) -> Unreached:
+        limit_s = self._deadline_s
+        if self.session.state == "connecting":
+            return self.session.judged(self.session.errors.stuck(limit_s), limit_s)
+        current = self.session.current
+        if current is not None and current is not self.request and current.kind == "run":
+            return Unreached("no-answer", "not asked: a program runs on this node's connection")
+        if self._truncated:  # who prints so much was not short of time
+            return self._flooded()
+        came = f"{show_bytes(len(self._stdout))} came" if self._stdout else "nothing came"
+        failure = Unreached("no-answer", f"no complete answer within {show_seconds(limit_s)}; {came}")
+        return self.session.judged(failure, limit_s)
+
+
+class PathProbe:
+    """
+    A second connection to a node whose answer does not come: is the script slow, or the path broken?
+
+    TCP delivers in order: behind one long packet that a path loses nothing arrives any more, as with a slow
+    script.  A second connection must carry long packets for its key exchange, and is asked for a long answer.
+    """
+
+    def __init__(self, watched: Session, fresh: Session) -> None:
+        self.watched, self.fresh = watched, fresh
+        self._last_byte_s = watched.last_byte_s
+        self._limit_s = min(STUCK_MOST_S, max(STUCK_S, PACE * watched.ready_after_s))
+        self._answer = _Question(fresh, math.inf, LONG_BYTES)
+        fresh.submit("ask", f"head -c {LONG_BYTES} /dev/zero", self._answer)
+        fresh.begin()
+
+    def verdict(self) -> Unreached | bool:
+        """True while it is not known, False when nothing is wrong with the path, else what is wrong."""
+        if self.watched.state != "ready" or self.watched.last_byte_s != self._last_byte_s:
+            return False
+        if self.fresh.state == "dead":
+            why = self.fresh.failure
+            if why is None or why.kind not in ("ssh-timeout", "ssh-no-route"):
+                return False
+            words = f"the answer stopped coming, and a second connection fails: {why.words}"
+            return Unreached(why.kind, words)
+        if self._answer.came_bytes >= LONG_BYTES:
+            return False
+        if time.monotonic() - self.fresh.last_byte_s < self._limit_s:
+            return True
+        phase = self.fresh.errors.phase
+        # Without even sshd's banner, which is short, it is the node that hangs or is starved, not the path.
+        if Phase.BANNER <= phase < Phase.KEYS or self.fresh.state == "ready":
+            request = self.watched.current
+            lost = "its long answer" if request is not None and request.has_begun else "the long request"
+            words = f"short packets pass, {lost} does not; a second connection stops at long ones, too"
+            failure = self.fresh.judged(Unreached("ssh-long-answer-lost", words), self._limit_s)
+            # This machine, starved, cannot judge a path; the answer may still come.
+            return False if failure.kind == "no-cpu-time" else failure
+        # Not connected at all: ssh's own deadline gives the words for it.
+        return phase < Phase.CONNECTED

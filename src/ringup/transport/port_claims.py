@@ -1,0 +1,26 @@
+"""The port of a run's rendezvous, kept from other runs that begin on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+
+
+class PortClaims(contextlib.ExitStack):
+    """
+    Ports that no other run here may choose until the end of the block.
+
+    Two runs begun in the same seconds both find a port free, for neither listens yet.  A claim is a name of a
+    Unix socket without a file: like the port it exists once per network namespace, whoever the user is, and
+    ends with the process.
+    """
+
+    def take(self, port: int) -> bool:
+        """Whether no other run has claimed the port; true, too, on systems without such names."""
+        try:
+            claim = self.enter_context(socket.socket(socket.AF_UNIX))
+            claim.bind(f"\0ringup-port-{port}")
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+        return True

@@ -1,0 +1,341 @@
+"""One node's connection: how it comes up, the requests and answers on it, and how it ends."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from ringup.model import Host, Unreached
+from ringup.transport import bootstrap, cpu, ssh
+from ringup.transport.client import Client, Wire, signals_held
+from ringup.transport.client_errors import Errors, Phase
+from ringup.units import printable, show_bytes
+
+if TYPE_CHECKING:
+    from ringup.transport.pod_link import Link
+
+KEY_EXCHANGE_S = 0.1
+"""CPU time of one ssh login on this side; 62 ms measured with OpenSSH 9.2, ed25519 keys."""
+RETRY_AFTER_S = (0.5, 1.0, 2.0, 4.0)
+"""When to try again where sshd dropped the connection because too many came at once."""
+NOISE_KEPT_BYTES = 4096
+NOISE_LIMIT_BYTES = 4 << 20
+"""A shell that prints more than this before it answers will not answer."""
+UNSENT_LIMIT_BYTES = 64 << 20
+"""Bytes for a node that does not take them; a heartbeat a second stays far below."""
+
+Kind = Literal["ask", "run"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Output of one script on one node; beyond the limit it is cut, and `truncated` is set."""
+
+    node: str
+    stdout: bytes = b""
+    stderr: bytes = b""
+    code: int | None = None
+    """The script's exit status; None when there was no complete answer."""
+    error: Unreached | None = None
+    took_s: float = 0.0
+    silent_s: float = math.inf
+    """Seconds without a byte before it was given up."""
+    truncated: bool = False
+
+    @property
+    def problem(self) -> str:
+        """Why the script did not end with 0, in one safe line; "" when it did."""
+        if self.error is not None:
+            return printable(self.error.words, 400)
+        lines = self.stderr.decode("utf-8", "replace").split("\n") if self.code else []
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return printable(last.strip(), 400) or (f"exit code {self.code}" if self.code else "")
+
+
+class Listener(Protocol):
+    """Called with the output of a script or program, from `Transport.turn` and `Transport.ask` only."""
+
+    def on_output(self, node: str, data: bytes) -> None:
+        """Bytes of stdout, cut anywhere."""
+
+    def on_errors(self, node: str, data: bytes) -> None:
+        """Bytes of stderr (the node's or ssh's), cut anywhere."""
+
+    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+        """The program ended with `code`, or the connection was lost (`code` None, `error` says how)."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a node is reached: the client's words (none: by `link`), and who reads its stderr."""
+
+    argv: Sequence[str] = ()
+    errors: Callable[[], Errors] = ssh.Errors
+    env: Mapping[str, str] | None = None
+    """What the client is started with; None: what we were."""
+    shared_argv: Sequence[str] = ()
+    """What to try once when the key is refused: the connection that the user has open already."""
+    link: Link | None = None
+    """The connection that a pod has opened for this; None when it has no more."""
+
+    @property
+    def is_ssh(self) -> bool:
+        """Whether a login comes first, which may hang, and two connections can be compared."""
+        return self.errors is ssh.Errors
+
+
+@dataclass(eq=False)
+class Request:
+    """A script on its way, or a program that runs on a node with its stdin open."""
+
+    session: Session
+    kind: Kind
+    number: int
+    body: bytes
+    """What is sent when its turn comes."""
+    listener: Listener | None
+    """None once nobody waits for it."""
+    outlives: bool
+    """As for `Transport.start`."""
+    closes_stdin: bool = False
+    has_begun: bool = False
+    """Whether the node said that it has the whole request."""
+    ends: int = 0
+    """Marks of the end seen, of two (stdout and stderr)."""
+
+    @property
+    def _client(self) -> Client | Wire | None:
+        return self.session.client if self.session.current is self else None
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the program's stdin; never blocks; lost silently once the node is gone."""
+        client = self._client
+        if self.session.state == "dead" or self.ends == 2 or self.closes_stdin:
+            return
+        if client is None:
+            self.body += data
+            return
+        client.send(data)
+        if client.unsent_bytes > UNSENT_LIMIT_BYTES:
+            words = f"the node has not read {show_bytes(UNSENT_LIMIT_BYTES)} sent to it"
+            self.session.fail(Unreached("ssh-failed", words))
+
+    def close_stdin(self) -> None:
+        """End of file on the program's stdin (and the end of this node's connection)."""
+        self.closes_stdin = True
+        if client := self._client:
+            client.close_stdin()
+
+
+class Session:
+    """A connection to one node: "waiting" for its turn, "connecting", "ready"; "dead" with a `failure`."""
+
+    def __init__(self, host: Host, way: Way, token: str, selector: selectors.BaseSelector) -> None:
+        self.host = host
+        self.state: Literal["waiting", "connecting", "ready", "dead"] = "waiting"
+        self.failure: Unreached | None = None
+        self.errors = way.errors()
+        self.noise = b""
+        self.began = 0.0
+        self.not_before = 0.0
+        """Monotonic time before which it is not (again) tried."""
+        self.last_byte_s = 0.0
+        """Monotonic time of the last byte (or step of ssh's) from the node."""
+        self.sent = 0.0
+        """Monotonic time at which the current request was sent."""
+        self.ready_after_s = 0.0
+        """What connecting, logging in and starting the shell took."""
+        self._waited_s = 0.0
+        self.client: Client | Wire | None = None
+        self.current: Request | None = None
+        self.queue: deque[Request] = deque()
+        self._way = way
+        self._selector = selector
+        self.token = token
+        self._noise_bytes = 0
+        self._numbers = itertools.count(1)
+        self._tries = 0
+        self._readies = 0
+        """Marks of readiness seen, of two (stdout and stderr)."""
+
+    @property
+    def is_logging_in(self) -> bool:
+        is_through = self._way.is_ssh and self.errors.phase is Phase.LOGGED_IN
+        return self.state == "connecting" and not is_through
+
+    def is_overdue(self, now: float, silent_s: float) -> bool:
+        """Whether a script was sent over ssh and nothing came for so long."""
+        waits = self.state == "ready" and self.current is not None and self.current.kind == "ask"
+        return waits and self._way.is_ssh and now - max(self.last_byte_s, self.sent) > silent_s
+
+    def begin(self) -> None:
+        """Start the process; a failure to do so is the node's failure."""
+        self.began = self.last_byte_s = time.monotonic()
+        self._waited_s = cpu.waited_s()
+        self.state = "connecting"
+        streams = [functools.partial(self._read, bootstrap.MarkedStream(self.token), n) for n in (1, 2)]
+        callbacks = (self._selector, streams[0], streams[1], self._ended)
+        if not self._way.argv:
+            if self._way.link is None:
+                self.fail(Unreached("no-answer", "every connection that the pod opened is used up"))
+            else:
+                self.client = Wire(self._way.link, *callbacks)
+            return
+        try:
+            with signals_held():
+                self.client = Client(self._way.argv, *callbacks, self._way.env)
+        except OSError as error:
+            words = f"{self._way.argv[0]} cannot be started here: {error.strerror or error}"
+            self.fail(Unreached("ssh-failed", words))
+
+    def submit(
+        self, kind: Kind, script: str, listener: Listener, *, stdin: bytes = b"", outlives: bool = False
+    ) -> Request:
+        """Run a script after the requests before it: "ask" with its stdin empty, "run" with it open."""
+        number = next(self._numbers)
+        body = bootstrap.request(self.token, kind, number, script) + stdin
+        request = Request(self, kind, number, body, listener, outlives)
+        self.queue.append(request)
+        self._next()
+        return request
+
+    def _next(self) -> None:
+        if self.state != "ready" or self.current is not None or not self.queue or self.client is None:
+            return
+        self.current = request = self.queue.popleft()
+        self.sent = time.monotonic()
+        self.client.send(request.body)
+        request.body = b""
+        if request.closes_stdin:
+            self.client.close_stdin()
+
+    def _read(self, stream: bootstrap.MarkedStream, number: int, data: bytes) -> None:
+        """Bytes of stdout (1) or stderr (2); b"" at their end."""
+        self.last_byte_s = time.monotonic()
+        if data and number == 2 and not (data := self.errors.feed(data)):
+            return
+        for piece in stream.feed(data) if data else filter(None, [stream.rest()]):
+            if isinstance(piece, bytes):
+                self._on_data(number, piece)
+            else:
+                self._on_mark(piece)
+
+    def _on_data(self, number: int, data: bytes) -> None:
+        if self.state != "connecting":
+            if self.current is not None and (listener := self.current.listener) is not None:
+                (listener.on_output if number == 1 else listener.on_errors)(self.host.name, data)
+        elif number == 1 or self.errors.phase is Phase.LOGGED_IN:  # before the login only ssh writes errors
+            self.noise = (self.noise + data)[:NOISE_KEPT_BYTES]
+            self._noise_bytes += len(data)
+            if self._noise_bytes > NOISE_LIMIT_BYTES:
+                words = f"the shell printed {show_bytes(NOISE_LIMIT_BYTES)} before it answered"
+                self.fail(Unreached("no-answer", f"{words}: {self.show_noise()}"))
+
+    def _on_mark(self, words: tuple[str, ...]) -> None:
+        if words == ("ready",) and self.state == "connecting":
+            self._readies += 1
+            if self._readies == 2:
+                self.state = "ready"
+                self.ready_after_s = time.monotonic() - self.began
+                self._next()
+        elif len(words) == 2 and words[0] == "begin" and self.current:
+            self.current.has_begun = True
+        elif len(words) == 3 and words[0] == "end" and self.current and words[1] == str(self.current.number):
+            self.current.ends += 1
+            if self.current.ends == 2:
+                request, self.current = self.current, None
+                if request.listener is not None:
+                    code = int(words[2]) if words[2].isdecimal() else None
+                    request.listener.on_exit(self.host.name, code, None)
+                self._next()
+
+    def on_time(self, now: float, connect_timeout_s: float, answer_timeout_s: float, crowd: int = 0) -> None:
+        """
+        Give up a connection that says nothing; end requests that came too late.
+
+        `crowd`: connections that exchange keys at the same time, on the same processors here.
+        """
+        if self.state == "connecting":
+            logged_in = self.errors.phase is Phase.LOGGED_IN
+            allowed = answer_timeout_s if logged_in else connect_timeout_s + crowd * KEY_EXCHANGE_S
+            is_late = cpu.is_over(now - self.last_byte_s, allowed, self.starved_s)
+            is_endless = now - self.began > 2 * connect_timeout_s + answer_timeout_s
+            if is_endless and not is_late and self.noise:
+                words = f"the shell prints without end before it answers: {self.show_noise()}"
+                self.fail(Unreached("no-answer", words))
+            elif is_late or is_endless:
+                self.fail(self.judged(self.errors.stuck(allowed), allowed))
+        if self.state == "dead":
+            self._end_requests()
+
+    def starved_s(self) -> float:
+        """Seconds this process, or the one that reaches the node, had no processor since it was begun."""
+        return max(cpu.waited_s() - self._waited_s, self.client.waited_s if self.client else 0.0)
+
+    def judged(self, failure: Unreached, limit_s: float) -> Unreached:
+        return cpu.judged(failure, self.starved_s(), limit_s)
+
+    def _ended(self, code: int) -> None:
+        if self.state not in ("connecting", "ready"):
+            return
+        if self.errors.was_dropped() and self._tries < len(RETRY_AFTER_S):
+            # All that were dropped came at the same moment.
+            self._try_again(RETRY_AFTER_S[self._tries] * random.uniform(0.5, 1.5))
+            return
+        if self.state == "ready":
+            failure = self.errors.lost(code)
+        else:
+            failure = self.errors.ended_early(code, self.show_noise())
+            shared = self._way.shared_argv
+            if failure.kind == "ssh-key-refused" and shared and ssh.has_control_path(shared):
+                self._way = replace(self._way, argv=shared, shared_argv=())
+                self._try_again(0.0)
+                return
+        if failure.kind != "no-answer":  # that one is a shell that ended
+            failure = self.judged(failure, ssh.OWN_LIMIT_S)
+        self.fail(failure)
+
+    def _try_again(self, after_s: float) -> None:
+        self.end()
+        self.not_before = time.monotonic() + after_s
+        self._tries += 1
+        self.state = "waiting"
+        self.errors = self._way.errors()
+        self._readies = 0
+
+    def show_noise(self) -> str:
+        """What the shell's start-up files printed, in one safe line."""
+        return printable(" / ".join(self.noise.decode("utf-8", "replace").split("\n")).strip(" /"), 200)
+
+    def fail(self, failure: Unreached) -> None:
+        if self.state == "dead":
+            return
+        self.state = "dead"
+        self.failure = failure
+        self.end()
+        self._end_requests()
+
+    def _end_requests(self) -> None:
+        requests = [r for r in (self.current, *self.queue) if r is not None]
+        self.current = None
+        self.queue.clear()
+        for request in requests:
+            if request.listener is not None:
+                request.listener.on_exit(self.host.name, None, self.failure)
+
+    def end(self) -> None:
+        """
+        Close the pipes and end the client; what it left on the node ends by end of file.
+
+        On this machine the shell and its processes are ended too, but not a guard: it cleans up itself.
+        """
+        if self.client is not None:
+            self.client.end(spare=self.host.local and self.current is not None and self.current.outlives)

@@ -1,0 +1,112 @@
+"""The shape of the code: plain names, small functions.  The exceptions only get fewer."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent / "src" / "ringup"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+MOST_LINES, MOST_ARGUMENTS, MEDIAN_ARGUMENTS = 60, 7, 3
+LONG: set[str] = set()
+"""Functions that are too long today.  This list may only shrink."""
+WIDE: set[str] = set()
+"""Functions with too many arguments today.  This list may only shrink."""
+
+TWICE = {
+    *("Asked", "Behind", "Clock", "End", "Ended", "Errors", "Event", "Group", "Job"),
+    *("Launch", "Link", "Listener", "Node", "Part", "Place", "Process", "Row"),
+    *("RunEnd", "Stuck", "Table", "View", "Watch", "Way"),
+}
+"""Names of two classes today.  This list may only shrink."""
+
+OUT = {
+    "anew": 0,
+    "asked": 6,
+    "benched": 0,
+    "beside": 1,
+    "door": 0,
+    "doubts": 0,
+    "few": 0,
+    "fold": 0,
+    "heard": 0,
+    "hearing": 0,
+    "kept": 4,
+    "look": 12,
+    "looks": 3,
+    "meant": 1,
+    "meeting": 2,
+    "offered": 0,
+    "prove": 1,
+    "proven": 2,
+    "said": 1,
+    "settle": 0,
+    "settled": 0,
+    "signs": 0,
+    "stands": 0,
+    "story": 1,
+    "tails": 0,
+    "told": 0,
+    "voice": 0,
+    "witness": 0,
+    "wordings": 0,
+}
+"""Words of a private language, and how many names still hold each.  The numbers may only fall."""
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Path below src/ringup -> syntax."""
+    return {str(p.relative_to(SOURCE)): ast.parse(p.read_text()) for p in sorted(SOURCE.rglob("*.py"))}
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    for path, tree in trees().items():
+        yield from ((path, node) for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def argument_count(function: Function) -> int:
+    given = function.args
+    names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {f"{p}:{f.name}" for p, f in functions() if (f.end_lineno or 0) - f.lineno >= MOST_LINES}
+    assert long <= LONG, f"split these: {sorted(long - LONG)}"
+
+
+def test_no_function_takes_more_arguments_than_a_reader_can_keep_in_mind() -> None:
+    counts = {f"{path}:{function.name}": argument_count(function) for path, function in functions()}
+    assert {name for name, count in counts.items() if count > MOST_ARGUMENTS} <= WIDE
+    assert statistics.median(counts.values()) <= MEDIAN_ARGUMENTS
+
+
+def test_names_of_modules_classes_and_functions_are_plain() -> None:
+    names = [part for path in trees() for part in Path(path).with_suffix("").parts[-1:]]
+    for tree in trees().values():
+        names += [n.name for n in ast.walk(tree) if isinstance(n, Function | ast.ClassDef)]
+    words = Counter(
+        word
+        for name in names
+        if not name.startswith("_")
+        for word in set(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"))
+    )
+    found = {word: words[word] for word in OUT if words[word] > OUT[word]}
+    assert found == {}, "say it in the field's words"
+
+
+def test_one_name_of_a_class_means_one_thing() -> None:
+    """Those of the nodes' programs are their own, as they are read alone."""
+    places: dict[str, list[str]] = {}
+    for path, tree in trees().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and "agent/" not in path:
+                places.setdefault(node.name, []).append(path)
+    assert {name: p for name, p in places.items() if len(p) > 1 and name not in TWICE} == {}

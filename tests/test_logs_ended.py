@@ -1,0 +1,100 @@
+"""`ringup logs` on a run's folder says what the run itself saw."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringup.logs.read import read_logs
+from ringup.runtime.record import verdict_json
+
+TERMINATED = (
+    "W1122 15:53:33.265000 9916 torch/distributed/elastic/agent/server/api.py:753] "
+    "Received 15 death signal, shutting down workers\n"
+)
+DIFFER = (
+    "collective 4 of default_pg is broadcast [8] Float on rank 1 (a.py:8), all_reduce [8] Float on the others"
+)
+
+
+def run_folder(folder: Path, outcome: str, verdict: dict[str, Any] | None, last: str) -> str:
+    record = {"ringup": "0", "outcome": outcome, "started": 1.0, "verdict": verdict}
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "ringup.log").write_text(f"a note\n{last}\n")
+    (folder / "node0-launcher.log").write_text(TERMINATED)
+    return str(folder)
+
+
+def hang(**fields: Any) -> dict[str, Any]:
+    known = {"verdict": "stalled", "headline": DIFFER, "missing": [], "lines": ["rank 1: a.py:8"]}
+    return {**known, "rule": "collective-mismatch", "apart": [{"rank": 1, "node": "node1"}], **fields}
+
+
+def test_a_mismatch_that_the_run_ended_as_hung_is_the_cause(tmp_path: Path) -> None:
+    verdict = verdict_json("hung", [hang()])
+    diagnosis = read_logs([run_folder(tmp_path, "hung", verdict, f"hung after 21 s: {DIFFER}")])
+    cause = diagnosis.causes[0]
+    assert (cause.rule, cause.severity, cause.confidence) == ("collective-mismatch", "error", "high")
+    assert (cause.ranks, cause.nodes) == ((1,), ("node1",))
+    assert DIFFER in cause.text
+    assert cause.evidence[0].line == 2 and cause.evidence[0].text.startswith("hung after 21 s")
+    assert "job-cancelled" not in {c.rule for c in diagnosis.causes}
+
+
+@pytest.mark.parametrize(
+    "rule, missing",
+    [
+        ("rank-fell-behind", [{"rank": 3, "node": "node1", "where": "a.py:8"}]),
+        ("collective-stalled", []),
+        ("init-never-finished", []),
+    ],
+)
+def test_every_hang_has_one_verdict(tmp_path: Path, rule: str, missing: list[Any]) -> None:
+    verdict = verdict_json("hung", [hang(rule=rule, missing=missing, apart=[], headline="all ranks wait")])
+    diagnosis = read_logs([run_folder(tmp_path, "hung", verdict, "hung after 21 s: all ranks wait")])
+    assert [c.rule for c in diagnosis.causes] == [rule]
+    assert diagnosis.causes[0].ranks == tuple(m["rank"] for m in missing)
+
+
+@pytest.mark.parametrize("outcome", ["hung", "rank-failed"])
+def test_ranks_that_the_run_ended_were_not_ended_from_outside(tmp_path: Path, outcome: str) -> None:
+    diagnosis = read_logs([run_folder(tmp_path, outcome, None, "the end")])
+    assert "job-cancelled" not in {c.rule for c in diagnosis.causes}
+
+
+def test_without_a_run_a_termination_came_from_outside(tmp_path: Path) -> None:
+    (tmp_path / "node0-launcher.log").write_text(TERMINATED)
+    assert [c.rule for c in read_logs([str(tmp_path)]).causes] == ["job-cancelled"]
+
+
+def test_what_a_sound_run_overcame_is_no_error(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "ok", None, "done after 3 s")
+    (tmp_path / "rank-0.log").write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
+    )
+    diagnosis = read_logs([folder])
+    assert diagnosis.healthy and diagnosis.causes[0].rule == "gpu-out-of-memory"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"outcome": 3}',
+        '{"outcome": "hung", "verdict": {"ranks": {}, "nodes": [[]], "rule": 5}}',
+    ],
+)
+def test_a_broken_run_json_is_as_none(tmp_path: Path, text: str) -> None:
+    folder = run_folder(tmp_path, "ok", None, "hung after 3 s: x")
+    (tmp_path / "run.json").write_text(text)
+    assert {c.rule for c in read_logs([folder]).causes} <= {"job-cancelled"}
+
+
+def test_only_a_hang_has_a_verdict() -> None:
+    assert verdict_json("ok", [hang()]) is None
+    assert verdict_json("hung", [hang(verdict="waiting")]) is None

@@ -1,0 +1,72 @@
+"""One of many: a rank on TCP, an interface that is merely listed, lines whose speaker is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringup.logs.read import Diagnosis, read_logs
+
+
+def read(folder: Path, text: str) -> Diagnosis:
+    (folder / "job.log").write_text(text)
+    return read_logs([str(folder / "job.log")], by_iteration=None)
+
+
+def rank_lines(rank: int, net: str, *more: str) -> str:
+    """What NCCL says of one of 64 ranks, eight on a node."""
+    head = f"node{rank // 8}:{1000 + rank}:{2000 + rank} [{rank % 8}] NCCL INFO "
+    init = f"comm 0x{rank:x} rank {rank} nranks 64 cudaDev {rank % 8} busId 1000 commId 0xabc - Init "
+    lines = [*more, f"Using network {net}", f"{init}START", f"{init}COMPLETE"]
+    lines.append(f"Channel 00/0 : {rank}[0] -> {(rank + 1) % 64}[0] [send] via NET/{net}/0")
+    return "".join(f"{head}{line}\n" for line in lines)
+
+
+def test_one_rank_on_tcp_among_63_on_infiniband_is_named_with_the_reason(tmp_path: Path) -> None:
+    odd = rank_lines(17, "Socket", "NCCL_IB_DISABLE set by environment to 1.")
+    text = "".join(odd if rank == 17 else rank_lines(rank, "IB") for rank in range(64))
+    cause = next(c for c in read(tmp_path, text).causes if c.rule == "fell-back-to-sockets")
+    assert (cause.severity, cause.ranks, cause.nodes) == ("warning", (17,), ("node2",))
+    assert "rank 17 on node2 uses TCP sockets, 63 others InfiniBand or RoCE" in cause.text
+    assert "NCCL_IB_DISABLE" in cause.text
+
+
+@pytest.mark.parametrize("net", ["IB", "Socket"])
+def test_ranks_that_all_use_one_network_are_no_finding(tmp_path: Path, net: str) -> None:
+    text = "".join(rank_lines(rank, net) for rank in range(64))
+    assert not read(tmp_path, text).causes
+
+
+def test_slurms_job_step_is_no_iteration(tmp_path: Path) -> None:
+    diagnosis = read(
+        tmp_path,
+        "step 1 | loss: 2.0\nstep 2 | loss: 1.9\n"
+        "slurmstepd: error: *** STEP 166448.0 ON node1 CANCELLED AT 2024-05-01T10:00:00 ***\n",
+    )
+    assert all(row.name != "166448" for row in diagnosis.run.by_iteration)
+
+
+@pytest.mark.parametrize("arrow", ["-> ", ""])
+def test_a_transport_is_read_where_the_speaker_and_the_arrow_are_lost(tmp_path: Path, arrow: str) -> None:
+    diagnosis = read(tmp_path, f"NCCL INFO Channel 01 : 0[9000] {arrow}1[9000] via NET/IB/0\n")
+    assert dict(diagnosis.run.transports) == {"NET/IB/0": 1}
+
+
+def test_a_difference_that_nccl_ignores_is_no_error(tmp_path: Path) -> None:
+    warning = "node0:1:2 [0] NCCL WARN Detected mixed local Net device counts. Ignoring\n"
+    assert read(tmp_path, warning + "RuntimeError: no such key\n").causes[0].rule != "rdma-device-set-differs"
+    (cause,) = (c for c in read(tmp_path, warning).causes if c.rule == "rdma-device-set-differs")
+    assert cause.severity == "note"
+
+
+def test_a_listed_interface_does_not_stand_above_the_rank_that_died(tmp_path: Path) -> None:
+    text = (
+        "node0:1:2 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0> [1]docker0:172.17.0.1<0> "
+        "[2]br-1:172.18.0.1<0>\n"
+        "node0:1:2 [0] NCCL INFO Using network Socket\n"
+        "  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 77)\n"
+    )
+    causes = read(tmp_path, text).causes
+    assert causes[0].rule == "rank-killed" and causes[0].severity == "error"
+    assert all(c.severity != "error" for c in causes if c.rule == "virtual-interface-chosen")

@@ -1,0 +1,135 @@
+"""Labels of any form: who printed a line is learnt from the file, and out of JSON records."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ringup.logs.labels import Labels
+from ringup.logs.read import Diagnosis, read_logs
+from tests.logs_said import SAID
+
+OWN_PREFIX = re.compile(r"(?m)^([\w-]+):(\d+):\d+ (?:\[\d+\] )?((?:\S+ )*?NCCL )")
+"""NCCL's HOST:PID:TID [GPU]."""
+OF_SEVERAL_HOSTS = [
+    (rule, text)
+    for rule, text in SAID
+    if 1 < len({m[1] for m in OWN_PREFIX.finditer(text)}) < len(OWN_PREFIX.findall(text))
+]
+"""With a host that prints twice: what is another word on every line is no label."""
+FORMS = (
+    r"[\1] \3",
+    r"\1: \3",
+    r"<\1> \3",
+    r"(\1, pid \2) \3",
+    r"\1 | \3",
+    r"host=\1 pid=\2 | \3",
+    r"1767322345.123 [\1] \3",
+    r"2026-01-02T03:04:05Z \1> \3",
+)
+
+
+def diagnose(tmp_path: Path, text: str) -> Diagnosis:
+    log = tmp_path / "job.log"
+    log.write_text(text + "\n", encoding="utf-8")
+    return read_logs([str(log)])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nccl_lines_without_host_and_pid_belong_to_the_label_before_them(tmp_path: Path, form: str) -> None:
+    assert len(OF_SEVERAL_HOSTS) > 10
+    for rule, text in OF_SEVERAL_HOSTS:
+        labelled = OWN_PREFIX.sub(form, text)
+        assert [c.rule for c in diagnose(tmp_path, labelled).causes][:1] == [rule], labelled
+
+
+@pytest.mark.parametrize("before", ["[node3] ", "[pod/train-worker-0/pytorch] ", "<n2> ", "gpu-a7> "])
+def test_a_label_of_any_form_does_not_hide_the_beginning_of_a_message(tmp_path: Path, before: str) -> None:
+    text = "  entrypoint       : True\n  min_nodes        : 2\n  max_nodes        : 2"
+    found = diagnose(tmp_path, "\n".join(before + line for line in text.split("\n"))).causes
+    assert [c.rule for c in found] == ["launcher-argument-misread"]
+
+
+def test_a_loggers_json_records_are_read_as_the_lines_they_hold(tmp_path: Path) -> None:
+    for rule, text in SAID:
+        if rule == "node-rank-duplicate" and "machine_rank" in text:
+            continue  # one host's name before both: one host that prints its settings twice
+        records = [{"level": "INFO", "host": "n7", "message": line} for line in text.split("\n")]
+        found = diagnose(tmp_path, "\n".join(map(json.dumps, records))).causes
+        assert [c.rule for c in found][:1] == [rule], text
+
+
+def test_a_record_tells_host_and_rank_and_holds_a_whole_traceback(tmp_path: Path) -> None:
+    trace = 'Traceback (most recent call last):\n  File "/job/t.py", line 4, in step\nZeroDivisionError: no'
+    record = {"severity": "ERROR", "hostname": "n7", "rank": 3, "msg": "step failed", "exc_info": trace}
+    first = diagnose(tmp_path, json.dumps(record)).causes[0]
+    assert (first.rule, first.ranks, first.nodes) == ("rank-raised-exception", (3,), ("n7",))
+    assert "t.py:4" in first.text
+
+
+def test_logfmt_lines_are_read_as_their_messages(tmp_path: Path) -> None:
+    words = (
+        "Traceback (most recent call last):",
+        '  File \\"/job/t.py\\", line 4, in step',
+        "ZeroDivisionError: no",
+    )
+    text = "\n".join(f'time="2026-11-23T10:00:01Z" level=error msg="{word}" rank=3 host=n7' for word in words)
+    first = diagnose(tmp_path, text).causes[0]
+    assert (first.rule, first.ranks, first.nodes) == ("rank-raised-exception", (3,), ("n7",))
+    assert first.text.endswith("ZeroDivisionError: no at /job/t.py:4")
+
+
+def test_what_is_no_json_or_says_nothing_stays_as_it_is(tmp_path: Path) -> None:
+    for text in (
+        "{" * 5000 + "}",
+        '{"loss": 2.1, "lr": 0.1}',
+        "{'loss': 2.1}",
+        'msg="a',
+        "loss=2.1 lr=0.1",
+        '{"message": 3}',
+        "{}",
+    ):
+        assert diagnose(tmp_path, text).causes == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"[INFO] step {n}" for n in range(20)],
+        [f"step-{n}: loss 2.{n}" for n in range(20)],
+        [f"[{n}/20] loss 2.{n}" for n in range(20)],
+        ["machine_rank: 0", "num_machines: 2", "machine_rank: 0", "num_machines: 2"],
+        ["one line of words"],
+    ],
+)
+def test_levels_steps_and_settings_are_no_labels(lines: list[str]) -> None:
+    labels = Labels()
+    labels.learn(lines)
+    assert {labels.split(line)[0] for line in lines} == {""}
+
+
+def test_a_label_that_names_a_rank_gives_it(tmp_path: Path) -> None:
+    text = "\n".join(f"(node{r // 2}, rank {r}) starting" for r in range(4))
+    text += "\n(node1, rank 3) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    text += "\n(node1, rank 3) giving up"
+    first = diagnose(tmp_path, text).causes[0]
+    assert (first.rule, first.ranks, first.nodes) == ("gpu-out-of-memory", (3,), ("node1",))
+
+
+@pytest.mark.parametrize(
+    "names", [("train2.py:88", "data.py:12"), ("trainer", "data"), ("src.train", "src.data2")]
+)
+def test_a_logger_or_a_line_of_code_before_a_message_is_no_host(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    train, data = names
+    text = (
+        f"[{data}] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n[{data}] retry\n"
+    )
+    first = diagnose(tmp_path, text + f"[{train}] giving up\n[{train}] exit").causes[0]
+    assert (first.rule, first.nodes) == ("gpu-out-of-memory", ())
+    steps = "\n".join(f"[{train}] step {n} loss 2.{n}" for n in (1, 2, 3))
+    assert diagnose(tmp_path, text + steps).causes == []

@@ -1,0 +1,93 @@
+"""Where no cause is known the report quotes what the programs print last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringup.logs.read import Diagnosis, read_logs
+
+CATEGORY = (
+    "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:93, unhandled system error "
+    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
+    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+)
+
+
+def diagnose(tmp_path: Path, text: str) -> Diagnosis:
+    (tmp_path / "job.log").write_text(text, encoding="utf-8")
+    return read_logs([str(tmp_path / "job.log")])
+
+
+@pytest.mark.parametrize("label", ["", "[rank3]: ", "n2: ", "2026-11-20T10:00:00.000Z "])
+def test_the_line_below_last_error_is_quoted(tmp_path: Path, label: str) -> None:
+    text = CATEGORY + "Last error:\nNET/Example : the handshake was refused\nand more\n"
+    cause = diagnose(tmp_path, "".join(label + line for line in text.splitlines(True))).causes[0]
+    assert (cause.rule, cause.confidence) == ("nccl-error-without-detail", "low")
+    assert "NET/Example : the handshake was refused" in cause.text
+    assert cause.evidence[0].line == 4
+    assert cause.fix is not None and "NCCL_DEBUG=INFO" in cause.fix.text
+
+
+def test_the_last_warning_of_a_rank_is_quoted(tmp_path: Path) -> None:
+    text = "".join(
+        f"n1:5:5 [0] net.cc:12 NCCL WARN Example link {n} could not be opened\n" for n in range(30)
+    )
+    init = "n1:5:5 [0] NCCL INFO comm 0x1 rank 6 nranks 8 cudaDev 0 busId 1000 - Init START\n"
+    cause = diagnose(tmp_path, init + text + CATEGORY).causes[0]
+    assert (cause.rule, cause.confidence) == ("nccl-error-without-detail", "low")
+    assert "Example link 29 could not be opened" in cause.text
+    assert cause.fix is not None and "rank 6" in cause.fix.text
+
+
+@pytest.mark.parametrize("kind", ["pkg.errors.TokenizerMismatch", "TokenizerMismatch", "pkg.mismatch"])
+@pytest.mark.parametrize("label", ["", "[rank3]: ", "n2: ", "3: "])
+def test_the_last_line_of_a_traceback_names_the_exception(tmp_path: Path, kind: str, label: str) -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/job/train.py", line 9, in <module>\n'
+        "    step(batch)\n"
+        "    ~~~~^^^^^^^\n"
+        f"{kind}: vocabulary has 32000 words, not 32001\n"
+        "pkg.Other: not the end of any traceback\n"
+    )
+    cause = diagnose(tmp_path, "".join(label + line for line in text.splitlines(True))).causes[0]
+    assert cause.rule == "rank-raised-exception"
+    assert f"raised {kind.rpartition('.')[2]}: vocabulary has 32000 words" in cause.text
+    assert "/job/train.py:9" in cause.text
+
+
+@pytest.mark.parametrize(
+    "below",
+    ["    Mismatch: part of the code", "Extension modules: numpy, torch", "step 5: loss 2.1", "Killed"],
+)
+def test_other_lines_below_a_frame_are_no_exception(tmp_path: Path, below: str) -> None:
+    text = f'Traceback (most recent call last):\n  File "/job/train.py", line 9, in <module>\n{below}\n'
+    assert diagnose(tmp_path, text).story.all("exception") == []
+
+
+@pytest.mark.parametrize(
+    "reason, words, confidence",
+    [
+        ("Connection refused", "its own service thread", "low"),
+        ("Connection timed out", "a firewall", "medium"),
+        ("No route to host", "a firewall", "medium"),
+    ],
+)
+def test_only_a_refused_connection_to_itself_means_that_the_listener_died(
+    tmp_path: Path, reason: str, words: str, confidence: str
+) -> None:
+    text = (
+        "n0:5:5 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.3<0>\n"
+        f"n0:5:9 [0] misc/socket.cc:484 NCCL WARN Connect to 10.0.0.3<50321> failed : {reason}\n"
+    )
+    cause = diagnose(tmp_path, text).causes[0]
+    assert (cause.rule, cause.confidence) == ("peer-unreachable-on-interface", confidence)
+    assert words in cause.text
+
+
+def test_what_nccl_says_that_it_ignores_is_not_called_an_error_of_its_own(tmp_path: Path) -> None:
+    text = "Detected mixed local Net device counts between peers: rank 0 sees 8, rank 1 sees 4. Ignoring."
+    found = diagnose(tmp_path, f"n1:11:30 [0] init.cc:1202 NCCL WARN {text}\n").causes
+    assert [(c.rule, c.severity) for c in found] == [("rdma-device-set-differs", "note")]

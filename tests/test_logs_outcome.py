@@ -1,0 +1,139 @@
+"""How a run went on after a line, and who ended it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringup.logs import outcome
+from ringup.logs.patterns import TAGS
+from ringup.logs.read import Diagnosis, read_logs
+from tests.logs_scares import SCARES
+
+SETUP = "n1:11:11 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+INIT = "".join(
+    f"n{rank + 1}:{11 + rank}:30 [0] NCCL INFO ncclCommInitRank comm 0x{rank + 1} rank {rank} nranks 2 "
+    f"cudaDev 0 nvmlDev 0 busId 1000 commId 0x77 - Init {state}\n"
+    for state in ("START", "COMPLETE")
+    for rank in (0, 1)
+)
+BAR = "Training: {0:>3}%|{1:<10}| {0}/100 [{0}:00<01:39,  1.00it/s]"
+WORK = {
+    "steps": "".join(f"step {n} loss 2.{n}\n" for n in range(2, 9)),
+    "records": "".join(f"{{'loss': 2.{n}, 'grad_norm': 1.{n}, 'epoch': 0.0{n}}}\n" for n in range(2, 9)),
+    "one bar": "\r".join(BAR.format(n, "#" * (n // 10)) for n in range(10, 101, 10)) + "\n",
+    "bars": "".join(BAR.format(n, "#" * (n // 10)) + "\n" for n in range(10, 90, 10)),
+    "finished": "step 1 loss 3.0\n`Trainer.fit` stopped: `max_epochs=1` reached.\n",
+    "results": "".join(
+        f"  {size}  {size // 4}  float  sum  -1  {size}.0  1.10  1.10  0  {size}.1  1.10  1.10  0\n"
+        for size in (1024, 2048, 4096)
+    ),
+}  # fmt: skip
+FAILED = (
+    "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "/job/train.py", line 9, in <module>\n[rank1]:     step(batch)\n'
+    "[rank1]: KeyError: 'labels'\n"
+)
+
+
+def diagnose(tmp_path: Path, **logs: str) -> Diagnosis:
+    for name, text in logs.items():
+        (tmp_path / f"{name}.log").write_text(text, encoding="utf-8")
+    return read_logs([str(tmp_path)])
+
+
+def errors(diagnosis: Diagnosis) -> list[str]:
+    return [c.rule for c in diagnosis.causes if c.severity == "error"]
+
+
+def sound(place: str, line: str, work: str) -> str:
+    if place == "setting up":
+        return SETUP + line + "\n" + INIT + work
+    return SETUP + INIT + (line + "\n" + work if place == "running" else work + line + "\n")
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("place, line", SCARES, ids=range(len(SCARES)))
+def test_what_a_run_went_on_after_is_no_error(tmp_path: Path, place: str, line: str, work: str) -> None:
+    assert errors(diagnose(tmp_path, job=sound(place, line, WORK[work]))) == []
+
+
+@pytest.mark.parametrize("place, line", SCARES, ids=range(len(SCARES)))
+def test_a_scare_is_not_blamed_for_a_later_failure(tmp_path: Path, place: str, line: str) -> None:
+    if place != "ending":
+        diagnosis = diagnose(tmp_path, job=sound(place, line, WORK["steps"]) + FAILED)
+        assert [diagnosis.causes[0].rule, *errors(diagnosis)[:1]] == ["rank-raised-exception"] * 2
+
+
+REFUSED = "n1:11:30 [0] misc/socket.cc:484 NCCL WARN Connect to 10.0.0.2<50321> failed : No route to host\n"
+STEPS = WORK["steps"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STEPS + REFUSED,
+        REFUSED,
+        REFUSED + "step 2 loss 2.1\n",
+        "1: " + REFUSED + "".join("0: " + step for step in STEPS.splitlines(True)),
+        REFUSED + STEPS + "[rank1]: ncclRemoteError: remote process exited or there was a network error\n",
+    ],
+    ids=["steps before it", "no steps", "one step", "another rank's lines put behind", "broke again"],
+)  # fmt: skip
+def test_an_error_without_work_after_it_stays_an_error(tmp_path: Path, text: str) -> None:
+    event = diagnose(tmp_path, job=SETUP + text).story.all("nccl-connect")[0]
+    gone_on = "broke again" in text or text.startswith(REFUSED + STEPS)
+    story = diagnose(tmp_path, job=SETUP + text).story
+    assert story.outcome.overcome(event) is gone_on
+
+
+KEY_ERROR = "2026-11-20 10:00:10 KeyError: 'labels'\n"
+
+
+@pytest.mark.parametrize("minute, overcome", [(1, True), (0, False)], ids=["after it", "before it"])
+def test_the_clocks_order_lines_of_different_files(tmp_path: Path, minute: int, overcome: bool) -> None:
+    steps = "".join(f"2026-11-20 10:0{minute}:0{n} step {n} loss 2.1\n" for n in (1, 2, 8))
+    story = diagnose(tmp_path, rank0=steps, rank1=KEY_ERROR).story
+    assert story.outcome.overcome(story.all("exception")[0]) is overcome
+
+
+def test_two_steps_of_other_ranks_do_not_show_that_a_rank_lives(tmp_path: Path) -> None:
+    text = "[rank1]: KeyError: 'labels'\n[rank0]: step 7 loss 2.1\n[rank0]: step 8 loss 2.0\n"
+    story = diagnose(tmp_path, job=text).story
+    assert not story.outcome.overcome(story.all("exception")[0])
+    text += "[rank0]: step 12 loss 2.0\n"
+    story = diagnose(tmp_path, job=text).story
+    assert story.outcome.overcome(story.all("exception")[0])
+
+
+def test_a_restart_overcomes_the_end_of_ranks(tmp_path: Path) -> None:
+    ended = "".join(
+        f"failed (exitcode: -9) local_rank: {rank} (pid: 7{rank}) of binary: /usr/bin/python\n"
+        for rank in (0, 1)
+    )
+    again = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group\n"
+    assert errors(diagnose(tmp_path, job=STEPS + ended + STEPS)) == ["rank-killed"]
+    assert errors(diagnose(tmp_path, job=STEPS + ended + again + STEPS)) == []
+    others = "".join(f"[rank0]: step {n} loss 2.{n}\n" for n in (1, 2))
+    assert errors(diagnose(tmp_path, job=FAILED + others)) == ["rank-raised-exception"]
+    assert errors(diagnose(tmp_path, job=FAILED + again + others)) == []
+    assert errors(diagnose(tmp_path, job=FAILED + again + others + FAILED)) == ["rank-raised-exception"]
+
+
+TAKEN = "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-20T10:00:00 DUE TO TIME LIMIT ***\n"
+
+
+def test_what_follows_the_end_from_outside_is_no_failure(tmp_path: Path) -> None:
+    after = (
+        "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4411\n"
+    )
+    killed = "srun: error: n1: tasks 0-1: Killed\n"
+    diagnosis = diagnose(tmp_path, job=STEPS + TAKEN + after + killed)
+    assert errors(diagnosis) == []
+    assert diagnosis.story.outcome.limit == "time limit"
+    assert errors(diagnose(tmp_path, job=STEPS + after + killed + TAKEN)) != []
+
+
+def test_every_tag_that_is_asked_for_exists() -> None:
+    assert set(TAGS) >= outcome.ESTABLISHING | outcome.RETRACTABLE

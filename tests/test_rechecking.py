@@ -1,0 +1,148 @@
+"""What is made of a check between two attempts, and of a failure's cause; both pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ringup.cli import pipeline
+from ringup.cli.rechecking import errors_by_node, failure_cause
+from ringup.logs.lines import Event
+from ringup.logs.rule import Cause
+from ringup.model import Job
+from ringup.planning import NodePlan, Plan
+from ringup.recovery.decision import FailureCause, Recheck
+from ringup.rules import Finding
+from ringup.runtime import Failure, RankEnd, RunResult
+from tests.clusters import cluster, plain
+
+NODES = ["node0", "node1", "node2", "node10"]
+
+
+def finding(where: str, rule: str, **more: Any) -> Finding:
+    return Finding(where, "found", "wanted", rule=rule, **more)
+
+
+def test_an_error_is_its_nodes_and_of_a_pair_that_of_the_node_with_most_errors() -> None:
+    found = errors_by_node(
+        [
+            finding("node1 GPU 3", "gpu-missing", node="node1"),
+            finding("node0 -> node2 em1", "peer-unreachable"),
+            finding("node2 -> node10 em1", "peer-unreachable"),
+            finding("node0 port 29500", "port-in-use", node="node0", severity="warning"),
+            finding("node1 -> node0 em1", "peer-unreachable"),
+            finding("the run", "world-never-formed"),
+        ],
+        NODES,
+    )
+    assert found == {"node1": {"gpu-missing"}, "node2": {"peer-unreachable"}}
+
+
+def test_of_two_nodes_that_alone_cannot_talk_the_later_one_is_meant() -> None:
+    assert errors_by_node([finding("node0 -> node1 em1", "x")], NODES) == {"node1": {"x"}}
+
+
+def ended(failure: Failure | None = None, **more: Any) -> RunResult:
+    ranks = more.pop("ranks", ())
+    return RunResult("r", "rank-failed", 1, failure, ranks, (), (), "", 1.0, **more)
+
+
+def failed(node: str, rank: int | None, *lines: str) -> Failure:
+    return Failure(node, rank, 1 if rank is not None else None, "it failed", 1.0, 1.0, lines, "")
+
+
+def plan(*names: str) -> Plan:
+    nodes = tuple(NodePlan(name, n, 2, 2 * n, "", "", (), {}) for n, name in enumerate(names))
+    return Plan("r", Job(), nodes, (), "", 1, 2 * len(names))
+
+
+def test_ranks_of_a_cause_name_their_nodes() -> None:
+    cause = Cause("text", "high", ranks=(3,), rule="rank-killed")
+    found = failure_cause(plan("a", "b"), ended(failed("b", 3)), cause, Recheck())
+    assert found == FailureCause("rank-killed", "high", ("b",), (3,))
+
+
+def test_the_exception_of_the_first_failed_rank_tells_crashes_apart() -> None:
+    lines = ("Traceback (most recent call last):", '  File "t.py", line 3, in main', "ValueError: bad batch")
+    cause = Cause("text", "high", ranks=(0,), rule="rank-raised-exception")
+    found = failure_cause(plan("a", "b"), ended(failed("a", 0, *lines)), cause, Recheck())
+    assert found.detail == "ValueError: bad batch"
+
+
+def test_the_exception_of_a_rank_that_was_ended_while_it_raised_counts() -> None:
+    """torchrun ends the ranks of its node with SIGTERM, one of them perhaps in its own traceback."""
+    lines = ("Traceback (most recent call last):", '  File "t.py", line 3, in main', "TypeError: bad")
+    cause = Cause("text", "high", ranks=(0,), rule="rank-raised-exception")
+    for what, detail in (("rank 0 on a: TypeError: bad (exit code 1)", "TypeError: bad"), ("SIGTERM", "")):
+        failure = replace(failed("a", 0, *lines), code=-15, what=what)
+        assert failure_cause(plan("a", "b"), ended(failure), cause, Recheck()).detail == detail
+
+
+@pytest.mark.parametrize("code, detail", [(2, "exit code 2"), (1, ""), (-9, "")])
+def test_a_code_of_the_script_tells_ends_apart(code: int, detail: str) -> None:
+    cause = Cause("text", "medium", ranks=(0,), rule="rank-raised-exception")
+    failure = replace(failed("a", 0), code=code)
+    assert failure_cause(plan("a", "b"), ended(failure), cause, Recheck()).detail == detail
+
+
+def test_a_lost_node_is_the_cause_unless_something_surer_names_it() -> None:
+    lost = ended(failed("b", None), lost=("b",))
+    route = Cause("no route", "high", rule="ssh-no-route")
+    assert failure_cause(plan("a", "b"), lost, route, Recheck()) == FailureCause("node-lost", "high", ("b",))
+    assert failure_cause(plan("a", "b"), lost, None, Recheck()).rule == "node-lost"
+    ecc = Cause("ECC", "high", (Event("ecc", 0, 1, "line"),), nodes=("b",), rule="ecc-uncorrectable")
+    assert failure_cause(plan("a", "b"), lost, ecc, Recheck()).rule == "ecc-uncorrectable"
+
+
+def test_a_rank_that_failed_by_itself_stays_the_cause_where_another_node_is_gone() -> None:
+    cause = Cause("text", "high", ranks=(0,), rule="rank-raised-exception")
+    recheck = Recheck(unreachable=frozenset({"b"}))
+    assert (
+        failure_cause(plan("a", "b"), ended(failed("a", 0)), cause, recheck).rule == "rank-raised-exception"
+    )
+    unsure = Cause("text", "low", ranks=(0,), rule="peer-died-first")
+    assert failure_cause(plan("a", "b"), ended(failed("a", 0)), unsure, recheck).nodes == ("b",)
+
+
+@pytest.mark.parametrize(
+    "said, raised_on, other_code, is_only_there",
+    [
+        ("ModuleNotFoundError: No module named 'apex'", (0,), -15, True),
+        ("ImportError: libcudart.so.12: cannot open shared object file", (0, 1), None, True),
+        ("ModuleNotFoundError: No module named 'apex'", (0, 2), -15, False),
+        ("ModuleNotFoundError: No module named 'apex'", (0,), 1, False),
+        ("NameError: name 'modle' is not defined", (0,), -15, False),
+    ],
+)
+def test_an_import_that_no_rank_of_another_node_missed_is_its_nodes(
+    said: str, raised_on: tuple[int, ...], other_code: int | None, is_only_there: bool
+) -> None:
+    lines = ("Traceback (most recent call last):", '  File "t.py", line 1, in <module>', said)
+    codes = [1, -15, other_code, 0]
+    ranks = tuple(RankEnd(n, n % 2, "ab"[n // 2], 10 + n, code) for n, code in enumerate(codes))
+    cause = Cause("text", "high", ranks=raised_on, rule="rank-raised-exception")
+    result = ended(failed("a", 0, *lines), ranks=ranks)
+    assert failure_cause(plan("a", "b"), result, cause, Recheck()).only_there == is_only_there
+
+
+def test_an_exception_that_names_no_rank_is_of_those_that_ended_alike() -> None:
+    cause = Cause("text", "high", rule="rank-raised-exception")
+    for codes, nodes in (((1, -15, -15, 0), ("a",)), ((1, 1, 1, -15), ("a", "b"))):
+        ranks = tuple(RankEnd(n, n % 2, "ab"[n // 2], 10 + n, code) for n, code in enumerate(codes))
+        found = failure_cause(plan("a", "b"), ended(failed("a", 0), ranks=ranks), cause, Recheck())
+        assert found.nodes == nodes and found.ranks == tuple(n for n in range(4) if codes[n] == 1)
+
+
+def test_the_ranks_of_nodes_with_unequal_gpus_are_numbered_anew_for_an_attempt() -> None:
+    counts = {"node0": 2, "node1": 4, "node2": 1, "node3": 3}
+    nodes = {name: plain(k, gpu_count=n) for k, (name, n) in enumerate(counts.items())}
+    for names in (("node1", "node2"), ("node0", "node3", "node2")):
+        chosen = cluster(*(nodes[name] for name in names), job=Job(script="t.py"))
+        planned = pipeline.judge(chosen, "r.2").plan
+        assert planned is not None
+        sizes = [counts[name] for name in names]
+        assert [node.node for node in planned.nodes] == [*names]
+        assert [node.nproc for node in planned.nodes] == sizes and planned.world_size == sum(sizes)
+        assert [node.first_rank for node in planned.nodes] == [sum(sizes[:k]) for k in range(len(sizes))]

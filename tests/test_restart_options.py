@@ -1,0 +1,87 @@
+"""The options of restarts: what they accept, what they refuse, and what they allow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+
+import pytest
+
+from ringup.cli import options, restarts
+from ringup.cli.command_line import dispatch
+from ringup.errors import UsageError
+from ringup.recovery.decision import Policy
+from ringup.recovery.table import NODE_LOST, ROWS
+
+
+def parsed(line: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    options.add(parser, (restarts.RESTARTS,))
+    return parser.parse_args(line.split())
+
+
+def test_without_options_nothing_is_restarted() -> None:
+    args = parsed("")
+    assert restarts.policy_from(args) == Policy()
+    assert (args.spares, args.save_signal, args.save_grace, args.progress) == (0, None, 120.0, "")
+    restarts.check_node_count(args, 1)
+
+
+def test_the_options_become_a_policy() -> None:
+    line = (
+        "--max-restarts 3 --min-nodes 2 --restart-on 75,rank-killed --restart-on 76 --no-restart-on disk-full"
+    )
+    expected = Policy(3, 2, frozenset({75, 76, "rank-killed"}), frozenset({"disk-full"}))
+    assert restarts.policy_from(parsed(line)) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--restart-on 137", "SIGKILL"),
+        ("--no-restart-on 143", "SIGTERM"),
+        ("--restart-on rank-kiled", "neither an exit code"),
+        ("--restart-on 5 --no-restart-on 5", "in --restart-on and --no-restart-on"),
+        ("--restart-on 5,,6", "neither an exit code"),
+    ],
+)
+def test_codes_and_causes_that_cannot_be_are_refused(line: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        restarts.policy_from(parsed(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--max-restarts -1", "--max-restarts 1.5", "--max-restarts 9999", "--spares -1", "--min-nodes 0",
+     "--save-grace -1", "--save-grace nan", "--save-grace 1e9", "--save-signal KILL", "--save-signal STOP",
+     "--save-signal 9", "--save-signal FOO", "--save-signal 0", "--save-signal 9999"],
+)  # fmt: skip
+def test_values_that_cannot_be_are_refused(line: str) -> None:
+    with pytest.raises(argparse.ArgumentError):
+        parsed(line)
+
+
+@pytest.mark.parametrize("name", ["USR1", "SIGUSR1", "usr1", str(int(signal.SIGUSR1))])
+def test_a_signal_is_read_by_name_and_number(name: str) -> None:
+    assert parsed(f"--save-signal {name}").save_signal == signal.SIGUSR1
+
+
+def test_spares_leave_nodes_for_the_run() -> None:
+    restarts.check_node_count(parsed("--spares 2 --min-nodes 8"), 10)
+    with pytest.raises(UsageError, match="2 nodes leave none for the run"):
+        restarts.check_node_count(parsed("--spares 2"), 2)
+    with pytest.raises(UsageError, match="the run has 8 nodes without its spares"):
+        restarts.check_node_count(parsed("--spares 2 --min-nodes 9"), 10)
+
+
+def test_explain_says_what_a_restart_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in sorted(ROWS.keys() - {NODE_LOST}):
+        assert dispatch(["explain", name]) == 0
+        assert f"Restart: {ROWS[name].sentence}" in " ".join(capsys.readouterr().out.split())
+    assert dispatch(["explain", "clock-skew"]) == 0
+    assert "Restart:" not in capsys.readouterr().out
+    assert dispatch(["explain", "--json"]) == 0
+    told = {one["name"]: one["restart"] for one in json.loads(capsys.readouterr().out)["problems"]}
+    assert told["rank-killed"] == ROWS["rank-killed"].sentence
+    assert told["clock-skew"] is None

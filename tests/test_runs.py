@@ -1,0 +1,123 @@
+"""The list of runs, and what stands last on the screen when a run has failed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringup.cli import attach, runs
+from ringup.cli.command_line import main
+from ringup.logs.read import read_logs
+
+
+def record(folder: Path, run: str, started: float, **more: Any) -> None:
+    folder.mkdir(parents=True)
+    plan = {"job": {"script": "a/train.py"}, "nodes": [{"node": "n0"}, {"node": "n1"}], "world_size": 16}
+    content = {"run": run, "outcome": "ok", "started": started, "seconds": 3.0, "plan": plan, **more}
+    (folder / "run.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["runs", *words])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_runs_are_listed_newest_first_with_their_cause(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(home / "runs/a", "a", 100.0)
+    record(home / "runs/b", "b", 300.0, outcome="rank-failed", cause={"rule": "gpu-out-of-memory"})
+    record(home / "runs/c", "c", 200.0, outcome="running")
+    record(home / "runs/d", "d", 50.0, outcome="check-stopped", plan=None)
+    (home / "runs/e").mkdir()
+    (home / "runs/e/run.json").write_text('{"run": ' + "[" * 100_000)
+    lines = listed(capsys).splitlines()
+    assert [line.split()[0] for line in lines] == ["RUN", "b", "c", "a", "d"]
+    assert "n0 and 1 more" in lines[1] and "train.py" in lines[1]
+    assert [line.split()[-1] for line in lines[1:4]] == ["gpu-out-of-memory", "running", "ok"]
+    rows = json.loads(listed(capsys, "--json"))["runs"]
+    assert [row["state"] for row in rows] == ["ended", "running", "ended", "ended"]
+    assert rows[0]["nodes"] == ["n0", "n1"] and (rows[0]["ranks"], rows[0]["outcome"]) == (16, "rank-failed")
+    assert [row["outcome"] for row in rows[1:]] == [None, "ok", "check-stopped"]
+
+
+def test_words_of_a_record_cannot_reach_the_terminal(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(home / "runs/a", "\x1b[2Ja", 100.0, cause={"rule": "\x1b]0;x\x07"})
+    assert not set(listed(capsys)) & {"\x1b", "\x07"}
+
+
+def test_an_empty_list_says_where_it_looked(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("elsewhere").mkdir()
+    assert listed(capsys, "--log-dir", "elsewhere") == "no run in elsewhere\n"
+
+
+def test_attach_without_a_name_takes_the_newest_run_that_goes_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(home / "runs/old", "old", 100.0, outcome="running")
+    record(home / "runs/new", "new", 200.0)
+    noted = [home / "runs/new", home / "runs/old"]
+    monkeypatch.setattr(runs, "detached", lambda: noted)
+    monkeypatch.setattr("ringup.runtime.detach.known", lambda: ["new", "old"])
+    asked = []
+
+    def load(run: str) -> None:
+        asked.append(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ringup.runtime.detach.load", load)
+    for words in ([], ["new"]):
+        with pytest.raises(KeyboardInterrupt):
+            attach.run(runs_parser("attach", words))
+    assert asked == ["old", "new"]
+    capsys.readouterr()
+    assert attach.run(runs_parser("attach", ["--list"])) == 0
+    heading, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert heading == ["RUN", "AGE", "NODES", "RANKS", "SCRIPT", "ENDED", "CAUSE"]
+    assert [row[0] for row in rows] == ["new", "old"] and "running" in rows[1]
+
+
+def runs_parser(command: str, words: list[str]) -> Any:
+    from ringup.cli.commands import parser_for
+
+    return parser_for(command).read(words)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_failed_run_ends_with_the_cause_that_logs_names(home: Path) -> None:
+    (home / "train.py").write_text("print('step 1', flush=True)\nraise ValueError('bad batch')\n")
+    words = ["run", "--local", "1", "--nproc", "1", "--with", "python", "--backend", "gloo", "train.py"]
+    done = subprocess.run([sys.executable, "-m", "ringup", *words], capture_output=True, text=True)
+    assert done.returncode == 1
+    (folder,) = (home / "runs").iterdir()
+    cause = read_logs([str(folder)]).causes[0]
+    last = done.stderr.rstrip().splitlines()
+    assert any(line.startswith(f"error: {cause.rule} ({cause.confidence} confidence)") for line in last), last
+    assert any("rank-00000" in line and "ValueError: bad batch" in line for line in last), last
+    assert last[-2] == f"  more: ringup logs runs/{folder.name}"
+    assert last[-1] == f"restart: may help, --max-restarts K tries it (`ringup explain {cause.rule}`)"
+    assert json.loads((folder / "run.json").read_text())["cause"]["rule"] == cause.rule
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_run_that_ended_well_says_nothing_of_a_cause(home: Path) -> None:
+    (home / "train.py").write_text("print('step 1', flush=True)\n")
+    words = ["run", "--local", "1", "--nproc", "1", "--with", "python", "--backend", "gloo", "train.py"]
+    done = subprocess.run([sys.executable, "-m", "ringup", *words], capture_output=True, text=True)
+    assert done.returncode == 0 and "cause" not in done.stderr

@@ -1,0 +1,371 @@
+"""Start lines as public projects print them, and what each asks for."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringup.cli import request
+from ringup.cli.commands import parser_for
+from ringup.errors import UsageError
+from ringup.model import Job
+from ringup.planning.accelerate_config import settings
+from ringup.planning.launchers import Place, shown_to_shim, start
+from ringup.planning.start_line import StartLine, take_apart
+
+TABLE = Path(__file__).with_name("start_lines.txt").read_text()
+UNDERSTOOD = re.findall(r"(?m)^\$ (.+)\n  (.+)$", TABLE)
+SAID = ("launcher", "python", "nodes", "nproc", "world_size", "port", "hosts", "hostfile", "rendezvous")
+
+
+def shown(line: StartLine) -> str:
+    """As a row of the table: variables, what became ringup's, what ringup replaces, the script."""
+    parts = [f"{name}={value}" for name, value in line.env.items()]
+    parts += [f"{name} {getattr(line, name)}" for name in SAID if getattr(line, name)]
+    if line.launcher_arguments:
+        parts.append(f"to the launcher {shlex.join(line.launcher_arguments)}")
+    if line.replaced:
+        parts.append(f"replaced {shlex.join(what for what, _ in line.replaced)}")
+    kind = {"script": "", "module": "-m ", "command": "--no-python "}[line.kind]
+    return "; ".join([*parts, kind + shlex.join((line.script, *line.arguments))])
+
+
+@pytest.mark.parametrize(("text", "asked"), UNDERSTOOD, ids=range(len(UNDERSTOOD)))
+def test_a_line_is_understood_as_its_authors_mean_it(text: str, asked: str) -> None:
+    assert shown(take_apart(shlex.split(text))) == asked
+
+
+def test_the_table_has_sixty_lines_and_every_row_was_read() -> None:
+    assert len(UNDERSTOOD) == TABLE.count("\n$ ") >= 60
+    for part in TABLE.split("\n\n")[1:]:
+        assert re.match(r"## [^:\n]+(: [^\n]*|, put together)\n\$ ", part), part
+
+
+REFUSED = [
+    # torchtune, README.md: recipes are names inside torchtune
+    (
+        "tune run --nproc_per_node 2 full_finetune_distributed --config llama3_1/8B_full",
+        "tune run",
+        "tune cp",
+    ),
+    # Horovod and Open MPI
+    ("horovodrun -np 16 -H server1:4,server2:4 python train.py", "horovodrun -np", "Horovod"),
+    ("mpirun -np 8 -H host1:4,host2:4 -x NCCL_DEBUG=INFO python train.py", "mpirun -np", "behind mpirun"),
+    # Fabric
+    ("fabric run ./path/to/train.py --strategy=ddp --devices=8", "fabric run", "Fabric("),
+    # PyTorch's documentation of elastic jobs
+    ("torchrun --nnodes=1:4 --nproc-per-node=8 --max-restarts=3 train.py", "--nnodes=1:4", "--nodes 4"),
+    ("torchrun --nproc-per-node=8 --max-restarts=many train.py", "'many' is not a number", "number"),
+    ("torchrun --nproc_per_node number_of_gpu_you_have train.py", "is not a number", "number"),
+    ("torchrun --nproc_per_node=8 --rdzv_backend=etcd train.py", "--rdzv_backend=etcd", "c10d"),
+    ("torchrun --learning-rate 3 train.py", "torchrun --learning-rate", "behind it"),
+    ("torchrun --nproc_per_node", "--nproc_per_node needs a value", "VALUE"),
+    ("torchrun --nproc_per_node 8", "no training script", "--"),
+    ("torchrun --r 3 train.py", "torchrun --r", "behind it"),
+    ("deepspeed --include worker-1:0,1@worker-2:0 train.py", "--include worker-1:0,1@worker-2:0", "same"),
+    ("deepspeed --exclude worker-1:0 train.py", "--exclude worker-1:0", "-H"),
+    ("accelerate config", "accelerate config", "accelerate launch"),
+    ("accelerate launch --tpu train.py", "--tpu", "TPU"),
+    ("llamafactory-cli chat examples/inference/llama3.yaml", "llamafactory-cli chat", "train"),
+    ("trl vllm-serve --model x", "trl vllm-serve", "trl sft"),
+    ("trl sft --accelerate_config zero2 --model_name_or_path x", "--accelerate_config zero2", "zero2.yaml"),
+    # huggingface/pytorch-image-models: a shell script that starts torchrun itself
+    ("./distributed_train.sh 4 --data-dir /data", "./distributed_train.sh", "starts the ranks"),
+    ("bash run.sh 8", "bash run.sh", "--no-python"),
+    ("docker run --gpus all img torchrun train.py", "docker run", "ringup script docker"),
+    ("make train", "make train", "make -n"),
+    ("litgpt chat x", "litgpt chat", "litgpt pretrain"),
+    ("deepspeed --hostfile F --include w0@w1 train.py", "--include without GPUs", "-H w0,w1"),
+    ("srun --cpu-bind=none python train.py", "srun --cpu-bind", "srun out"),
+    ("python -c 'import train'", "python -c", "train.py"),
+    ("NCCL_DEBUG=INFO", "no training script", "--"),
+    ("", "no training script", "--"),
+]
+
+
+@pytest.mark.parametrize(("text", "what", "hint"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_honoured_is_an_error_that_says_what_to_do(text: str, what: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        take_apart(shlex.split(text))
+    assert what in str(caught.value)
+    assert hint in caught.value.hint
+
+
+NAMES_THE_KIND = {
+    "python",
+    "python3",
+    "-u",
+    "-O",
+    "-m",
+    "-H",
+    "--",
+    "train",
+    "launch",
+    "run",
+    "sft",
+    "dpo",
+    "trl",
+}
+NAMES_THE_KIND |= {"torchrun", "accelerate", "deepspeed", "colossalai", "axolotl", "llamafactory-cli", "uv"}
+NAMES_THE_KIND |= {"torch.distributed.run", "torch.distributed.launch", "--launcher", "--no-python"}
+NAMES_THE_KIND |= {"--accelerate_config"}
+
+
+@pytest.mark.parametrize("text", [text for text, _ in UNDERSTOOD], ids=range(len(UNDERSTOOD)))
+def test_no_word_of_a_line_is_dropped(text: str) -> None:
+    found = repr(take_apart(shlex.split(text)))
+    for word in shlex.split(text):
+        name, _, value = word.partition("=")
+        assert word in NAMES_THE_KIND or word in found or (repr(name) in found and repr(value) in found)
+
+
+# -- on ringup's command line ----------------------------------------------------------------------
+
+
+def asked(text: str, command: str = "run") -> tuple[argparse.Namespace, Job]:
+    args = parser_for(command).read(shlex.split(text))
+    words = request.script_words(args)
+    return args, request.job_from(args, words)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-H a,b -- torchrun --nproc_per_node 8 --nnodes 2 train.py --lr 1",
+        "-H a,b torchrun --nproc_per_node 8 --nnodes 2 train.py --lr 1",
+        "-H a,b --nproc 8 --with torchrun -- train.py --lr 1",
+        "-H a,b --nproc-per-node=8 --nnodes 2 -- torchrun train.py --lr 1",
+        "--quiet --hosts=a,b --nproc_per_node 8 python -m torch.distributed.run train.py --lr 1",
+    ],
+)
+def test_several_spellings_are_one_job(text: str) -> None:
+    args, job = asked(text)
+    assert (args.hosts, job.nproc, args.launcher) == ("a,b", 8, "torchrun")
+    assert (job.kind, job.script, job.arguments) == ("script", "train.py", ("--lr", "1"))
+
+
+def test_accelerates_number_of_processes_is_that_of_all_nodes() -> None:
+    assert asked("-H a,b -- accelerate launch --num_processes 16 train.py")[1].nproc == 8
+    assert asked("-- accelerate launch --num_machines 4 --num_processes 16 train.py")[1].nproc == 4
+
+
+@pytest.mark.parametrize(
+    "words", ["sft.yaml lr=1", "train sft.yaml lr=1", "llamafactory-cli train sft.yaml lr=1"]
+)
+def test_llamafactorys_own_words_may_stand_before_the_file(words: str) -> None:
+    job = asked(f"--with llamafactory -- {words}")[1]
+    assert (job.launcher, job.script, job.arguments) == ("llamafactory", "sft.yaml", ("lr=1",))
+
+
+def test_a_module_and_a_command_are_no_files() -> None:
+    module = asked("-- python -m pkg.train -x")[1]
+    assert (module.kind, module.script, module.file, module.arguments) == (
+        "module",
+        "pkg.train",
+        "pkg/train.py",
+        ("-x",),
+    )
+    command = asked("--no-python ./go.sh 1")[1]
+    assert (command.kind, command.script, command.file, command.arguments) == (
+        "command",
+        "./go.sh",
+        "./go.sh",
+        ("1",),
+    )
+    assert asked("-- fairseq-train data")[1].file == ""
+
+
+def test_what_a_line_and_the_command_line_say_is_put_together() -> None:
+    line = "A=0 B=2 MASTER_PORT=1234 torchrun --tee 3 --start-method=spawn train.py"
+    job = asked(f"--env A=1 --launcher-args='--role x' -- {line}")[1]
+    assert job.env == {"A": "1", "B": "2"} and job.port == 1234
+    assert job.launcher_arguments == ("--start-method", "spawn", "--role", "x")
+    assert asked("--master-port 4321 -- train.py")[1].port == 4321
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("--nproc 4 -- torchrun --nproc_per_node 8 train.py", "--nproc 4, but the start line says 8"),
+        ("--nodes 4 -- torchrun --nnodes 2 train.py", "--nodes 4, but the start line says 2"),
+        ("--with deepspeed -- torchrun train.py", "--with deepspeed, but the start line says torchrun"),
+        (
+            "--master-port 1 -- torchrun --master_port 2 train.py",
+            "--master-port 1, but the start line says 2",
+        ),
+        ("-H a -- deepspeed --hostfile b train.py", "--hosts and the start line both name the nodes"),
+        ("-H a,b,c -- accelerate launch --num_processes 8 train.py", "8 ranks on 3 nodes"),
+        ("-- -c 'print(1)'", "'-c' is not a script"),
+        ("-- ''", "'' is not a script"),
+    ],
+)
+def test_where_both_say_something_else_it_is_an_error(text: str, what: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(what)):
+        asked(text)
+
+
+def test_restarts_of_a_launcher_become_the_runs_own_and_nobody_elses() -> None:
+    line = shlex.split("-H a,b -- torchrun --nproc-per-node=2 --max-restarts=3 train.py")
+    args = parser_for("run").read(line)
+    assert request.script_words(args) == ["train.py"] and args.max_restarts == 3
+    del args.max_restarts
+    args.script, args.nproc = line[3:], None
+    with pytest.raises(UsageError, match="only `ringup run` restarts"):
+        request.script_words(args)
+
+
+def test_what_became_of_a_line_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    asked("-H a,b -- nohup torchrun --nproc_per_node 8 --nnodes=1 --node_rank=0 train.py")
+    taken, replaced = capsys.readouterr().err.splitlines()
+    assert taken == "ringup: taken over from the start line: --nproc_per_node 8"
+    assert replaced.startswith("ringup: replaced: nohup: --detach lets")
+    assert "--node_rank=0: ringup gives each node its rank" in replaced
+    assert "--nnodes=1: the nodes are those that ringup is given" in replaced
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("torchrun", ["--module", "pkg.train"]),
+        ("deepspeed", ["--module", "pkg.train"]),
+        ("accelerate", ["--module", "pkg.train"]),
+        ("python", ["-u", "-m", "pkg.train"]),
+        ("spawn", ["-u", "-m", "pkg.train"]),
+    ],
+)
+def test_every_launcher_starts_a_module(launcher: str, words: list[str]) -> None:
+    place = Place("py", 2, 1, 4, (4, 4), "10.0.0.2", "10.0.0.1", 29500, "run")
+    job = Job(script="pkg.train", kind="module", launcher=launcher)
+    assert list(start(place, job).words)[-len(words) :] == words
+    shim = start(replace(place, shim="/run/rank.py", run_dir="/run"), job).words
+    assert "pkg.train" not in shim or launcher == "spawn"
+    assert shown_to_shim(job) == "-m pkg.train"
+    assert shown_to_shim(replace(job, kind="command", script="./x", chdir="/d")) == "--no-python /d/./x"
+    assert shown_to_shim(replace(job, kind="command", script="fairseq-train")) == "--no-python fairseq-train"
+
+
+# -- accelerate's file -----------------------------------------------------------------------------
+
+DUMPED = """\
+compute_environment: LOCAL_MACHINE
+debug: false
+deepspeed_config:
+  deepspeed_multinode_launcher: standard
+  gradient_accumulation_steps: 1
+  zero_stage: 2
+distributed_type: DEEPSPEED
+downcast_bf16: 'no'
+gpu_ids: all
+machine_rank: 0
+main_process_ip: 10.0.0.1
+main_process_port: 1234
+main_training_function: main
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+use_cpu: false
+"""
+SINGLE = 'distributed_type: "NO"  # one GPU\nmixed_precision: "bf16"'
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f.yaml").write_text(DUMPED)
+    return tmp_path / "f.yaml"
+
+
+LAUNCH = "-- accelerate launch --config_file f.yaml"
+
+
+def test_accelerates_file_says_how_many_and_the_rest_reaches_accelerate(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args, job = asked(f"-H a,b {LAUNCH} train.py")
+    assert (args.nodes, job.nproc, job.port, job.launcher) == (2, 8, 1234, "accelerate")
+    assert job.launcher_arguments == ("--config_file", "f.yaml")
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert "f.yaml: taken over: main_process_port: 1234, num_machines: 2, num_processes: 16; repl" in said
+    for name in ("machine_rank: 0", "main_process_ip: 10.0.0.1", "same_network: true", "launcher: standard"):
+        assert name in said
+    assert said.rstrip().endswith("the rest goes to accelerate") and "zero_stage" not in said
+
+
+def test_the_command_line_goes_before_accelerates_file(file: Path) -> None:
+    args, job = asked(
+        f"-H a,b,c,d {LAUNCH} --num_machines 4 --num_processes 8 --main_process_port 9 train.py"
+    )
+    assert (args.nodes, job.nproc, job.port) == (4, 2, 9)
+
+
+def test_accelerates_file_may_be_json(file: Path) -> None:
+    file.with_name("f.json").write_text('{"num_processes": 4, "same_network": false, "gpu_ids": "0,1"}')
+    job = asked("-- accelerate launch --config_file=f.json --num_machines 2 train.py")[1]
+    assert (job.nproc, job.env) == (2, {"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "said"),
+    [
+        (None, "a,b", "No such file"),
+        (DUMPED.replace("zero_stage: 2", "zero_stage: {a: 1}"), "a,b", "line 6 is not understood: {a: 1}"),
+        (DUMPED.replace("machine_rank: 0", "machine_rank: *x"), "a,b", "line 10 is not understood"),
+        (DUMPED + "num_processes: 8\n", "a,b", "num_processes is there twice"),
+        ("num_processes\t: 4\n", "a", "line 1 is not understood"),
+        ("num_processes: four\n", "a", "'four' is not a number"),
+        ("a: |\n  b: 1\n", "a", "line 1 is not understood"),
+        ("a: 1\n  b: 1\n", "a", "line 2 is not understood"),
+        ("{broken", "a", "f.yaml: Expecting"),
+        ("[" * 100_000, "a", "line 1 is not understood"),
+        ('{"a":' + "[" * 60_000, "a", "f.yaml: "),
+        (DUMPED.replace("DEEPSPEED", "XLA"), "a,b", "f.yaml: XLA: cannot be honoured"),
+        (DUMPED.replace("DEEPSPEED", "MULTI_CPU"), "a,b", "MULTI_CPU: cannot be honoured"),
+        (SINGLE, "a,b", "distributed_type: NO is one process on one node"),
+        (SINGLE + "\nnum_processes: 8\nnum_machines: 1\n", "a,b", "one process on one node"),
+    ],
+)
+def test_an_accelerate_file_that_is_not_understood_is_an_error(
+    file: Path, text: str | None, nodes: str, said: str
+) -> None:
+    file.unlink() if text is None else file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        asked(f"-H {nodes} {LAUNCH} train.py")
+    assert said in str(caught.value)
+
+
+def test_one_process_of_accelerate_on_one_node_is_started(file: Path) -> None:
+    file.write_text(SINGLE)
+    assert asked(f"-H a {LAUNCH} train.py")[1].nproc == 1
+
+
+def test_accelerates_own_files_are_read_as_yaml_reads_them() -> None:
+    yaml = pytest.importorskip("yaml")
+    for text in (DUMPED, SINGLE, "\n# x\na: b#c  # d\nf:\n    g: -1\n    h: '#'\ntpu_env:\n- a\nz: 'q'\n"):
+        flat: dict[str, object] = {}
+        for name, value in yaml.safe_load(text).items():
+            flat[name] = None if isinstance(value, dict | list) else value
+            flat |= value if isinstance(value, dict) else {}
+        shown = {n: "" if v is None else str(v).lower() for n, v in flat.items()}
+        assert {name: value.lower() for name, value in settings(text)} == shown
+
+
+def test_deepspeeds_own_host_file_is_read_where_none_is_named(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(request, "DEEPSPEED_HOSTFILE", str(file))
+    file.write_text("w0 slots=4\nw1 slots=4\n")
+    assert asked("-- deepspeed train.py")[0].hostfile == str(file)
+    assert str(file) in capsys.readouterr().err.replace("\n", " ")
+    for text in ("-H a -- deepspeed train.py", "-- deepspeed --include localhost:0 train.py"):
+        assert asked(text)[0].hostfile is None
+    args, job = asked("-- deepspeed --hostfile F --include w0:0,1@w1:0,1 train.py")
+    assert (args.hosts, args.hostfile, job.env) == ("w0,w1", None, {"CUDA_VISIBLE_DEVICES": "0,1"})
