@@ -10,6 +10,8 @@ PYTEST_ARGS ?=
 PYTEST = $(BIN)/python -m pytest -q
 # A lab test that fails is tried again; reruns are listed by name (R).
 LAB_ARGS = -raR --reruns 2
+# Outcomes and durations; RESUME=1 goes on with a run that was cut, FOR=600 cuts one after so many seconds.
+RECORD_ARGS = -p tests.record --record build/record/$@.jsonl $(if $(RESUME),--resume) $(if $(FOR),--for $(FOR))
 # Hundreds of short processes are started: each would compile ringup anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -50,7 +52,7 @@ test: dev
 
 ## test-slow: the tests outside the lab that start processes and wait for them (those that train need `make torch`)
 test-slow: dev
-	@$(PYTEST) -n 4 --dist worksteal -m "slow and not lab" $(PYTEST_ARGS)
+	@$(PYTEST) -n 4 --dist worksteal -m "slow and not lab" $(RECORD_ARGS) $(PYTEST_ARGS)
 
 ## smoke: about 30 lab tests, one for each promise; needs root
 smoke: torch
@@ -61,10 +63,10 @@ lab: launchers
 	@sh tools/lab-alone.sh $(MAKE) --no-print-directory -j1 -k lab-busy lab-rates
 
 lab-busy:
-	@$(PYTEST) -n 2 --dist loadfile $(LAB_ARGS) -m "lab and not rate" $(PYTEST_ARGS)
+	@$(PYTEST) -n 2 --dist loadfile $(LAB_ARGS) -m "lab and not rate" $(RECORD_ARGS) $(PYTEST_ARGS)
 
 lab-rates:
-	@$(PYTEST) $(LAB_ARGS) -m "lab and rate" $(PYTEST_ARGS)
+	@$(PYTEST) $(LAB_ARGS) -m "lab and rate" $(RECORD_ARGS) $(PYTEST_ARGS)
 
 ## mutation: plant 200 small faults in the pure code and see whether the fast tests notice
 mutation: $(VENV)/.mutation
