@@ -39,7 +39,7 @@ def _listening(lab: Lab, host: str, port: int, argv: Sequence[str], env: dict[st
     left = [process for process in lab.processes(host) if process.pid not in before]
     try:
         there = f"ss -Hltn sport = :{port} | grep -q ."
-        lab.sh(host, f"for try in $(seq 1000); do {there} && exit; sleep 0.01; done; exit 1")
+        lab.sh(host, f"until {there}; do sleep 0.01; done")
         yield
     finally:
         pids = " ".join(str(process.host_pid) for process in left)
@@ -89,8 +89,9 @@ def small_shm(lab: Lab, host: str = "node1", size: str = "64k") -> Iterator[None
 @fault("full-tmp")
 def full_tmp(lab: Lab, host: str = "node1") -> Iterator[None]:
     """/tmp is full."""
-    do = "mount -t tmpfs -o size=64k,mode=1777 tmpfs /tmp; cat /dev/zero > /tmp/full 2>/dev/null || true"
-    with done_and_undone(lab, host, do, "umount -l /tmp"):
+    # The host's own /tmp is made small, not covered: this checkout and its Python may lie below it.
+    do = "mount -o remount,size=64k /tmp; cat /dev/zero > /tmp/full 2>/dev/null || true"
+    with done_and_undone(lab, host, do, "rm /tmp/full; mount -o remount,size=50% /tmp"):
         yield
 
 
