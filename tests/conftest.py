@@ -25,7 +25,8 @@ def pytest_configure() -> None:
     Under nohup, or in the background of a script, SIGHUP or SIGINT are ignored, and every job the
     tests start would inherit that; so they would a width of the screen.
     """
-    hypothesis.settings.register_profile("any load", deadline=None)
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("any load", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("any load")
     os.environ.pop("COLUMNS", None)
     json_outputs.install()
@@ -120,7 +121,7 @@ def shared_lab(_labs: dict[str, Lab]) -> Iterator[Callable[..., Lab]]:
     def get(*args: Any, **options: Any) -> Lab:
         key = repr((args, sorted(options.items())))
         if key not in _labs:
-            _labs[key] = Lab(*args, ttl_s=3600, **options)
+            _labs[key] = Lab(*args, ttl_s=6 * 3600, **options)
         used.append(_labs[key])
         return _labs[key]
 

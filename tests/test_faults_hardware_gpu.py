@@ -62,7 +62,7 @@ def playing() -> Iterator[Lab]:
     """One cluster for all: what is slow is the check, not the change."""
     if gpu.missing():
         pytest.skip(f"no GPU machine can be played: {gpu.missing()} not here")
-    with Lab(hosts=2, net="192.168.7.10/24") as lab:
+    with Lab(hosts=2, net="192.168.7.10/24", ttl_s=3 * 3600) as lab:
         lab.fault("gpu-machines")
         yield lab
 
@@ -72,7 +72,7 @@ def with_cards() -> Iterator[Lab]:
     """The same with RDMA devices on the GPUs' own switches."""
     if gpu.missing():
         pytest.skip(f"no GPU machine can be played: {gpu.missing()} not here")
-    with Lab(hosts=2, nics=CARDS) as lab:
+    with Lab(hosts=2, nics=CARDS, ttl_s=3 * 3600) as lab:
         for host in ("node0", "node1"):
             lab.fault("rdma", host=host)
         lab.fault("gpu-machines")

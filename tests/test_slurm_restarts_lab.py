@@ -33,7 +33,7 @@ def slurm() -> Iterator[Slurm]:
         if os.environ.get("RINGUP_REQUIRE_LAB") == "1":
             pytest.fail(f"RINGUP_REQUIRE_LAB=1, but there is no Slurm: {reason}", pytrace=False)
         pytest.skip(f"no Slurm: {reason}")
-    with Lab(["login", "node0", "node1", "node2"], net=NET, ttl_s=1800) as lab:
+    with Lab(["login", "node0", "node1", "node2"], net=NET, ttl_s=3 * 3600) as lab:
         made = Slurm(lab)
         try:
             yield made

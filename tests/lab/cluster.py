@@ -209,7 +209,7 @@ class Lab:
         h.write_sshd_config()
         # On SIGHUP sshd executes itself anew, and writes its PID file again once it listens.
         self.sh(h, "pid=$(cat /run/sshd.pid); rm /run/sshd.pid; kill -HUP $pid")
-        self.sh(h, "for try in $(seq 500); do [ -s /run/sshd.pid ] && exit; sleep 0.01; done; exit 1")
+        self.sh(h, "until [ -s /run/sshd.pid ]; do sleep 0.01; done")
 
     # --- commands ---------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class Lab:
         return machine.finish(child, argv, timeout_s, None, check)
 
     def sh(self, host: str | int | Host, script: str, timeout_s: float = 60) -> str:
-        """A shell script as root on a host, which must succeed; its output."""
+        """A shell script as root on a host, which must succeed within its time; its output."""
         return self.run(host, ["sh", "-ec", script], cwd="/", timeout_s=timeout_s, check=True).stdout
 
     def fabric(self, script: str) -> str:

@@ -91,11 +91,11 @@ def furnish(host, state, keep):
 def start_sshd(command):
     """sshd leaves for the background before it listens, and writes its PID file after (OpenSSH sshd.c)."""
     run(command)
-    for _ in range(3000):
-        if Path("/run/sshd.pid").exists():
-            return
+    end = time.monotonic() + 60
+    while not Path("/run/sshd.pid").exists():
+        if time.monotonic() > end:
+            raise OSError("sshd does not listen")
         time.sleep(0.002)
-    raise OSError("sshd does not listen")
 
 
 def set_sysctls(values):

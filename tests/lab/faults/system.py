@@ -60,7 +60,7 @@ def running(lab: Lab, host: str, program: str, *words: str) -> Iterator[None]:
     before = {p.pid for p in lab.processes(host)}
     quoted = " ".join(shlex.quote(w) for w in words)
     start = f"python3 -c {shlex.quote(program)} {quoted} </dev/null 2>/run/program.err >/run/program.out &"
-    ready = "for try in $(seq 1000); do [ -s /run/program.out ] && exit; sleep 0.01; done"
+    ready = "for try in $(seq 5000); do [ -s /run/program.out ] && exit; sleep 0.01; done"
     lab.sh(host, f"rm -f /run/program.out; ({start}); {ready}; cat /run/program.err; exit 1")
     own = [p for p in lab.processes(host) if p.pid not in before]
     try:
@@ -144,7 +144,7 @@ def stuck_process(lab: Lab, host: str = "node1") -> Iterator[None]:
     with dead_mount(lab, host):
         lab.sh(host, "(stat /run/dead </dev/null >/dev/null 2>&1 &)")
         waits = "grep -l '^State:.D' /proc/[0-9]*/status"
-        lab.sh(host, f"for try in $(seq 500); do {waits} 2>/dev/null && exit; sleep 0.01; done; exit 1")
+        lab.sh(host, f"until {waits} 2>/dev/null; do sleep 0.01; done")
         try:
             yield
         finally:
