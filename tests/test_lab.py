@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.guards import wait_for
 from tests.lab import Lab, Nic
 from tests.lab.faults import FAULTS, gpu
 
@@ -62,11 +63,11 @@ def ssh_says(host: str, script: str = "echo in", patience_s: float = 60) -> Prob
     return probe
 
 
-def inner_ssh(script: str = "true") -> Probe:
+def inner_ssh(script: str = "true", patience_s: int = 50) -> Probe:
     """What the host node0's own ssh to node1 says, without the words that differ from run to run."""
 
     def probe(lab: Lab) -> str:
-        done = lab.run("node0", ["ssh", "-o", "ConnectTimeout=4", "node1", script])
+        done = lab.run("node0", ["ssh", "-o", f"ConnectTimeout={patience_s}", "node1", script])
         return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1].strip()
 
     return probe
@@ -99,7 +100,10 @@ print(spec and runpy.run_path(str(pathlib.Path(spec.origin).with_name("version.p
 """
 
 # fault: (options, probe, what it sees while broken); a callable judges what cannot be written down.
-LOOKS = "timeout -s KILL 0.3 stat /run/dead >/dev/null 2>&1; echo $?"
+LOOKS = "timeout -s KILL 5 stat /run/dead >/dev/null 2>&1; echo $?"
+# What stays in a state: on a busy machine others are in it for a moment.
+STAYS = "for try in 1 2 3 4 5; do grep -l '^State:.{}' /proc/[0-9]*/status 2>/dev/null; sleep 0.1; done"
+STAYS += " | sort | uniq -c | grep -c '^ *5 '"
 CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
     "article-002": (
         {},
@@ -156,7 +160,7 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
         ("3", "4"),
     ),
     "half-duplex": ({}, says("node1", "cat /sys/class/net/enp99s0/duplex"), "half"),
-    "host-off": ({}, connects("node0", "node1", 22, 6), "EHOSTUNREACH"),
+    "host-off": ({}, connects("node0", "node1", 22, 60), "EHOSTUNREACH"),
     "ifname-absent": (
         {},
         both(ssh_says("node1", "echo /$GLOO_SOCKET_IFNAME"), says("node1", "echo /$GLOO_SOCKET_IFNAME")),
@@ -173,7 +177,7 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
     "mtu-blackhole-ssh": ({}, ssh_says("node1", patience_s=2), "hangs"),
     "name-dead": (
         {},
-        both(resolves("node1", "node0"), connects("node1", "node0", 22, 6)),
+        both(resolves("node1", "node0"), connects("node1", "node0", 22, 60)),
         ("10.0.0.252", "EHOSTUNREACH"),
     ),
     "name-docker0": (
@@ -224,7 +228,7 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
     "slow-nic": ({}, says("node1", "tc qdisc show dev enp99s0 | grep -o 'rate [^ ]*'"), "rate 100Mbit"),
     "small-buffers": ({}, says("node1", "cat /proc/sys/net/ipv4/tcp_wmem | cut -f 3"), "212992"),
     "small-shm": ({}, says("node1", "df --output=size /dev/shm | tail -n 1"), "64"),
-    "ssh-dropped": ({}, inner_ssh(), "ssh: connect to host 10.0.0.11 port 22: Connection timed out"),
+    "ssh-dropped": ({}, inner_ssh(patience_s=8), "ssh: connect to host 10.0.0.11 port 22: Connection timed out"),
     "ssh-key-changed": ({}, inner_ssh(), "Host key verification failed."),
     "ssh-key-refused": ({}, inner_ssh(), "root@10.0.0.11: Permission denied (publickey)."),
     "ssh-key-unknown": ({}, both(inner_ssh(), ssh_says("node1")), ("Host key verification failed.",) * 2),
@@ -299,7 +303,7 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
         ("/root/project", "none"),
     ),
     "shm-left": ({}, says("node1", "ls /dev/shm | grep -v faketime"), "torch_99999_1234567890_0"),
-    "stuck-process": ({}, says("node1", "grep -l '^State:.D' /proc/[0-9]*/status 2>/dev/null | wc -l"), "1"),
+    "stuck-process": ({}, says("node1", STAYS.format("D")), "1"),
     "swapping": ({}, says("node1", "wc -l < /proc/swaps"), "2"),
     "counters-of-memory": ({"oom_kills": 7}, says("node1", "grep oom_kill /proc/vmstat"), "oom_kill 7"),
     "torch-with-cuda": (
@@ -313,7 +317,7 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
         ("//run/libnccl.so.2.18.3", "/ /run/site"),
     ),
     "variables": ({"A": "b c"}, ssh_says("node1", "echo /$A"), "/b c"),
-    "zombies": ({}, says("node1", "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l"), "60"),
+    "zombies": ({}, says("node1", STAYS.format("Z")), "60"),
 }
 NEEDS_TORCH = {"torch-missing", "torch-version"}
 # Their probe is no answer while healthy: it would take as long as the fault allows to say so.
@@ -375,7 +379,7 @@ def test_a_host_without_power_comes_back_without_its_processes(shared_lab: Calla
     boot = lab.host(1).state.joinpath("boot_id").read_text()
     child = lab.popen("node1", ["sleep", "1000"])
     with lab.broken("power-off", host="node1"):
-        assert child.wait() == -signal.SIGKILL and connects("node0", "node1", 22, 6)(lab) == "EHOSTUNREACH"
+        assert child.wait() == -signal.SIGKILL and connects("node0", "node1", 22, 60)(lab) == "EHOSTUNREACH"
     assert ssh_says("node1", "cat /proc/sys/kernel/random/boot_id")(lab) + "\n" != boot
 
 
@@ -462,8 +466,11 @@ def test_faults_heal_in_reverse_order(shared_lab: Callable[..., Lab]) -> None:
 def test_a_process_of_a_host_is_seen_signalled_and_gone(shared_lab: Callable[..., Lab]) -> None:
     lab = shared_lab()
     child = lab.popen(0, ["sleep", "1000"], env={"TAG": "abc"})
-    lab.sh(0, "until pgrep -x sleep >/dev/null; do sleep 0.01; done")
-    assert [(p.pid, p.command) for p in lab.processes(0, "TAG=abc")] == [(child.pid, ("sleep", "1000"))]
+
+    def seen() -> list[tuple[int, tuple[str, ...]]]:
+        return [(p.pid, p.command) for p in lab.processes(0, "TAG=abc")]
+
+    wait_for(lambda: seen() == [(child.pid, ("sleep", "1000"))], "its program")
     assert lab.processes(1, "TAG=abc") == []
     child.send_signal(signal.SIGTERM)
     assert child.wait(60) == -signal.SIGTERM
@@ -474,7 +481,7 @@ def test_a_command_past_its_time_is_ended(shared_lab: Callable[..., Lab]) -> Non
     lab = shared_lab()
     with pytest.raises(subprocess.TimeoutExpired):
         lab.run(0, ["sh", "-c", "sleep 1001 & sleep 1002"], timeout_s=0.5)
-    assert lab.processes(0, "sleep 100") == []
+    wait_for(lambda: lab.processes(0, "sleep 100") == [], "its end")
 
 
 # --- life and death -------------------------------------------------------------------------------
@@ -518,7 +525,7 @@ def test_closing_leaves_no_process_no_namespace_and_no_file(lab: Callable[..., L
     assert child.wait(60) == -signal.SIGKILL
     assert ssh.wait(60) == 255
     ssh.stdout.close()
-    assert users_of(spaces) == []
+    wait_for(lambda: users_of(spaces) == [], "the end of what was killed")
     assert not cluster.state.exists()
     assert own_links() == links
 
@@ -529,12 +536,12 @@ def test_a_killed_owner_takes_its_lab_along() -> None:
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL
     pid = int(done.stdout)
-    waited = subprocess.run(["tail", f"--pid={pid}", "-s", "0.05", "-f", "/dev/null"], timeout=30)
+    waited = subprocess.run(["tail", f"--pid={pid}", "-s", "0.05", "-f", "/dev/null"], timeout=60)
     assert waited.returncode == 0
 
 
 def test_a_lab_ends_by_itself_after_its_time(lab: Callable[..., Lab]) -> None:
-    cluster = lab(1, ttl_s=0.2)
+    cluster = lab(1, ttl_s=10)  # it begins before this process hears that the lab is there
     assert cluster._init is not None
     cluster._init.wait(60)
     assert not Path(f"/proc/{cluster.hosts[0].pid}").exists()
