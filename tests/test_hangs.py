@@ -60,7 +60,7 @@ class Run:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-            self.process.wait(60)
+            self.process.wait(180)
 
     def said(self) -> str:
         return (self.folder / "err").read_text() + (self.folder / "out").read_text()[-2000:]
@@ -118,7 +118,7 @@ def test_a_stopped_rank_is_named_and_said_to_go_on_once_it_does(tmp_path: Path) 
             assert "no py-spy on this node" in run.said()
         (pid,) = (rank["pid"] for rank in run.record()["ranks"] if rank["rank"] == 1)
         subprocess.run(["kill", "-CONT", str(pid)], check=True)
-        wait_for(lambda: "the run goes on" in run.said(), "its going on", 60)
+        wait_for(lambda: "the run goes on" in run.said(), "its going on", REPORTED_S)
 
 
 def test_a_rank_that_skips_a_collective_is_named_by_where_it_is(tmp_path: Path) -> None:

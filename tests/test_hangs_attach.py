@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -54,19 +55,23 @@ def detached(tmp_path: Path) -> Iterator[Detached]:
     for process in run.attached:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            process.wait(180)
 
 
 def test_whoever_is_attached_is_told_who_holds_the_run_up(detached: Detached) -> None:
     for number in range(2):  # two at a time: each hears the other's answers, too
         detached.attach("--hang-report", "4", "--log-dir", str(detached.folder / f"seen-{number}"))
     for number in range(2):
-        wait_for(lambda n=number: "no progress for" in detached.said(n), "a report", REPORTED_S)
-        assert "rank 1 (127.0.0.3) is missing from all_reduce" in detached.said(number)
+        # A report may come before, of ranks that are slow to begin.
+        missing = "rank 1 (127.0.0.3) is missing from all_reduce"
+        wait_for(lambda n=number, m=missing: m in detached.said(n), f"a report: {missing}", REPORTED_S)
+        assert "no progress for" in detached.said(number)
         assert line_of("sleep") in detached.said(number)
 
         def noted(n: int = number) -> bool:
-            return bool(json.loads((detached.folder / f"seen-{n}" / "run.json").read_text())["hangs"])
+            with contextlib.suppress(FileNotFoundError):
+                return bool(json.loads((detached.folder / f"seen-{n}" / "run.json").read_text())["hangs"])
+            return False
 
         wait_for(noted, "run.json")
 
@@ -74,6 +79,6 @@ def test_whoever_is_attached_is_told_who_holds_the_run_up(detached: Detached) ->
 def test_who_is_attached_may_end_a_hung_run_with_124(detached: Detached) -> None:
     first = detached.attach("--hang-report", "4", "--hang-timeout", "6")
     assert first.wait(REPORTED_S) == 124, detached.said()
-    assert detached.attach().wait(60) == 124, detached.said(1)  # the head remembers
+    assert detached.attach().wait(180) == 124, detached.said(1)  # the head remembers
     record = json.loads((detached.log_dir / "run.json").read_text())
     assert record["outcome"] == "hung"

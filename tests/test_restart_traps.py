@@ -15,6 +15,7 @@ import pytest
 
 from tests.guards import tagged, wait_for
 from tests.jobs.launched import JOBS
+from tests.test_hangs import REPORTED_S
 from tests.test_restarts import Ended, counting
 
 pytestmark = [
@@ -32,21 +33,31 @@ def ran(folder: Path, options: tuple[str, ...], script: str, *words: str) -> End
 
 
 CRASHES_WHEN_TORN_DOWN = """
-import os
+import os, sys, time
 class Native:  # as a C++ object whose thread still runs
     def __del__(self, abort=os.abort):
         abort()
 rank = os.environ["RANK"]
 kept = Native() if rank == "1" else None
+crashed = os.path.join(sys.argv[1], "crashed")
 if rank == "0":
-    import time; time.sleep(1.5)
+    while not os.path.exists(crashed):
+        time.sleep(0.01)
+    pid = open(crashed).read()
+    while os.path.exists("/proc/" + pid):
+        time.sleep(0.01)
 print("rank", rank, "finished", flush=True)
+if rank == "1":
+    with open(crashed + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(crashed + ".new", crashed)
 """
 
 
 @pytest.mark.parametrize("launcher", ["python", "torchrun"])
 def test_a_crash_after_the_last_line_fails_no_run(tmp_path: Path, launcher: str) -> None:
-    run = ran(tmp_path, ("--with", launcher, "--max-restarts", "2"), CRASHES_WHEN_TORN_DOWN)
+    options = ("--with", launcher, "--max-restarts", "2")
+    run = ran(tmp_path, options, CRASHES_WHEN_TORN_DOWN, str(tmp_path))
     assert run.code == 0, run.stderr
     assert [one["decision"] for one in run.record["attempts"]] == ["finished"], run.stderr
     assert "rank 1 ended well, and was killed by SIGABRT (6)" in run.stderr
@@ -58,7 +69,7 @@ def test_a_crash_after_the_last_line_fails_no_run(tmp_path: Path, launcher: str)
 
 def test_an_exit_code_of_a_script_that_ended_badly_is_not_hidden(tmp_path: Path) -> None:
     script = CRASHES_WHEN_TORN_DOWN + "raise SystemExit(3 * int(rank))\n"
-    run = ran(tmp_path, PYTHON, script)
+    run = ran(tmp_path, PYTHON, script, str(tmp_path))
     assert run.code == 128 + signal.SIGABRT, run.stderr
 
 
@@ -116,7 +127,11 @@ for step in range(5):
 if attempt == "1":
     if rank == "0":
         os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(1)
+    other = folder / "old-rank"
+    while not (other.exists() and other.read_text()):
+        time.sleep(0.01)
+    while "State:\\tT" not in Path(f"/proc/{other.read_text()}/status").read_text():
+        time.sleep(0.01)
     (folder / "asked-again").touch()
     os._exit(3)
 """
@@ -138,9 +153,9 @@ def test_nothing_of_an_attempt_is_left_when_the_next_one_begins(tmp_path: Path) 
 def test_a_hang_that_nothing_will_restart_is_said(tmp_path: Path) -> None:
     with begun(tmp_path, ("stuck.py", "sleep", "1", str(tmp_path)), "--hang-report", "4") as run:
         words = "nothing ends or restarts it: `--hang-timeout S` does"
-        wait_for(lambda: words in said(tmp_path), "the report", 120)
+        wait_for(lambda: words in said(tmp_path), "the report", REPORTED_S)
         os.kill(run.pid, signal.SIGINT)
-        assert run.wait(60) == 130, said(tmp_path)
+        assert run.wait(120) == 130, said(tmp_path)
 
 
 SAVES_HALF = """
@@ -187,7 +202,7 @@ def test_the_first_failure_of_several_is_kept_and_leads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moment", ["recheck", "wait", "after go"])
 def test_nothing_is_left_of_a_ringup_that_is_killed_while_it_restarts(tmp_path: Path, moment: str) -> None:
-    with begun(tmp_path, fails_once(tmp_path), *PYTHON) as run:
+    with begun(tmp_path, (*fails_once(tmp_path), "wait:0:12:2"), *PYTHON) as run:
         record = tmp_path / "log" / "run.json"
         if moment == "recheck":
             wait_for(lambda: record.exists() and outcome(record) == "restarting", "the check")
@@ -200,16 +215,18 @@ def test_nothing_is_left_of_a_ringup_that_is_killed_while_it_restarts(tmp_path: 
         run.wait()
         wait_for(lambda: not (tagged(run_id) + tagged(f"{run_id}.2") + of(tmp_path)), "nothing left")
         last = json.loads(record.read_text())
-        assert last["outcome"] == ("running" if moment == "after go" else "restarting")
-        assert len(last["attempts"]) == (2 if moment == "after go" else 1)
+        # On a busy machine the kill may come later than the moment.
+        is_late = moment == "after go" or len(last["attempts"]) == 2
+        assert last["outcome"] == ("running" if is_late else "restarting")
+        assert len(last["attempts"]) == 1 + is_late
         words = [sys.executable, "-m", "ringup", "runs", "--log-dir", str(tmp_path), "--json"]
         (row,) = json.loads(subprocess.run(words, capture_output=True, text=True).stdout)["runs"]
         assert (row["state"], row["outcome"]) == (last["outcome"], None)
 
 
 def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
-    with begun(tmp_path, fails_once(tmp_path), *PYTHON) as run:
-        wait_for(lambda: "attempt 2 starts" in said(tmp_path), "the decision")
+    with begun(tmp_path, (*fails_once(tmp_path), "wait:0:3:2"), *PYTHON) as run:
+        wait_for(lambda: "attempt 2 starts" in said(tmp_path), "the decision", 120)
         run_id = json.loads((tmp_path / "log" / "run.json").read_text())["run"]
         guards = wait_for(lambda: of(tmp_path, f"ringup-guard:{run_id}.2"), "a guard of attempt 2")
         os.kill(guards[0], signal.SIGKILL)

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.guards import wait_for
-from tests.jobs.launched import Launched
+from tests.guards import PATIENCE_S, wait_for
+from tests.jobs.launched import CHECKED_AND_ENDED_S, Launched
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-LEASE_S = 6
+LEASE_S = 15
+WAITS = "wait:0:10"
+"""Nobody goes on from the first attempt's tenth step: what a test does to the run comes before its end."""
 OPTIONS = ("--with", "python", "--max-restarts", "3", "--lease", str(LEASE_S))
 
 
@@ -45,7 +47,8 @@ class Restarted(Launched):
             with contextlib.suppress(OSError, ValueError):
                 return json.loads(path.read_text())
 
-        found: dict[str, Any] = wait_for(there, f"rank {rank} of attempt {attempt}: {self.err}", 120)
+        why = f"rank {rank} of attempt {attempt}: {self.err}"
+        found: dict[str, Any] = wait_for(there, why, CHECKED_AND_ENDED_S)
         return found
 
     def step(self) -> int:
@@ -53,7 +56,11 @@ class Restarted(Launched):
         return int(path.read_text()) if path.exists() else 0
 
     def wait_for_step(self, step: int) -> None:
-        wait_for(lambda: self.step() >= step, f"step {step}", 60)
+        wait_for(lambda: self.step() >= step, f"step {step}; {self.err}", CHECKED_AND_ENDED_S)
+
+    def go(self, step: int) -> None:
+        """Let who waits before a step go on."""
+        (self.folder / f"go-{step}").touch()
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
@@ -74,11 +81,11 @@ class Restarted(Launched):
 @pytest.mark.parametrize("off", ["node1", "node0"])
 def test_a_node_that_is_powered_off_is_replaced_by_the_spare(lab: Any, off: str) -> None:
     cluster = lab(hosts=["node0", "node1", "node2", "laptop"])
-    with Restarted(cluster, hosts="node0,node1,node2", options=(*OPTIONS, "--spares", "1"), steps=80) as run:
+    options = (*OPTIONS, "--spares", "1")
+    with Restarted(cluster, WAITS, hosts="node0,node1,node2", options=options, steps=80) as run:
         run.wait_for_step(5)
         cluster.fault("power-off", host=off)
-        step = run.step() + 1  # that one may have been under way
-        wait_for(lambda: run.step() > step, f"a step after {step}; {run.err}", 120)
+        run.wait_for_step(12)
         left = [run.of_attempt(host, 1) for host in ("node0", "node1", "node2") if host != off]
         assert left == [[], []]
         assert run.wait() == 0, run.said()
@@ -93,7 +100,7 @@ def test_a_node_that_is_powered_off_is_replaced_by_the_spare(lab: Any, off: str)
 def test_a_node_that_fails_the_check_is_replaced_whatever_the_logs_name(lab: Any) -> None:
     cluster = lab(hosts=["node0", "node1", "node2", "laptop"])
     options = (*OPTIONS, "--spares", "1", "--with", "torchrun")
-    with Restarted(cluster, hosts="node0,node1,node2", options=options, steps=60) as run:
+    with Restarted(cluster, WAITS, hosts="node0,node1,node2", options=options, steps=60) as run:
         run.wait_for_step(5)
         cluster.fault("torch-missing", host="node1")
         (pid,) = [p.pid for p in cluster.processes("node0") if p.host_pid == run.seen(1, 0)["pid"]]
@@ -107,7 +114,8 @@ def test_a_node_that_fails_the_check_is_replaced_whatever_the_logs_name(lab: Any
 @pytest.mark.smoke
 def test_without_a_spare_it_goes_on_with_fewer_nodes_where_that_is_allowed(lab: Any) -> None:
     cluster = lab(hosts=["node0", "node1", "laptop"])
-    with Restarted(cluster, hosts="node0,node1", options=(*OPTIONS, "--min-nodes", "1"), steps=60) as run:
+    options = (*OPTIONS, "--min-nodes", "1")
+    with Restarted(cluster, WAITS, hosts="node0,node1", options=options, steps=60) as run:
         run.wait_for_step(5)
         cluster.fault("power-off", host="node1")
         assert run.wait() == 0, run.said()
@@ -119,7 +127,7 @@ def test_without_a_spare_it_goes_on_with_fewer_nodes_where_that_is_allowed(lab: 
 
 def test_without_a_spare_it_stops_where_fewer_nodes_are_not_allowed(lab: Any) -> None:
     cluster = lab(hosts=["node0", "node1", "laptop"])
-    with Restarted(cluster, hosts="node0,node1") as run:
+    with Restarted(cluster, WAITS, hosts="node0,node1") as run:
         run.wait_for_step(5)
         cluster.fault("power-off", host="node1")
         assert run.wait() == 4, run.said()
@@ -130,10 +138,11 @@ def test_without_a_spare_it_stops_where_fewer_nodes_are_not_allowed(lab: Any) ->
 
 def test_a_node_whose_link_comes_back_is_used_again(lab: Any) -> None:
     cluster = lab(hosts=["node0", "node1", "laptop"])
-    with Restarted(cluster, hosts="node0,node1", steps=60) as run:
+    with Restarted(cluster, WAITS, hosts="node0,node1", steps=60) as run:
         run.wait_for_step(5)
         with cluster.broken("host-off", host="node1"):
-            wait_for(lambda: "asking again" in run.stderr, f"the question; {run.err}", 60)
+            asked = f"the question; {run.err}"
+            wait_for(lambda: "asking again" in run.stderr, asked, CHECKED_AND_ENDED_S)
         assert run.wait() == 0, run.said()
         assert [one["nodes"] for one in run.attempts] == [["node0", "node1"]] * 2, run.said()
 
@@ -142,12 +151,13 @@ def test_two_nodes_that_are_lost_at_once_are_one_decision(lab: Any) -> None:
     """A short cut before that ends nothing; a spare that no longer answers is passed over."""
     cluster = lab(hosts=["node0", "node1", "node2", "node3", "node4", "laptop"])
     options = (*OPTIONS, "--spares", "2", "--min-nodes", "2")
-    with Restarted(cluster, hosts="node[0-4]", options=options, steps=150) as run:
+    with Restarted(cluster, WAITS, "wait:0:60", hosts="node[0-4]", options=options, steps=150) as run:
         run.wait_for_step(5)
         assert "spare: node3, node4 (checked, idle)" in run.stderr, run.said()
         with cluster.broken("link-cut", host="node1"):
             time.sleep(1)
-        run.wait_for_step(run.step() + 5)
+        run.go(10)
+        run.wait_for_step(20)
         assert not (run.folder / "seen-2-0").exists(), run.said()
         cluster.fault("ssh-dropped", host="node3")
         cluster.fault("power-off", host="node1")
@@ -190,14 +200,13 @@ def test_what_follows_a_failed_rank(lab: Any, fault: str, launcher: str, decisio
 def test_an_interrupt_between_two_attempts_ends_the_run(lab: Any) -> None:
     cluster = lab(hosts=["node0", "node1", "laptop"])
     with Restarted(cluster, "kill:1:5:*", hosts="node0,node1") as run:
-        wait_for(lambda: "checking every node for leftovers" in run.stderr, f"the end; {run.err}", 120)
-        wait_for(
-            lambda: run.record["attempts"][0]["ended"] or "attempt 1 ended" in run.stderr, "its record", 60
-        )
+        over = f"the end; {run.err}"
+        wait_for(lambda: "checking every node for leftovers" in run.stderr, over, CHECKED_AND_ENDED_S)
+        wait_for(lambda: run.record["attempts"][0]["ended"] or "attempt 1 ended" in run.stderr, "its record")
         os.kill(run.process.pid, signal.SIGINT)
         assert run.wait() == 130, run.said()
         assert run.record["outcome"] == "interrupted" and run.record["exit_code"] == 130
-        run.wait_nothing_left(20, ["node0", "node1"])
+        run.wait_nothing_left(PATIENCE_S, ["node0", "node1"])
 
 
 def test_the_ranks_save_once_before_an_end_from_outside(lab: Any) -> None:
@@ -216,9 +225,8 @@ def test_ranks_that_do_not_save_in_time_are_ended(lab: Any) -> None:
     cluster = lab(hosts=["node0", "node1", "laptop"])
     options = (*OPTIONS, "--save-signal", "USR1", "--save-grace", "1")
     with Restarted(cluster, "hang:1:5", hosts="node0,node1", options=options) as run:
-        run.wait_for_step(4)
-        time.sleep(0.5)
+        wait_for((run.folder / "hangs-1-1").exists, "the hang", CHECKED_AND_ENDED_S)
         os.kill(run.process.pid, signal.SIGUSR1)
         assert run.wait() == 128 + signal.SIGUSR1, run.said()
         assert run.record["save"]["result"] == "not saved in time"
-        run.wait_nothing_left(20, ["node0", "node1"])
+        run.wait_nothing_left(PATIENCE_S, ["node0", "node1"])

@@ -21,8 +21,10 @@ __all__ = ["at_rest", "folder"]
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-LEASE_S = 6
+LEASE_S = 15
 STEPS, STEP_S = "60", "0.1"
+WAITS = "wait:0:10"
+"""Nobody goes on from the first attempt's tenth step: what a test does to the job comes before its end."""
 RESTARTS = ["--max-restarts", "2", "--lease", str(LEASE_S), "--with", "python", "--log-dir", "logs"]
 
 
@@ -55,9 +57,14 @@ def step(folder: Path) -> int:
     return int(path.read_text()) if path.exists() else 0
 
 
-def allocated(slurm: Slurm, folder: Path, *faults: str, nodes: int = 3, spares: int = 1) -> Started:
+def go_on(folder: Path) -> None:
+    """Let who waits before the tenth step go on."""
+    (folder / "go-10").touch()
+
+
+def allocated(slurm: Slurm, folder: Path, *faults: str) -> Started:
     """A run inside an allocation that outlives its nodes, once it has saved some steps."""
-    words = ["salloc", "--quiet", "--no-kill", f"--nodes={nodes}", *RUN, *RESTARTS, "--spares", str(spares)]
+    words = ["salloc", "--quiet", "--no-kill", "--nodes=3", *RUN, *RESTARTS, "--spares", "1"]
     job = [str(JOBS / "checkpointing.py"), str(folder), STEPS, STEP_S, *faults]
     run = Started(slurm, folder, [*words, "--", *job])
     slurm.wait(lambda: step(folder) >= 3 or run.process.poll() is not None, "3 steps", ENDED_S)
@@ -82,7 +89,7 @@ def repaired(slurm: Slurm, node: str) -> Iterator[None]:
 
 
 def test_a_node_that_is_lost_is_replaced_by_the_spare(at_rest: Slurm, folder: Path) -> None:
-    run = allocated(at_rest, folder)
+    run = allocated(at_rest, folder, WAITS)
     with repaired(at_rest, "node1"):
         at_rest.lab.fault("host-off", host="node1")
         at_rest.kill_node("node1")
@@ -103,7 +110,7 @@ def test_a_rank_that_is_killed_starts_again_on_the_same_nodes(at_rest: Slurm, fo
 
 
 def test_a_node_that_slurm_takes_away_is_not_used_again(at_rest: Slurm, folder: Path) -> None:
-    run = allocated(at_rest, folder)
+    run = allocated(at_rest, folder, WAITS)
     with repaired(at_rest, "node1"):
         at_rest.run("scontrol", "update", "NodeName=node1", "State=DOWN", "Reason=test")
         assert run.wait() == 0, run.said()
@@ -131,7 +138,12 @@ def started_again(slurm: Slurm, job: str) -> str:
 
     slurm.wait(is_requeued, "a requeue", ENDED_S)
     slurm.wait(lambda: slurm.state(job) == "PENDING", "the job waits", ENDED_S)
-    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    start = ["scontrol", "update", f"JobId={job}", "StartTime=now"]
+
+    def is_told() -> bool:
+        return slurm.lab.run(slurm.login, start, env=slurm.env, cwd="/").returncode == 0
+
+    slurm.wait(is_told, "the job's new start", ENDED_S)  # refused while the first one still ends
     return slurm.wait_end(job)
 
 
@@ -153,10 +165,12 @@ def test_a_job_that_would_fail_again_ends_with_93_and_is_not_requeued(at_rest: S
 def test_ranks_that_saved_go_on_where_they_were_when_slurm_starts_the_job_again(
     at_rest: Slurm, folder: Path
 ) -> None:
-    job, out = submitted(at_rest, folder, options=("--save-signal", "USR1", "--save-grace", "30"))
+    job, out = submitted(at_rest, folder, WAITS, options=("--save-signal", "USR1", "--save-grace", "30"))
     at_rest.wait(lambda: step(folder) >= 3, "3 steps", ENDED_S)
     # As Slurm sends it before the time limit: to the batch shell alone.
     at_rest.run("scancel", "--batch", "--signal=USR1", job)
+    at_rest.wait(lambda: out.read_text().count("saved on 1 signal") == 2, "both have saved", ENDED_S)
+    go_on(folder)
     assert started_again(at_rest, job) == "COMPLETED", out.read_text()
     first, second = runs(folder)
     assert (first["exit_code"], first["save"]["result"], first["scheduler_restarts"]) == (75, "saved", 0)
@@ -169,12 +183,13 @@ def test_ranks_that_saved_go_on_where_they_were_when_slurm_starts_the_job_again(
 
 
 def test_a_job_without_nodes_enough_ends_with_75_and_is_requeued(at_rest: Slurm, folder: Path) -> None:
-    job, out = submitted(at_rest, folder)
+    job, out = submitted(at_rest, folder, WAITS)
     at_rest.wait(lambda: step(folder) >= 3, "3 steps", ENDED_S)
     lost = seen(folder, 1, 1)["node"]
     with repaired(at_rest, lost):
         at_rest.lab.fault("host-off", host=lost)
         at_rest.kill_node(lost)
+        go_on(folder)
         assert started_again(at_rest, job) == "COMPLETED", out.read_text()
         first, second = runs(folder)
         assert first["exit_code"] == 75 and first["attempts"][-1]["decision"] == "stop", out.read_text()
@@ -183,7 +198,7 @@ def test_a_job_without_nodes_enough_ends_with_75_and_is_requeued(at_rest: Slurm,
 
 
 def test_a_job_that_is_cancelled_is_not_requeued(at_rest: Slurm, folder: Path) -> None:
-    job, out = submitted(at_rest, folder)
+    job, out = submitted(at_rest, folder, WAITS)
     at_rest.wait(lambda: step(folder) >= 3, "3 steps", ENDED_S)
     at_rest.run("scancel", job)
     assert at_rest.wait_end(job) == "CANCELLED", out.read_text()
@@ -195,10 +210,13 @@ def test_a_job_that_is_cancelled_is_not_requeued(at_rest: Slurm, folder: Path) -
 
 def test_a_submitted_run_is_followed_through_a_requeue(at_rest: Slurm, folder: Path) -> None:
     words = [*RUN, "--slurm", "--nodes", "2", *RESTARTS, "--save-signal", "USR1", "--"]
-    run = Started(at_rest, folder, [*words, str(JOBS / "checkpointing.py"), str(folder), STEPS, STEP_S])
+    job_words = [str(JOBS / "checkpointing.py"), str(folder), STEPS, STEP_S, WAITS]
+    run = Started(at_rest, folder, [*words, *job_words])
     at_rest.wait(lambda: step(folder) >= 3, "3 steps", ENDED_S)
     (job,) = at_rest.run("squeue", "-h", "-o", "%i").split()
     at_rest.run("scancel", "--batch", "--signal=USR1", job)
+    at_rest.wait(lambda: run.stdout.count("saved on 1 signal") == 2, "both have saved", ENDED_S)
+    go_on(folder)
     assert started_again(at_rest, job) == "COMPLETED", run.said()
     assert run.wait() == 0, run.said()
     assert "saved on 1 signal" in run.stdout and f"step {STEPS}\n" in run.stdout

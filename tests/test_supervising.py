@@ -33,7 +33,7 @@ class Supervised:
         self.folder, self.log_dir = folder, folder / "log"
         self.env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
         words = [*RINGUP, "run", "--local", "2", "--nproc", "1", "--backend", "gloo", "--with", "python"]
-        words += ["--detach", "--max-restarts", "2", "--lease", "6", "--log-dir", "log", "--"]
+        words += ["--detach", "--max-restarts", "2", "--log-dir", "log", "--"]
         words += [str(JOBS / "checkpointing.py"), str(folder), str(steps), "0.1", *faults]
         self.started = subprocess.run(
             words, cwd=folder, env=self.env, capture_output=True, text=True, timeout=ENDS_WITHIN_S
@@ -51,7 +51,8 @@ class Supervised:
 
     @property
     def supervisor(self) -> int:
-        return int((self.log_dir / ".supervisor").read_text().split()[0])
+        """Its process, 0 while the file is written."""
+        return int((self.log_dir / ".supervisor").read_text().partition(" ")[0] or 0)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -63,7 +64,11 @@ class Supervised:
         return int(path.read_text()) if path.exists() else 0
 
     def wait_for_step(self, step: int) -> None:
-        wait_for(lambda: self.step() >= step, f"step {step}", 60)
+        wait_for(lambda: self.step() >= step, f"step {step}", ENDS_WITHIN_S)
+
+    def go(self, step: int) -> None:
+        """Let who waits before a step go on."""
+        (self.folder / f"go-{step}").touch()
 
 
 def is_there(pid: int) -> bool:
@@ -104,13 +109,15 @@ def test_a_detached_run_is_restarted_without_anybody_looking(tmp_path: Path, run
 def test_a_supervisor_that_dies_ends_nothing_and_attach_starts_another(
     tmp_path: Path, runs: list[Supervised]
 ) -> None:
-    runs.append(run := Supervised(tmp_path, 100, "kill:0:60"))
+    runs.append(run := Supervised(tmp_path, 100, "wait:0:50", "kill:0:60"))
     run.wait_for_step(2)
     before = run.supervisor
     os.kill(before, signal.SIGKILL)
     assert (run.log_dir / ".supervisor.json").stat().st_mode & 0o777 == 0o600  # it has the command line
     run.wait_for_step(run.step() + 5)
     attached = [run.attach(), run.attach()]  # one of them starts it
+    wait_for(lambda: run.supervisor not in (0, before), "another supervisor", ENDS_WITHIN_S)
+    run.go(50)
     texts = [one.communicate(timeout=ENDS_WITHIN_S) for one in attached]
     assert [one.returncode for one in attached] == [0, 0], texts
     assert run.supervisor != before
@@ -126,10 +133,13 @@ def test_a_supervisor_that_dies_ends_nothing_and_attach_starts_another(
 def test_a_supervisor_that_died_before_the_failure_decides_after_it_all_the_same(
     tmp_path: Path, runs: list[Supervised]
 ) -> None:
-    runs.append(run := Supervised(tmp_path, 40, "kill:0:20"))
+    runs.append(run := Supervised(tmp_path, 40, "wait:0:10", "kill:0:20"))
     os.kill(run.supervisor, signal.SIGTERM)
+    wait_for(lambda: not is_there(run.supervisor), "the supervisor's end")
+    run.go(10)
     run.wait_for_step(19)
-    wait_for(lambda: not is_there(json.loads((tmp_path / "seen-1-1").read_text())["pid"]), "the end", 60)
+    rank = json.loads((tmp_path / "seen-1-1").read_text())["pid"]
+    wait_for(lambda: not is_there(rank), "the end", ENDS_WITHIN_S)
     assert run.record["outcome"] == "running"
     attached = run.attach()
     shown, said = attached.communicate(timeout=ENDS_WITHIN_S)
@@ -168,7 +178,7 @@ def test_a_start_that_fails_is_shown_and_leaves_no_supervisor(tmp_path: Path) ->
 
 
 def test_a_supervisor_of_another_machine_is_left_alone(tmp_path: Path, runs: list[Supervised]) -> None:
-    runs.append(run := Supervised(tmp_path, 40))
+    runs.append(run := Supervised(tmp_path, 10_000))
     os.kill(run.supervisor, signal.SIGKILL)
     lock = run.log_dir / ".supervisor"
     own = lock.read_text()

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.guards import wait_for
-from tests.test_restarts_lab import OPTIONS, Restarted
+from tests.jobs.launched import CHECKED_AND_ENDED_S
+from tests.test_restarts_lab import OPTIONS, WAITS, Restarted
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 def test_a_node_of_a_detached_run_is_replaced_by_the_spare(lab: Any, off: str) -> None:
     cluster = lab(hosts=["node0", "node1", "node2", "laptop"])
     options = (*OPTIONS, "--detach", "--spares", "1")
-    with Restarted(cluster, hosts="node0,node1,node2", options=options, steps=80) as run:
+    with Restarted(cluster, WAITS, hosts="node0,node1,node2", options=options, steps=80) as run:
         assert run.wait() == 0, run.said()
         run.wait_for_step(5)
         cluster.fault("power-off", host=off)
@@ -33,13 +34,15 @@ def test_a_node_of_a_detached_run_is_replaced_by_the_spare(lab: Any, off: str) -
 
 def test_a_supervisor_that_reaches_no_node_waits_and_ends_nothing(lab: Any) -> None:
     cluster = lab(hosts=["node0", "node1", "laptop"])
-    with Restarted(cluster, hosts="node0,node1", options=(*OPTIONS, "--detach"), steps=300) as run:
+    options = (*OPTIONS, "--detach")
+    with Restarted(cluster, WAITS, hosts="node0,node1", options=options, steps=60) as run:
         assert run.wait() == 0, run.said()
         run.wait_for_step(5)
         with cluster.broken("host-off", host="laptop"):
-            step = run.step()
             log = run.log_dir / "supervisor.log"
-            wait_for(lambda: "asking again" in log.read_text(), "the supervisor's notice", 60)
-            wait_for(lambda: run.step() > step + 5, "further steps", 60)
+            asked = "the supervisor's notice"
+            wait_for(lambda: "asking again" in log.read_text(), asked, CHECKED_AND_ENDED_S)
+            run.go(10)
+            run.wait_for_step(20)
         assert run.attach().wait() == 0, run.said()
         assert run.decisions() == ["finished"], run.said()

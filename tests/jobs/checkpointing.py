@@ -1,8 +1,9 @@
 """
 Counts steps and saves each, as a training does: `checkpointing.py FOLDER STEPS STEP_S [FAULT ...]`.
 
-A fault is `HOW:RANK:STEP[:ATTEMPT]`; HOW is raise, name, import, exit, kill or hang, ATTEMPT a number (1) or
-*.
+A fault is `HOW:RANK:STEP[:ATTEMPT]`; HOW is raise, name, import, exit, kill, hang or wait, ATTEMPT a number
+(1) or *.  Who hangs leaves `FOLDER/hangs-ATTEMPT-RANK`; who waits goes on once there is `FOLDER/go-STEP`, or
+on SIGUSR1.
 Every rank begins after the step that rank 0 has saved.  On SIGUSR1 it saves and ends.  Every rank writes
 `FOLDER/seen-ATTEMPT-RANK`: its pid, node and what it was given.
 """
@@ -60,7 +61,12 @@ def main() -> None:
         for fault in sys.argv[4:]:
             how, who, when, tried = (*fault.split(":"), "1")[:4]
             if (int(who), int(when)) == (rank, step) and tried in ("*", attempt):
-                fail(how)
+                if how == "hang":
+                    (folder / f"hangs-{attempt}-{rank}").touch()
+                while how == "wait" and not asked and not (folder / f"go-{step}").exists():
+                    time.sleep(0.02)
+                if how != "wait":
+                    fail(how)
         # A collective: nobody goes on alone, but to save, as the others may have saved one step earlier.
         save(folder / f"at-{attempt}-{rank}", step)
         all_at = [folder / f"at-{attempt}-{one}" for one in range(world_size)]
