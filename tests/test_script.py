@@ -21,6 +21,7 @@ from ringup.jobfiles import KINDS, templating
 from ringup.jobfiles.quoting import quoted
 from ringup.planning.launchers import LAUNCHERS
 from tests import clusters as c
+from tests.test_meet import by_itself
 
 GOLDEN = Path(__file__).parent / "golden" / "script"
 BASH = ("slurm", "pbs", "lsf", "ssh", "docker")
@@ -126,8 +127,8 @@ def test_shellcheck_finds_nothing(
 
 SHOW = """\
 import json, os, sys
-with open(os.environ["SHOWN"], "a") as file:
-    file.write(json.dumps({"words": sys.argv[1:], "env": dict(os.environ)}) + "\\n")
+with open(os.environ["SHOWN"], "ab", buffering=0) as file:  # several write, each its line at once
+    file.write(json.dumps({"words": sys.argv[1:], "env": dict(os.environ)}).encode() + b"\\n")
 """
 
 
@@ -173,10 +174,9 @@ exit $codes
 def run_file(text: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """A job file, run as its scheduler would run it on the first node."""
     path = folder / "job.sh"
-    path.write_text(text)
-    return subprocess.run(
-        ["bash", str(path)], capture_output=True, text=True, env={**os.environ, **env}, cwd=folder, timeout=60
-    )
+    path.write_text(by_itself(text) if "range(29500, " in text else text)
+    words, known = ["bash", str(path)], {**os.environ, **env}
+    return subprocess.run(words, capture_output=True, text=True, env=known, cwd=folder, timeout=180)
 
 
 @pytest.mark.slow
@@ -267,7 +267,7 @@ def test_the_first_node_that_fails_ends_a_pbs_job(
     program(
         played / "pbsdsh",
         'echo "$2" >>"$SHOWN.lines"; line=$2; shift 3\n'
-        'case "$*" in *on_node) [ "$line" = 0 ] && exec sleep 60; exit 3 ;; esac\nexec "$@"\n',
+        'case "$*" in *on_node) [ "$line" = 0 ] && exec sleep 600; exit 3 ;; esac\nexec "$@"\n',
     )
     done = run_file(text, tmp_path, PBS_JOBID="7", PBS_NODEFILE=str(tmp_path / "nodes"))
     assert done.returncode == 1
