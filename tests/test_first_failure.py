@@ -65,7 +65,7 @@ def failed(run: Launched, rank: int, node: str, code: int, how: str) -> None:
     assert record["cleanup"] == []
     named = read_logs([str(run.log_dir)]).causes[0]
     assert named.ranks == (rank,), named
-    run.wait_nothing_left(0)
+    run.leaves_nothing()
 
 
 @pytest.mark.smoke

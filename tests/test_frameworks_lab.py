@@ -57,7 +57,7 @@ def test_accelerate_that_is_told_to_train_alone_is_named(lab: Any) -> None:
 
 def test_two_worlds_of_spawned_ranks_are_named(lab: Any) -> None:
     with started(lab, "own_spawn.py", "20", options=("--anyway",)) as run:
-        assert run.wait(120) == 0, run.said()
+        assert run.wait() == 0, run.said()
         assert run.stdout.count("a world of 2, sum 3") == 4, run.said()
         assert run.record["findings"][-1]["rule"] == "world-never-formed"
         parts = "2 parts of the run: node0 (all of its ranks), node1 (all of its ranks)"
@@ -66,7 +66,7 @@ def test_two_worlds_of_spawned_ranks_are_named(lab: Any) -> None:
 
 def test_a_detached_run_tells_it_to_attach(lab: Any) -> None:
     with started(lab, "own_spawn.py", "20", options=("--anyway", "--detach")) as run:
-        assert run.wait(120) == 0, run.said()
+        assert run.wait() == 0, run.said()
         run.attach()
-        assert run.wait(120) == 0, run.said()
+        assert run.wait() == 0, run.said()
         assert "warning the run: no connection was seen between 2 parts of the run" in run.stderr

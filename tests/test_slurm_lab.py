@@ -110,16 +110,21 @@ def without_ssh(folder: Path) -> str:
     return f"{programs}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
 
-def nothing_left(slurm: Slurm, within_s: float = 120) -> None:
-    """No process of any job on any node, and no job in the queue."""
+def nothing_left(slurm: Slurm, within_s: float = ENDED_S) -> None:
+    """
+    No rank, launcher or guard of any job on any node within this time: under KILL_WAIT_S Slurm ended none.
+
+    Then nothing of Slurm's own for a job either, and no job in the queue.
+    """
     left: list[str] = []
 
-    def gone() -> bool:
-        left[:] = slurm.left()
-        return not left and not slurm.run("squeue", "-h").strip()
+    def gone(program: str) -> bool:
+        left[:] = slurm.left(program=program)
+        return not left
 
     try:
-        slurm.wait(gone, "nothing left", within_s)
+        slurm.wait(lambda: gone("python"), "nothing left", within_s)
+        slurm.wait(lambda: gone("") and not slurm.run("squeue", "-h").strip(), "nothing left", ENDED_S)
     except AssertionError as error:
         raise AssertionError(f"left: {left}\n{error}") from None
 
@@ -290,7 +295,7 @@ def test_ctrl_c_ends_a_submitted_run_and_leaves_nothing(
 
 def test_ctrl_c_takes_a_waiting_job_out_of_the_queue(at_rest: Slurm, folder: Path) -> None:
     holder = at_rest.run(
-        "sbatch", "--parsable", "--exclusive", "-N2", "-o/dev/null", "--wrap", "sleep 60"
+        "sbatch", "--parsable", "--exclusive", "-N2", "-o/dev/null", "--wrap", "sleep 600"
     ).strip()
     at_rest.wait(lambda: at_rest.state(holder) == "RUNNING", "the holder runs", ENDED_S)
     try:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.guards import wait_for
+from tests.guards import PATIENCE_S, wait_for
 from tests.lab import Lab
 from tests.lab.machine import Process
 
@@ -166,6 +166,11 @@ class Launched:
             for pid, command in known.items()
             if pid not in _processes(self.lab, host)
         ]
+
+    def leaves_nothing(self) -> None:
+        """Nothing of the job is there once ringup has ended; its connections may take a moment to close."""
+        self.wait_nothing_left(0, job_only=True)
+        self.wait_nothing_left(PATIENCE_S)
 
     def wait_nothing_left(self, within_s: float, hosts: Iterable[str] = (), job_only: bool = False) -> None:
         """

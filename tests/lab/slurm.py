@@ -189,12 +189,14 @@ class Slurm:
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
 
-    def left(self, known: Sequence[str] = ("slurmd", "slurmctld")) -> list[str]:
-        """What runs on the nodes beside Slurm's own daemons and connections of ssh."""
+    def left(self, known: Sequence[str] = ("slurmd", "slurmctld"), program: str = "") -> list[str]:
+        """What runs on the nodes beside Slurm's own daemons and connections of ssh; of a program alone."""
         return [
             f"{node}: {process.pid} {' '.join(process.command)[-160:]}"
             for node in self.nodes
             for process in self.lab.processes(node)
             if process.state not in "ZX"
+            and process.command
+            and program in process.command[0]
             and not any(Path(process.command[0]).name.startswith(name) for name in (*known, "sshd"))
         ]
