@@ -93,7 +93,7 @@ class LabRun:
 
     def end(self) -> int:
         """What the launcher prints to its end; its exit code."""
-        rest, _ = self.process.communicate(timeout=90)
+        rest, _ = self.process.communicate(timeout=180)
         self.text += rest.decode()
         return self.process.returncode
 
@@ -167,7 +167,7 @@ def test_killed_guard_leaves_nothing(started: Any, half: str) -> None:
     guards = sorted(
         (p for p in run.lab.processes("node1") if p.command[-1:] == (label,)), key=lambda p: p.pid
     )
-    assert len(guards) == 2
+    assert len(guards) >= 2  # a child that has not yet become another program, too
     os.kill(guards[0 if half == "sentinel" else 1].pid, signal.SIGKILL)
     run.wait_gone()
     assert run.end() != 0
@@ -175,7 +175,12 @@ def test_killed_guard_leaves_nothing(started: Any, half: str) -> None:
 
 
 def test_failing_rank_ends_the_other_node(started: Any) -> None:
-    run = started(SCRIPT.replace("time.sleep(300)\n", "time.sleep(2 if rank == 3 else 300)\nsys.exit(3)\n"))
+    fails = """
+open(f"up{rank}", "w").close()
+while rank != 3 or len([name for name in os.listdir() if name.startswith("up")]) < 4: time.sleep(0.05)
+sys.exit(3)
+"""
+    run = started(SCRIPT.replace("time.sleep(300)\n", fails))
     run.read_until(lambda: "rank-failed" in run.text)
     run.wait_gone()
     assert run.end() == 3
@@ -190,9 +195,14 @@ def test_first_failure_is_found_though_one_clock_is_ahead(started: Any, shared_l
     script = """
 print("up", rank, time.time(), flush=True)
 import select
-if rank == 3: select.select([], [], [], 1.0); sys.exit(3)
-if rank == 0: select.select([], [], [], 1.4); sys.exit(4)
-select.select([], [], [], 300)
+open(f"up{rank}", "w").close()
+def wait(*names):
+    while not all(os.path.exists(name) for name in names): select.select([], [], [], 0.01)
+wait("up0", "up1", "up2", "up3")
+if rank == 3: open("failed", "w").close(); sys.exit(3)
+wait("failed")
+select.select([], [], [], 0.6 if rank == 0 else 300)
+sys.exit(4)
 """
     run = started(script)
     assert run.end() == 3, run.text
