@@ -49,7 +49,7 @@ class Detached:
         self.plan = make_plan(folder, script, nodes=nodes)
         self.hosts = hosts.local_nodes(nodes)
         with Transport(self.hosts) as door:
-            self.handed = ssh.run(self.plan, door, log_dir=folder / "logs", detach=True, lease_s=6)
+            self.handed = ssh.run(self.plan, door, log_dir=folder / "logs", detach=True)
 
     def follow(self, **options: Any) -> tuple[RunResult, str]:
         shown: list[str] = []
@@ -179,7 +179,9 @@ def attached(run: Detached) -> subprocess.Popen[bytes]:
     )
     seen = b""
     while seen.count(b"| up") < 4:
-        seen += os.read(process.stdout.fileno(), 65536)
+        data = os.read(process.stdout.fileno(), 65536)
+        assert data, seen
+        seen += data
     return process
 
 
@@ -204,7 +206,7 @@ def test_attach_that_ends_otherwise_leaves_the_run_alone(
     process.send_signal(number)
     process.communicate(timeout=60)
     again = attached(run)
-    assert len(run.guards()) == 4
+    wait_for(lambda: len(run.guards()) == 4, "both halves on both nodes")
     again.send_signal(signal.SIGINT)
     again.communicate(timeout=60)
     assert not tagged(run.plan.run_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -89,7 +90,8 @@ def run(shared_lab: Any) -> Iterator[DetachedRun]:
     yield made
     for node in made.nodes:
         for p in made.lab.processes(node, made.run_id):
-            os.kill(p.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(p.pid, signal.SIGKILL)
     if made.process.poll() is None:
         made.process.kill()
         made.process.wait()
@@ -117,7 +119,7 @@ def test_killed_guard_of_the_head_leaves_nothing(run: DetachedRun, half: str) ->
     guards = sorted(
         (p for p in run.lab.processes("node0") if p.command[-1:] == (label,)), key=lambda p: p.pid
     )
-    assert len(guards) == 2
+    assert len(guards) >= 2  # a child that has not yet become another program, too
     os.kill(guards[0 if half == "sentinel" else 1].pid, signal.SIGKILL)
     run.wait_gone()
     assert run.end() != 0

@@ -8,7 +8,6 @@ import json
 import mmap
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,8 +22,8 @@ from ringup.cli import request
 from ringup.model import Unreached
 from ringup.runtime import clean
 from ringup.transport import Answer
-from tests.guards import wait_for
-from tests.jobs.launched import Launched
+from tests.guards import free_port, wait_for
+from tests.jobs.launched import CHECKED_AND_ENDED_S, Launched
 
 OWN = f"test-{os.getpid()}"
 """Names of this process's runs: the same tests may run beside it, as the same user."""
@@ -156,8 +155,7 @@ def shim(folder: Path, run: str) -> tuple[str, ...]:
 def test_a_rank_that_serves_its_jobs_port_is_proven_and_a_server_of_another_port_is_not(
     payload: Any, start: Start, tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     listens = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
     words = program(tmp_path, listens)
     pid = start(env={**TORCHRUN, "MASTER_PORT": str(port)}, words=words)
@@ -331,7 +329,7 @@ def test_ending_takes_children_and_leaves_strangers(payload: Any, start: Start) 
     (child,) = descendants(victim)
     look = payload.Jobs()
     assert set(look.victims(victim)) == {victim, child}
-    assert payload.end(look.victims(victim), 5.0) == (False, {})
+    assert payload.end(look.victims(victim), 60.0) == (False, {})
     assert parent_of(victim) is None and parent_of(child) is None and parent_of(stranger)
 
 
@@ -457,6 +455,14 @@ def test_a_stale_run_is_listed_then_ended_and_its_neighbours_live(lab: Any) -> N
     cluster.run("node1", ["sh", "-c", f"cat >{path}"], text=SLEEPS, check=True)
     of_run = ["sh", "-c", DETACHED, "sh", sys.executable, "-S", path]
     tagged = int(cluster.run("node1", of_run, env=lost).stdout)
+
+    def begun(host: str, pid: int) -> bool:
+        """Whether it has become its program: its number is printed while it is a copy of the shell."""
+        own = [p.command for p in cluster.processes(host) if p.host_pid == pid]
+        return bool(own and own[0]) and own[0][0] == sys.executable
+
+    for host, pid in (("node0", meant), ("node0", plain), ("node1", tagged)):
+        wait_for(lambda h=host, p=pid: begun(h, p), "its program")
     with cluster.broken("stale-run", host="node0", port=29500):
         asked = ["ringup", "clean", "-H", "node0,node1", "--json"]
         listed = cluster.run("node0", asked)
@@ -502,13 +508,14 @@ def test_what_a_killed_ssh_loop_leaves_is_ended_beside_the_same_script_alive(lab
         script = Path(__file__).parent / "jobs" / "stays.py"
         command = f"{line} {script} plain /var/tmp"
         client: subprocess.Popen[bytes] = cluster.popen("node0", ["ssh", "node1", command])
-        wait_for(lambda: len(ranks(port)) >= 2, "two ranks", 60)
+        wait_for(lambda: len(ranks(port)) >= 2, "two ranks", CHECKED_AND_ENDED_S)
         return client
 
     lost, living = launched(29510), launched(29520)
     lost.kill()
-    wait_for(lambda: cluster.run("node0", ["ringup", "clean", "-H", "node1"]).returncode == 1, "orphans", 30)
-    done = cluster.run("node0", ["ringup", "clean", "-H", "node1", "--kill", "--json"])
+    listing = ["ringup", "clean", "-H", "node1"]
+    wait_for(lambda: cluster.run("node0", listing, timeout_s=180).returncode == 1, "orphans", 180)
+    done = cluster.run("node0", [*listing, "--kill", "--json"], timeout_s=180)
     assert done.returncode == 0, done.stdout
     (node,) = json.loads(done.stdout)["nodes"]
     (ended,) = node["ended"]
@@ -524,11 +531,19 @@ def test_what_a_killed_ssh_loop_leaves_is_ended_beside_the_same_script_alive(lab
 def test_a_detached_run_is_no_leftover(lab: Any) -> None:
     with Launched(lab(hosts=2), "stays.py", "plain", "{folder}", options=["--detach"]) as run:
         assert run.wait() == 0, run.said()
-        before = run.of_the_job("node0"), run.of_the_job("node1")
-        done = run.lab.run("node0", ["ringup", "clean", "-H", "node0,node1", "--kill"])
+
+        def there(host: str) -> set[str]:
+            return {entry.split()[0] for entry in run.of_the_job(host)}
+
+        def has_rank(host: str) -> bool:
+            return any("stays.py plain" in entry for entry in run.of_the_job(host))
+
+        wait_for(lambda: has_rank("node0") and has_rank("node1"), "both ranks", CHECKED_AND_ENDED_S)
+        before = [(host, there(host)) for host in ("node0", "node1")]
+        done = run.lab.run("node0", ["ringup", "clean", "-H", "node0,node1", "--kill"], timeout_s=180)
         assert done.returncode == 0 and "ended" not in done.stdout, done.stdout
         assert done.stdout.count("the guard of its run lives") >= 2
-        assert all(before) and (run.of_the_job("node0"), run.of_the_job("node1")) == before
+        assert all(pids <= there(host) for host, pids in before), (before, run.of_the_job("node0"))
 
 
 def test_a_process_that_keeps_becoming_another_program_is_always_known_by_its_variables(
@@ -539,7 +554,7 @@ def test_a_process_that_keeps_becoming_another_program_is_always_known_by_its_va
     process = subprocess.Popen(["/bin/sh", str(again)], env={"RINGUP_RUN": f"{OWN}-exec"})
     try:
         raw_environ = payload.processes.raw_environ
-        wait_for(lambda: f"{OWN}-exec".encode() in raw_environ(process.pid), "its variables", 10)
+        wait_for(lambda: f"{OWN}-exec".encode() in raw_environ(process.pid), "its variables")
         for _ in range(2000):  # one plain reading in thirty finds nothing
             assert f"{OWN}-exec".encode() in raw_environ(process.pid)
             assert payload.tree.is_tagged(process.pid, f"{OWN}-exec", "")

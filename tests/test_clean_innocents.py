@@ -79,8 +79,14 @@ class Host:
         how = how.replace("{log}", str(self.folder / f"{name}.log").replace(" ", "-"))
         done = self.lab.run("node0", ["sh", "-c", how, "sh", *words], env=env, cwd=self.folder, check=True)
         pid = int(done.stdout)
+        # It is printed while this is a copy of the shell.
+        wait_for(lambda: not self._is_copy(pid), f"the program of {name}", PATIENCE_S)
         self.started[name] = {pid}
         return pid
+
+    def _is_copy(self, pid: int) -> bool:
+        """Whether a process is still the shell that is to start something."""
+        return any(p.command[:2] == ("sh", "-c") for p in self.lab.processes("node0") if p.host_pid == pid)
 
     def keep(self, words: list[str], on: str = "node0") -> Any:
         """Start something that the test stays the parent of."""
@@ -221,7 +227,7 @@ def test_every_leftover_is_ended_and_no_innocent(host: Host) -> None:
             name, [sys.executable, *living, port, str(host.folder / "train.py")], {}, how
         )
         workers = f"MASTER_PORT={port}"
-        wait_for(lambda w=workers: len(host.matching(w)) == 2, f"two workers of {name}", PATIENCE_S)
+        wait_for(lambda w=workers: len(host.matching(w)) == 2, f"two workers of {name}", 180)
         host.started[name] |= host.matching(workers)
     innocents = set(host.started) - {"killed torchrun"}
     assert len(innocents) >= 20 and all(host.started.values()), host.started
@@ -235,10 +241,10 @@ def test_every_leftover_is_ended_and_no_innocent(host: Host) -> None:
         stale = host.matching("earlier/train.py")
         host.started["rank that serves its port"] = stale
         before = host.living()
-        listed = host.lab.run("node0", ["ringup", "clean", "-H", "node0", "--json"])
+        listed = host.lab.run("node0", ["ringup", "clean", "-H", "node0", "--json"], timeout_s=300)
         assert host.living() == before and listed.returncode == 1, listed.stderr
         # Files younger than a minute by their change time are nobody's proof yet.
-        killed = host.lab.run("node0", ["ringup", "clean", "-H", "node0", "--kill", "--json"], timeout_s=120)
+        killed = host.lab.run("node0", ["ringup", "clean", "-H", "node0", "--kill", "--json"], timeout_s=300)
         (node,) = json.loads(killed.stdout)["nodes"]
         after = host.living()
         assert {name: after[name] for name in innocents} == {name: before[name] for name in innocents}, node

@@ -133,16 +133,16 @@ def test_its_orphans_are_ended_and_a_living_job_of_the_same_script_goes_on(
         for one in (lost, living):
             for host in HOSTS:
                 wait_for(
-                    lambda h=host, o=one: o.ranks(h) >= EXPECTED.get(launcher, 3), f"ranks on {host}", 90
+                    lambda h=host, o=one: o.ranks(h) >= EXPECTED.get(launcher, 3), f"ranks on {host}", 240
                 )
         lost.process.send_signal(signal.SIGKILL)
         lost.process.wait(60)
         before = living.pids()
         assert lost.pids(), "everything lives on"
-        listed = cluster.run("node0", ["ringup", "clean", "-H", "node0,node1"])
+        listed = cluster.run("node0", ["ringup", "clean", "-H", "node0,node1"], timeout_s=180)
         assert listed.returncode == 1 and lost.pids() and before <= living.pids(), listed.stdout
         done = cluster.run(
-            "node0", ["ringup", "clean", "-H", "node0,node1", "--kill", "--json"], timeout_s=90
+            "node0", ["ringup", "clean", "-H", "node0,node1", "--kill", "--json"], timeout_s=180
         )
         nodes = json.loads(done.stdout)["nodes"]
         assert not lost.pids() and done.returncode == 0, nodes

@@ -155,7 +155,10 @@ def test_module_is_started_as_a_module(tmp_path: Path) -> None:
 def test_traceback_dates_the_failure(tmp_path: Path) -> None:
     source = """
 import threading, time
-threading.Thread(target=time.sleep, args=(0.4,)).start()
+def stay():
+    threading.main_thread().join()  # after its traceback
+    time.sleep(0.4)
+threading.Thread(target=stay).start()
 try:
     raise KeyError("inner")
 except KeyError:
@@ -332,7 +335,7 @@ def test_end_of_file_on_stdin_ends_everything(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_silence_of_the_launcher_ends_everything_within_the_lease(tmp_path: Path) -> None:
-    with GuardedNode(tmp_path, ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"], lease_s=1.0) as node:
+    with GuardedNode(tmp_path, ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"], lease_s=5.0) as node:
         started = node.go().wait("started")
         node.wait_end()
         assert not alive(started["pid"])
@@ -433,7 +436,7 @@ def test_stuck_reader_never_blocks_a_rank_and_the_loss_is_said(tmp_path: Path) -
 @pytest.mark.slow
 def test_launcher_that_reads_nothing_still_lets_the_guard_end(tmp_path: Path) -> None:
     source = "import os\nwhile True: os.write(1, b'x' * 60000)"
-    with GuardedNode(tmp_path, SHIM, env=python_job(tmp_path, source), lease_s=2.0) as node:
+    with GuardedNode(tmp_path, SHIM, env=python_job(tmp_path, source), lease_s=10.0) as node:
         node.go().wait("rank")
         wait_for(lambda: not tagged(node.run_id), "the job's processes are gone")
         wait_for(lambda: node.process.poll() is not None, "the guard has ended")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -111,7 +112,8 @@ def stage(shared_lab: Any) -> Iterator[Stage]:
     made = Stage(shared_lab(["node0", "node1", "laptop"]), folder)
     yield made
     for pid in made.left() if made.run_id else ():
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder)
 
 

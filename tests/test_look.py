@@ -129,6 +129,16 @@ class Rank:
         wait_for(reached, f"a stack in {function}")
         return seen[0]
 
+    def with_child(self) -> RankLook:
+        """The one rank, once both it and a child of it have told their stacks."""
+
+        def both() -> RankLook | None:
+            seen = self.seen()
+            return seen if seen.frames and any(child.frames for child in seen.children) else None
+
+        found: RankLook = wait_for(both, "the stacks of both")
+        return found
+
 
 def test_a_sleeping_rank_is_seen_with_its_line(tmp_path: Path) -> None:
     with Rank(tmp_path, "time.sleep(60)") as rank:
@@ -259,8 +269,7 @@ def test_no_signal_interrupts_python_code(tmp_path: Path) -> None:
 
 def test_with_a_framework_a_thread_tells_the_line_of_python_code(tmp_path: Path) -> None:
     with Rank(tmp_path, with_framework(tmp_path, BUSY)) as rank:
-        wait_for(lambda: rank.seen().frames, "its thread")
-        seen = rank.seen()
+        seen = wait_for(lambda: (one := rank.seen()).frames and one, "its thread")
         assert seen.how == "thread" and place_of(seen.frames).where == "train.py:4"
         (other,) = (r for r in rank.look("threads").ranks)
         assert [len(threads) for threads in (seen.threads, other.threads)] == [0, 0]
@@ -281,9 +290,9 @@ def test_a_forked_child_is_not_mistaken_for_its_parent(tmp_path: Path) -> None:
         tmp_path, "time.sleep(60) if os.fork() else __import__('select').select([], [], [])"
     )
     with Rank(tmp_path, what) as rank:
-        wait_for(lambda: [c for c in rank.seen().children if c.frames], "the child's stack")
-        (child,) = rank.seen().children
-        assert "time.sleep" in rank.seen().frames[0].source and child.frames[0].line == 4
+        seen = rank.with_child()
+        (child,) = seen.children
+        assert "time.sleep" in seen.frames[0].source and child.frames[0].line == 4
         assert written(child.pid, "ringup-stack") > 0
         os.kill(child.pid, signal.SIGKILL)
 
@@ -317,8 +326,7 @@ def test_a_process_that_did_not_ask_for_signals_gets_none(tmp_path: Path) -> Non
 def test_a_forked_worker_tells_its_line_too(tmp_path: Path) -> None:
     what = "os.fork(); time.sleep(60)"
     with Rank(tmp_path, what) as rank:
-        wait_for(lambda: [c for c in rank.seen().children if c.frames], "the worker's stack")
-        (child,) = rank.stack().children
+        (child,) = rank.with_child().children
         assert place_of(child.frames).where == "train.py:4"
         os.kill(child.pid, signal.SIGKILL)
 
@@ -327,7 +335,7 @@ def test_a_file_server_that_does_not_answer_holds_nothing_up() -> None:
     program = (
         "import time\nfrom ringup.agent.snapshot import machine\n"
         "def work():\n yield 1\n yield [2]\n time.sleep(600)\n yield 3\n"
-        "print(machine.bounded(work(), 0.3), machine.bounded(iter([4])))"
+        "print(machine.bounded(work(), 5.0), machine.bounded(iter([4]), 60.0))"
     )
     done = subprocess.run(
         [PYTHON, "-c", program], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": SOURCE}
@@ -517,4 +525,4 @@ def test_numbers_that_nothing_can_hold_are_a_problem_and_no_traceback(odd: dict[
 
 def test_ranks_are_folded_into_few_lines(tmp_path: Path) -> None:
     with Rank(tmp_path, "time.sleep(60)") as rank:
-        assert grouping.lines([rank.seen()]) == ["rank 3 (n1): train.py:4 in here: time.sleep(60), asleep"]
+        assert grouping.lines([rank.stack()]) == ["rank 3 (n1): train.py:4 in here: time.sleep(60), asleep"]

@@ -14,6 +14,7 @@ import pytest
 from ringup.agent.snapshot import stacks
 from ringup.errors import LaunchError
 from ringup.hang import pyspy
+from ringup.hang.snapshots import RankLook
 from ringup.hang.stack_frames import doing, place_of
 from tests.guards import wait_for
 from tests.test_look import PYTHON, Rank
@@ -63,8 +64,11 @@ def test_py_spy_tells_the_line_of_a_worker_that_was_not_forked(tmp_path: Path) -
     what = "subprocess.run([sys.executable, 'below.py'])"
     (tmp_path / "below.py").write_text("import time\n\ntime.sleep(60)\n")
     with Rank(tmp_path, what, python=sys.executable) as rank:
-        wait_for(lambda: any(doing_child.frames for doing_child in rank.seen().children), "a stack below")
-        (child,) = rank.seen().children
+
+        def below() -> list[RankLook]:
+            return [child for child in rank.seen().children if child.frames]
+
+        (child,) = wait_for(below, "a stack below")
         assert place_of(child.frames).where == "below.py:3"
         os.kill(child.pid, signal.SIGKILL)
 

@@ -151,8 +151,8 @@ class Left:
 
     def is_nothing(self) -> None:
         assert self.children() == []
-        assert self.descriptors() <= self.open
         wait_for(lambda: threading.active_count() <= self.threads, f"threads end: {threading.enumerate()}")
+        assert self.descriptors() <= self.open
         wait_for(lambda: not self.processes(), f"nothing of ours is left: {self.processes()}")
 
 

@@ -25,6 +25,7 @@ from ringup.output import console
 from ringup.rules import CHECKS, run_checks
 from ringup.transport import Transport, connections, cpu, session
 from tests import clusters as c
+from tests.guards import wait_for
 from tests.test_facts_answer import framed, node_of, told
 
 HERE = Path(__file__).parent
@@ -302,18 +303,26 @@ def starving(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
         busy.wait()
 
 
+def is_asleep(pid: int) -> bool:
+    """Whether a process is `sleep` and sleeps."""
+    name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(" (")[2].rpartition(") ")
+    return (name, rest[:1]) == ("sleep", "S")
+
+
 @has_schedstat
 @pytest.mark.slow
 def test_a_process_that_gets_no_processor_is_seen_to_wait_and_a_sleeping_one_is_not() -> None:
-    asleep = subprocess.Popen(["sleep", "60"])
+    asleep = subprocess.Popen(["sleep", "600"])
     try:
+        wait_for(lambda: is_asleep(asleep.pid), "its sleep")
+        before_s = cpu.waited_s(asleep.pid)
         with starving([sys.executable, "-S", "-E", "-c", BUSY]) as process:
             until = time.monotonic() + 60
             while cpu.waited_s(process.pid) < 1.0:
                 assert time.monotonic() < until, "nothing was counted"
                 time.sleep(0.05)
             assert payload.longest_wait_s(process.pid) >= 1.0
-        assert cpu.waited_s(asleep.pid) < 0.5
+        assert cpu.waited_s(asleep.pid) - before_s < 0.5
     finally:
         asleep.kill()
         asleep.wait()
