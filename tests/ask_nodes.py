@@ -14,7 +14,7 @@ def main() -> None:
     began = time.monotonic()
     with Transport(hosts.expand(sys.argv[1])) as transport:
         for script in sys.argv[2:]:
-            answers = transport.ask({host.name: script for host in transport.hosts}, deadline_s=40)
+            answers = transport.ask({host.name: script for host in transport.hosts}, deadline_s=120)
             found = {
                 name: {
                     "stdout_bytes": len(answer.stdout),

@@ -23,7 +23,7 @@ from ringup.collectors.node_answer import AFTER_SETUP, Asked, node_from
 from ringup.collectors.probe_script import FIELDS, facts_script
 from ringup.model import Host, Job, Node
 from ringup.transport import Answer
-from tests.guards import wait_for
+from tests.guards import ROOM, wait_for
 
 TOKEN = "t0ken"
 EVERY_FIELD = {field for fields in FIELDS.values() for field in fields}
@@ -41,7 +41,7 @@ def ask(
     env: Mapping[str, str] | None = None,
     change: Callable[[str], str] = lambda script: script,
     shell: str = "sh",
-    scale: float = 1.0,
+    scale: float = ROOM,
     job_env: Mapping[str, str] | None = None,
 ) -> Node:
     """The node that this machine is, as the script and its reader see it."""
@@ -52,7 +52,7 @@ def ask(
         capture_output=True,
         env={**kept, **(env or {})},
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=180,
     )
     return read(done.stdout, done.stderr, parts, job_env or {})
 
@@ -182,7 +182,7 @@ def test_a_failing_setup_is_told_and_the_rest_is_known(setup: str, words: str) -
 
 @pytest.mark.slow
 def test_a_setup_that_never_ends_is_stopped() -> None:
-    node = ask(request_of(), setup="sleep 600", scale=0.06)
+    node = ask(request_of(), setup="sleep 600", scale=0.3)
     assert "took too long" in node.setup_error and node.hostname == socket.gethostname()
 
 
@@ -208,9 +208,9 @@ def test_no_name_of_a_directory_or_script_is_executed(tmp_path: Path, name: str)
 @pytest.mark.slow
 def test_a_path_on_a_dead_file_server_does_not_hold_up_the_rest() -> None:
     def dead(script: str) -> str:
-        return script.replace('[ -e "$ru_p" ]', "sleep 60")
+        return script.replace('[ -e "$ru_p" ]', "sleep 600")
 
-    node = ask(request_of(chdir="/tmp"), change=dead, scale=0.3)
+    node = ask(request_of(chdir="/tmp"), change=dead, scale=1.0)
     assert node.unreached is None and node.hostname == socket.gethostname()
 
 
@@ -506,7 +506,7 @@ def test_every_shell_gives_the_same_answer(shell: str, here: Node) -> None:
     words = {"busybox": "busybox sh"}.get(shell, shell)
     if subprocess.run(["sh", "-c", f"command -v {shell}"], capture_output=True).returncode:
         pytest.skip(f"no {shell} here")
-    script = facts_script(TOKEN, request_of(names=["localhost"]), parts=tuple(FIELDS))
+    script = facts_script(TOKEN, request_of(names=["localhost"]), parts=tuple(FIELDS), scale=ROOM)
     done = subprocess.run([*words.split(), "-c", script], capture_output=True)
     node = read(done.stdout, done.stderr, tuple(FIELDS), {})
     assert (node.hostname, node.interfaces, dict(node.unknown)) == (here.hostname, here.interfaces, {})

@@ -21,7 +21,7 @@ def facts(lab: Lab, **job: Any) -> dict[str, Node]:
     hosts = [Host(h.name) for h in lab.hosts]
     with Transport(hosts, ssh_config=str(lab.ssh_config)) as door:
         asked = Job(**{"chdir": "/", "python": sys.executable, **job})
-        nodes = collectors.facts(door, asked, 20.0)
+        nodes = collectors.facts(door, asked, 90.0)
     return {n.name: n for n in nodes}
 
 

@@ -228,7 +228,11 @@ CASES: dict[str, tuple[dict[str, Any], Probe, Any]] = {
     "slow-nic": ({}, says("node1", "tc qdisc show dev enp99s0 | grep -o 'rate [^ ]*'"), "rate 100Mbit"),
     "small-buffers": ({}, says("node1", "cat /proc/sys/net/ipv4/tcp_wmem | cut -f 3"), "212992"),
     "small-shm": ({}, says("node1", "df --output=size /dev/shm | tail -n 1"), "64"),
-    "ssh-dropped": ({}, inner_ssh(patience_s=8), "ssh: connect to host 10.0.0.11 port 22: Connection timed out"),
+    "ssh-dropped": (
+        {},
+        inner_ssh(patience_s=8),
+        "ssh: connect to host 10.0.0.11 port 22: Connection timed out",
+    ),
     "ssh-key-changed": ({}, inner_ssh(), "Host key verification failed."),
     "ssh-key-refused": ({}, inner_ssh(), "root@10.0.0.11: Permission denied (publickey)."),
     "ssh-key-unknown": ({}, both(inner_ssh(), ssh_says("node1")), ("Host key verification failed.",) * 2),

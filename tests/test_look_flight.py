@@ -31,12 +31,12 @@ time.sleep(60)
 def test_the_line_of_a_call_is_told_without_loading_torchs_compiler(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(WORK)
     with Rank(tmp_path, "import work", python=sys.executable) as rank:
-        wait_for((tmp_path / "ready").exists, "a collective", 60)
+        wait_for((tmp_path / "ready").exists, "a collective", 180)
         flight = rank.seen("flight").flight
         assert flight and not flight.problem
         (entry,) = flight.entries
         assert (entry.call, entry.where) == ("all_reduce [3] Float", "work.py:4")
         (tmp_path / "asked").touch()
         # Whoever imports it afterwards can.
-        wait_for(lambda: [*tmp_path.glob("fresh"), *tmp_path.glob("loaded")], "the import", 60)
+        wait_for(lambda: [*tmp_path.glob("fresh"), *tmp_path.glob("loaded")], "the import", 180)
         assert (tmp_path / "fresh").exists()

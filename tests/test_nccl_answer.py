@@ -22,6 +22,7 @@ from ringup.nccl import interface_choice, selection
 from ringup.nccl.selection import Known
 from ringup.parse.nccl import parse_nccl_answer
 from tests import clusters as c
+from tests.guards import ROOM
 from tests.lab import TWO_CARDS
 from tests.test_facts import ask, request_of
 from tests.test_nccl_oracle import CACHE, fetched
@@ -122,7 +123,7 @@ PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executab
 def answer_of(site: Path, env: dict[str, str] | None = None, **request: Any) -> Node:
     """This machine, asked with a libnccl below `site`; no torch is installed for this interpreter."""
     wanted = request_of(**{"python": PYTHON, "backend": "nccl", "nccl_steering": STEERING, **request})
-    scale = request.pop("scale", 1.0)
+    scale = request.pop("scale", ROOM)
     return ask(wanted, parts=("software",), env={"PYTHONPATH": str(site), **(env or {})}, scale=scale)
 
 
@@ -265,7 +266,7 @@ def test_a_library_path_reaches_torch_only_where_its_own_path_is_a_runpath(
 def test_a_library_that_dies_or_talks_without_end_leaves_the_answer_unknown_alone(
     tmp_path: Path, body: str, words: str
 ) -> None:
-    node = answer_of(fake(tmp_path, body), scale=0.4)
+    node = answer_of(fake(tmp_path, body), scale=1.0 if "puts" in body else ROOM)
     assert set(node.unknown) - {"clock"} == {"nccl_answer"} and node.interpreter.path
     assert re.search(words, node.unknown["nccl_answer"])
 
@@ -275,7 +276,7 @@ def test_a_library_that_dies_or_talks_without_end_leaves_the_answer_unknown_alon
 def test_a_library_that_hangs_is_ended_in_time_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     body = f'FILE *f = fopen("{mark}", "w"); fprintf(f, "%d", getpid()); fclose(f); for (;;) pause();'
-    node = answer_of(fake(tmp_path, body), scale=0.5)
+    node = answer_of(fake(tmp_path, body), scale=1.0)
     assert "gave no answer within" in node.unknown["nccl_answer"]
     assert "version 22707" in node.unknown["nccl_answer"], "what it said before is told"
     assert not Path(f"/proc/{mark.read_text()}").exists()
@@ -333,7 +334,7 @@ def checked(lab: Any, site: Path, *options: str) -> tuple[int, dict[str, Any]]:
     hosts = lab(hosts=2, nics=TWO_CARDS)
     words = [sys.executable, "-m", "ringup", "check", "-H", "node0,node1", "--json", "--backend", "nccl"]
     words += ["--python", PYTHON, "--setup", f"export PYTHONPATH={site}", *options]
-    done = hosts.run("node0", words, timeout_s=90)
+    done = hosts.run("node0", words, timeout_s=300)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.guards import PATIENCE_S, wait_for
-from tests.jobs.launched import Launched
+from tests.jobs.launched import CHECKED_AND_ENDED_S, Launched
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
 
@@ -152,7 +152,7 @@ EARLY: dict[str, Callable[[Launched], bool]] = {
 @pytest.mark.parametrize("moment", EARLY)
 def test_signal_before_the_ranks_are_up(lab: Any, moment: str, number: int) -> None:
     with Launched(lab(2, net=NET), "stays.py", "stubborn", "{folder}") as run:
-        wait_for(lambda: EARLY[moment](run), moment)
+        wait_for(lambda: EARLY[moment](run), moment, CHECKED_AND_ENDED_S)
         run.process.send_signal(number)
         assert run.wait(PATIENCE_S) == (130 if number == signal.SIGINT else -signal.SIGKILL), run.said()
         wait_for(lambda: not [*run.added("node0"), *run.added("node1")], "nothing left")

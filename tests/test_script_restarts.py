@@ -130,11 +130,11 @@ def test_signals_for_the_script_alone_reach_ringup_once(
     path.write_text(job_file(capsys, tmp_path, "slurm"))
     env = {**os.environ, "SLURM_JOB_ID": "7"}
     job = subprocess.Popen(["bash", str(path)], env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: signals.exists() and handles(job.pid, signal.SIGUSR1), "ringup started", 30)
+    wait_for(lambda: signals.exists() and handles(job.pid, signal.SIGUSR1), "ringup started")
     for number, seen in ((signal.SIGTERM, []), (signal.SIGINT, ["INT"]), (signal.SIGUSR1, ["INT", "USR1"])):
         job.send_signal(number)
-        wait_for(lambda seen=seen: signals.read_text().split()[1:] == seen, f"{seen}", 30)
-    _, said = job.communicate(timeout=30)
+        wait_for(lambda seen=seen: signals.read_text().split()[1:] == seen, f"{seen}")
+    _, said = job.communicate(timeout=60)
     assert job.returncode == 75, said
     assert signals.read_text().split() == ["started", "INT", "USR1"]
     assert (tmp_path / "shown.scontrol").read_text() == "requeue 7\n"

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 def ask(lab: Lab, *scripts: str, nodes: str = "node0,node1") -> list[dict[str, Any]]:
     """What `ask_nodes.py` on node0 saw, a dict of nodes per script, and the time of it all last."""
     words = [sys.executable, str(HERE / "ask_nodes.py"), nodes, *(scripts or ("echo end",))]
-    done = lab.run("node0", words, timeout_s=120)
+    done = lab.run("node0", words, timeout_s=300)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -168,7 +168,7 @@ def test_killing_the_launcher_is_end_of_file_everywhere(
         lambda: not lab.processes("node0", "ringup") and not lab.processes("node1", "ringup"),
         "no program left",
     )
-    assert not lab.processes("node0", "ssh -T")
+    wait_for(lambda: not lab.processes("node0", "ssh -T"), "no client left")
 
 
 def test_a_reset_connection_is_the_end_of_its_program_only(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.guards import wait_for
-from tests.jobs.launched import JOBS, Launched
+from tests.jobs.launched import CHECKED_AND_ENDED_S, JOBS, Launched
 from tests.lab import Lab
 from tests.lab.faults.rdma import CARDS
 
@@ -44,7 +44,7 @@ def go(run: Launched) -> int:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_fall_back_is_said_while_the_job_runs_with_nccls_reason(cards: Lab, version: str) -> None:
     with start(cards, version, "IB,Socket") as run:
-        wait_for(lambda: EXPECTED in run.stderr, "the words", 60)
+        wait_for(lambda: EXPECTED in run.stderr, "the words", CHECKED_AND_ENDED_S)
         assert run.process.poll() is None
         assert go(run) == 0, run.said()
         (said,) = [line for line in run.stderr.splitlines() if "NCCL uses" in line]
@@ -72,7 +72,7 @@ def test_what_is_as_expected_is_not_said_and_nccls_lines_have_files_of_their_own
 
 def test_quiet_does_not_silence_a_fall_back(cards: Lab) -> None:
     with start(cards, "2.28.9", "Socket", "--quiet") as run:
-        wait_for(lambda: run.stderr.count("NCCL uses") == 2, "two nodes", 60)
+        wait_for(lambda: run.stderr.count("NCCL uses") == 2, "two nodes", CHECKED_AND_ENDED_S)
         assert go(run) == 0, run.said()
         assert run.stderr.count("ringup explain fell-back-to-sockets") == 1
 
@@ -92,7 +92,7 @@ def test_under_torchrun_on_nodes_played_here_it_is_said_as_well(cards: Lab) -> N
     script = [str(JOBS / "says_nccl.py"), "2.27.7", "Socket", "/dev/null"]
     command = [sys.executable, "-m", "ringup", *words, "--log-dir", folder, "--", *script]
     try:
-        done = cards.run("node0", command, timeout_s=120, cwd="/root")
+        done = cards.run("node0", command, timeout_s=300, cwd="/root")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     assert done.returncode == 0, done.stderr

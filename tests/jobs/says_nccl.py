@@ -58,7 +58,7 @@ if os.environ.get("NCCL_DEBUG") == "INFO":
     say(f"Channel 00/0 : {rank}[0] -> {1 - rank}[0] [send] via {via}")
     say("Connected all rings")
 print(f"step 1 of rank {rank}", flush=True)
-until = time.monotonic() + 120
+until = time.monotonic() + 300
 while not Path(sys.argv[3]).exists() and time.monotonic() < until:
     time.sleep(0.05)
 print("trained to the end", flush=True)
