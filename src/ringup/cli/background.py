@@ -22,7 +22,7 @@ from ringup.runtime.detach import SUPERVISOR
 from ringup.transport.interrupts import ENDING
 
 LOG = "supervisor.log"
-READ_EVERY_S = 0.2
+READ_EVERY_S, LOOK_AGAIN_S = 0.2, 0.01
 
 
 class Supervised(NamedTuple):
@@ -42,12 +42,21 @@ class Background:
     def hold(self, folder: Path) -> None:
         """Be the run's only supervisor until this process ends.  Raises LaunchError where there is one."""
         self._lock = os.open(folder / SUPERVISOR, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LaunchError(f"{folder} has a supervisor already", hint="`ringup attach` shows it") from None
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f"{os.getpid()} {os.uname().nodename}".encode())
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # Who only looks (`supervised`) holds the lock for a moment, too.
+                if (who := supervised(folder)) and who.is_alive:
+                    hint = "`ringup attach` shows it"
+                    raise LaunchError(f"{folder} has a supervisor already", hint=hint) from None
+                time.sleep(LOOK_AGAIN_S)
+        text = f"{os.getpid()} {os.uname().nodename}".encode()
+        os.pwrite(
+            self._lock, text, 0
+        )  # over the one before: an empty file would say that there never was one
+        os.ftruncate(self._lock, len(text))
 
     def leave(self, folder: Path) -> None:
         """Go on without the terminal: what is said from now on goes to the log."""
