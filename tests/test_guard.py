@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import resource
+import secrets
 import shutil
 import signal
 import subprocess
@@ -462,7 +463,13 @@ def test_a_node_without_room_for_a_process_says_so(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", refused)
     sent: list[dict] = []
-    order = {"run_id": "t1", "node": 0, "words": FOREVER, "env": {}, "chdir": str(tmp_path)}
+    order = {
+        "run_id": f"t{secrets.token_hex(6)}",
+        "node": 0,
+        "words": FOREVER,
+        "env": {},
+        "chdir": str(tmp_path),
+    }
     node = Job(order, Loop(), lambda: SimpleNamespace(send=sent.append), 0)
     node.start()
     node.on_time(0.0)

@@ -16,7 +16,7 @@ from ringup import rules
 from ringup.cli import pipeline
 from ringup.planning.network import PORTS
 from tests import clusters as c
-from tests.guards import wait_for
+from tests.guards import free_port, wait_for
 
 RINGUP = [sys.executable, "-m", "ringup"]
 HERE = Path(__file__).parent
@@ -151,7 +151,8 @@ def test_a_detached_run_that_cannot_be_noted_is_found_before_any_node_is_asked(t
 def test_a_quiet_run_prints_the_ranks_lines_and_its_end_alone(tmp_path: Path) -> None:
     # A process that stays after its job is a note, and is ended.
     text = "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\nprint('said')\n"
-    done = ringup(tmp_path, *job("--quiet")[:-1], "--", script(tmp_path, text=text))
+    own = ("--quiet", "--master-port", str(free_port()))  # the usual one is everybody's
+    done = ringup(tmp_path, *job(*own)[:-1], "--", script(tmp_path, text=text))
     assert done.stdout == "127.0.0.2:0| said\n"
     assert "note" not in done.stderr and "ringup:" not in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -29,6 +29,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times the patience of the round: the programs of all nodes share this machine."""
     monkeypatch.setattr(pair_schedule, "PATIENCE_S", 3 * pair_schedule.PATIENCE_S)
     monkeypatch.setattr(pairs, "ROUND_S", 5 * pairs.ROUND_S)
+    monkeypatch.setattr(pair_schedule, "DEFAULT_PORT", free_port())  # the usual one is everybody's
 
 
 def local(count: int) -> tuple[Node, ...]:
@@ -77,8 +78,9 @@ def test_a_played_node_leaves_by_its_own_address() -> None:
 
 
 def test_the_wanted_port_is_proven_on_the_head_alone() -> None:
-    proof = proved(local(2), Job(port=23456))
-    assert [(li.src, li.dst, li.ok) for li in to_head(proof, 23456)] == [("n1", "n0", True)]
+    port = free_port()
+    proof = proved(local(2), Job(port=port))
+    assert [(li.src, li.dst, li.ok) for li in to_head(proof, port)] == [("n1", "n0", True)]
     assert {li.dst for li in proof.links if li.purpose == "rendezvous"} == {"n0"}
 
 
@@ -132,7 +134,7 @@ NONSENSE = [
 @pytest.mark.alike
 @pytest.mark.parametrize("words", NONSENSE)
 def test_a_node_that_talks_nonsense_spoils_nobody_else(tmp_path: Path, words: str) -> None:
-    proof = proved(local(3), n1=script(tmp_path, words))
+    proof = proved(local(3), budget_s=52.5, n1=script(tmp_path, words))
     fine = [li for li in proof.links if {li.src, li.dst} == {"n0", "n2"}]
     assert [li for li in fine if li.purpose == "interface"] and not set(fine) & set(failed(proof))
     assert not [li for li in proof.links if li.src == "n1" and li.ok]
@@ -303,7 +305,10 @@ def test_a_listener_that_does_not_know_the_token_proves_nothing(
         process.stdin.write(json.dumps({"op": "try", "targets": [target]}).encode() + b"\n")
         with listener.accept()[0] as other:
             other.sendall(said)
-            row = json.loads(process.stdout.readline())["links"][0]
+            told = json.loads(process.stdout.readline())
+            while told["op"] != "links":
+                told = json.loads(process.stdout.readline())
+            row = told["links"][0]
     assert (row[3], row[5], row[10]) == (False, error, stranger)
     ended(process)
 
