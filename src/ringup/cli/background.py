@@ -22,7 +22,8 @@ from ringup.runtime.detach import SUPERVISOR
 from ringup.transport.interrupts import ENDING
 
 LOG = "supervisor.log"
-READ_EVERY_S, LOOK_AGAIN_S = 0.2, 0.01
+READ_EVERY_S = 0.2
+LOOK_AGAIN_S, LOOKS = 0.01, 1000
 
 
 class Supervised(NamedTuple):
@@ -42,20 +43,20 @@ class Background:
     def hold(self, folder: Path) -> None:
         """Be the run's only supervisor until this process ends.  Raises LaunchError where there is one."""
         self._lock = os.open(folder / SUPERVISOR, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        while True:
+        for look in range(LOOKS):
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 # Who only looks (`supervised`) holds the lock for a moment, too.
-                if (who := supervised(folder)) and who.is_alive:
+                who = supervised(folder)
+                if (who and who.is_alive) or look == LOOKS - 1:
                     hint = "`ringup attach` shows it"
                     raise LaunchError(f"{folder} has a supervisor already", hint=hint) from None
                 time.sleep(LOOK_AGAIN_S)
+        # Over the text of the one before: an empty file would say that there never was one.
         text = f"{os.getpid()} {os.uname().nodename}".encode()
-        os.pwrite(
-            self._lock, text, 0
-        )  # over the one before: an empty file would say that there never was one
+        os.pwrite(self._lock, text, 0)
         os.ftruncate(self._lock, len(text))
 
     def leave(self, folder: Path) -> None:
