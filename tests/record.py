@@ -74,7 +74,8 @@ class Writer:
             outcome = "error" if failed_around else report.outcome
             self.add({"test": report.nodeid, "outcome": outcome, "seconds": round(report.duration, 2)})
         if time.monotonic() > self.until and self.session is not None:
-            self.session.shouldstop = "the time is over (--for); --resume goes on"
+            controller = self.session.config.pluginmanager.get_plugin("dsession")  # of xdist
+            (controller or self.session).shouldstop = "the time is over (--for); --resume goes on"
 
 
 @pytest.hookimpl(trylast=True)

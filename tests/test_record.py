@@ -26,8 +26,8 @@ def test_without_a_fixture(broken): pass
 OUTCOMES = {"good": "passed", "bad": "failed", "left_out": "skipped", "without_a_fixture": "error"}
 
 
-def run(folder: Path, *options: str) -> None:
-    (folder / "test_it.py").write_text(TESTS)
+def run(folder: Path, *options: str, text: str = TESTS) -> None:
+    (folder / "test_it.py").write_text(text)
     words = [sys.executable, "-m", "pytest", "-p", "tests.record", "--record", "r.jsonl", "--rootdir", "."]
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
@@ -59,5 +59,19 @@ def test_a_run_that_was_cut_goes_on_with_the_tests_it_lacks(tmp_path: Path) -> N
         assert len(outcomes(tmp_path)[0]) == number
     run(tmp_path, "--resume")
     assert outcomes(tmp_path) == [OUTCOMES]
-    ((_, tests),) = runs(tmp_path / "r.jsonl")
+    assert_none_twice(tmp_path)
+
+
+@pytest.mark.slow
+def test_several_processes_are_cut_as_well(tmp_path: Path) -> None:
+    many = "\n".join(f"def test_{number}(): time.sleep(0.05)" for number in range(200))
+    run(tmp_path, "-n", "2", "--for", "0.000001", text="import time\n" + many)
+    assert 0 < len(outcomes(tmp_path)[0]) < 200
+    run(tmp_path, "-n", "2", "--resume", text="import time\n" + many)
+    assert outcomes(tmp_path) == [{str(number): "passed" for number in range(200)}]
+    assert_none_twice(tmp_path)
+
+
+def assert_none_twice(folder: Path) -> None:
+    ((_, tests),) = runs(folder / "r.jsonl")
     assert max(Counter(entry["test"] for entry in tests).values()) == 1
