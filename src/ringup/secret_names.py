@@ -77,8 +77,8 @@ _DESCRIBES = _set("""
 """Last in a name: it tells something about a secret, or of a text's tokens."""
 _PLAIN = _set("""
     any auto bool bytes changeme_not default disabled empty enabled expired false float hidden int
-    invalid masked missing munge n/a na nil no none null object off on optional redacted required str
-    string true undefined unknown unlimited unset valid yes
+    invalid masked missing munge n/a na nil no none null object off on optional permission redacted
+    required str string true undefined unknown unlimited unset valid yes
 """)
 _HOLDERS = (
     "self.", "cls.", "args.", "os.", "cfg.", "config.", "opts.", "options.", "kwargs", "settings.",
@@ -201,7 +201,7 @@ def is_plain(name: str, value: str) -> bool:
 
 
 _CODE = re.compile(
-    r"\(hidden|<|\[REDACTED|\{\{|[*.x…X \\-]{3,}\Z|\\?\Z|[A-Za-z]{1,99}:\Z"
+    r"\(hidden|<|\[REDACTED|\[your_|\{\{|[*.x…X \\-]{3,}\Z|\\?\Z|[A-Za-z]{1,99}:\Z"
     # $NAME, ${NAME}, ${NAME:?...}, $(command), %NAME%: what a script says instead of the secret.
     r"|\$\(|%.{1,2000}%\Z|\$[A-Z_][A-Z0-9_]*\Z|\$\{(?![^}]*:[-=][^}])"
     r"|[A-Za-z._]{3,200}[(\[]"  # get_token(), os.environ["X"]

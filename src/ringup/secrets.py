@@ -94,6 +94,8 @@ _LAST_OF_PAIR = re.compile(rf"""(?P<quote>{_QUOTE})[^"'`\n]{{0,999}}(?P=quote)\s
 _FIELD = re.compile(
     rf"(?P<close>{_QUOTE})\s?,?\s{{0,4}}(?:{_QUOTE})?[vV]alue(?:{_QUOTE})?\s?[:=]\s{{0,4}}(?={_QUOTE})"
 )
+_COMMA = re.compile(r",[^\S\n]{1,9}(?=[^\s\[{])")
+"""Between an option and its value in a list without quotes, as YAML may write one."""
 _SPACE = re.compile(r"[^\S\n]{1,40}(?:\|[^\S\n]{1,40})?(?=\S)")
 _PROSE = re.compile(
     r"(?i:\s(?:(?:is|was|are|set to|changed to|equals)\s|(?:for|of) [^\s:]{1,80}:\s)\s{0,4})"
@@ -112,6 +114,7 @@ _BEARER = re.compile(
     r"(?i)\b(?P<head>(?:bearer|basic|negotiate|apikey)\s{1,4})"
     r"(?=[\w+/.~-]{0,200}[\d=]|[\w+/.~-]{24})[\w+/=.~-]{8,}"
 )
+_VERSION = re.compile(r"\d{1,9}(?:\.\w{1,20}){1,9}\Z")
 _REST = ("authorization", "cookie", "setcookie", "set-cookie", "proxy-authorization", "x-api-key")
 
 
@@ -123,7 +126,7 @@ def _known() -> re.Pattern[str]:
         r"|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}(?:\.[\w-]*)?"
         r"|(?<!\d)\d{8,10}:[A-Za-z0-9_-]{34,36}(?![\w-])"
         r"|\bSK[0-9a-fA-F]{32}\b|\bkey-[0-9a-f]{32}\b|\b[0-9a-f]{32}-us\d{1,2}\b"
-        r"|(?<=webhooks/)\d{10,30}/[\w-]{20,}|(?<=webhookb2/)\S{20,}"
+        r"|(?<=anaconda.org/t/)[\w-]{10,}|(?<=webhooks/)\d{10,30}/[\w-]{20,}|(?<=webhookb2/)\S{20,}"
         r"|(?<=hooks.slack.com/)(?:services|workflows|triggers)/[\w/]{20,}"
         r"|\b[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,}|(?<![\w.~-])[\w~.]{3}\dQ~[\w~.-]{31,}"
         r"|\b[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{20,}"
@@ -204,18 +207,26 @@ def redact(text: str) -> str:
         else f"{line[:LONGEST_LINE]} (... {len(line) - LONGEST_LINE} characters left out)"
         for line in text.split("\n")
     ]
+    plain = [_COLOUR.sub("", line) if "\x1b" in line else line for line in lines]
     found = {
         number
-        for number, line in enumerate(lines)
+        for number, line in enumerate(plain)
         if _may_hold_secret(line) or (" " not in line[-60:] and _is_body_alone(line))
     }
     if found:
-        lines = _document(lines, found, _SECRET_KIND.search(text) is not None)
+        lines = _document(plain, lines, found, _SECRET_KIND.search(text) is not None)
     return "\n".join(lines)
 
 
-def _document(lines: list[str], found: set[int], is_k8s_secret: bool) -> list[str]:
-    """Lines in order: private keys, blocks of YAML and options whose values stand on the next line."""
+_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}[A-Za-z]")
+
+
+def _document(lines: list[str], coloured: list[str], found: set[int], is_k8s_secret: bool) -> list[str]:
+    """
+    Lines in order: private keys, blocks of YAML and options whose values stand on the next line.
+
+    `coloured` are the same lines with a terminal's colours, which a line that holds a secret loses.
+    """
     parts = _key_parts(lines, found)
     shown: list[str] = []
     next_is, data_indent = None, -1
@@ -230,7 +241,7 @@ def _document(lines: list[str], found: set[int], is_k8s_secret: bool) -> list[st
         if at in found:
             next_is = next_is or _expected(line)
             line = _line(_without_key(line))
-        shown.append(line)
+        shown.append(coloured[at] if line == lines[at] else line)
     return shown
 
 
@@ -427,10 +438,18 @@ def _secret_of(line: str, start: int, end: int, name: str) -> tuple[int, int] | 
         pair = _PAIR.match(line, end)
         is_value = pair and (is_option or _LAST_OF_PAIR.match(line, pair.end()))
         return _value(line, pair.end(), name) if pair and is_value else None
+    if is_option and not opened and (comma := _COMMA.match(line, end)) and _is_listed(line[:start]):
+        follows = _follows(line, comma, start, name, opened)
+        return _value(line, comma.end(), name) if follows else None
     gap = (None if is_option else _PROSE.match(line, end)) or _SPACE.match(line, end)
     if gap and (gap.re is _PROSE or _follows(line, gap, start, name, opened)):
         return _value(line, gap.end(), name, opened)
     return None
+
+
+def _is_listed(before: str) -> bool:
+    """Whether what comes after this text is in a list in brackets."""
+    return before.rstrip()[-1:] in ("[", ",") and before.rfind("[") > before.rfind("]")
 
 
 def _follows(line: str, gap: re.Match[str], start: int, name: str, opened: str) -> bool:
@@ -486,6 +505,8 @@ def _value(
             at = scheme.end()
         first, last = at, _end_of(line, at, enclosing, is_rest or _is_all(line, at, name, found), found)
     value = line[first:last]
+    if found and found["sep"] == "==" and _VERSION.match(value):  # secretstorage==3.3.3, of pip
+        return None
     return (at, last) if is_secret(name, value) or (is_rest and value.strip()) else None
 
 
