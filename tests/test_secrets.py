@@ -97,12 +97,24 @@ def test_evidence_of_a_log_is_shown_without_secrets(tmp_path: Path) -> None:
     assert "tok3n" not in show.as_text(diagnosis, Style(io.StringIO()), verbose=True)
 
 
-def test_an_error_message_is_shown_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["logs", "/nowhere/HF_TOKEN=tok3nab1"],
+        ["check", "--api-key=tok3nab1"],
+        ["check", "HF_TOKEN=tok3nab1"],
+        ["check", "--hostfile", "https://ada:tok3nab1@host/x"],
+    ],
+)
+def test_an_error_message_is_shown_without_secrets(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     from ringup.cli import command_line
 
     with pytest.raises(SystemExit):
-        command_line.main(["logs", "/nowhere/HF_TOKEN=tok3nab1"])
-    assert "tok3n" not in capsys.readouterr().err
+        command_line.main(words)
+    shown = capsys.readouterr().err
+    assert shown and "tok3n" not in shown
 
 
 def test_saved_facts_of_every_platform_stay_as_they_are() -> None:

@@ -88,7 +88,10 @@ class Parser(argparse.ArgumentParser):
         return list(words)
 
     def _refuse(self, what: str, hint: str) -> NoReturn:
-        self.exit(UsageError.exit_code, f"{self.prog}: {printable(what)}\nhint: {printable(hint)}\n")
+        from ringup.secrets import redact
+
+        what, hint = printable(redact(what)), printable(redact(hint))
+        self.exit(UsageError.exit_code, f"{self.prog}: {what}\nhint: {hint}\n")
 
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"^(--[\w-]+)(?:/--[\w-]+)+", r"\1", message.removeprefix("argument "))
