@@ -136,6 +136,6 @@ def recorded(log_dir: Path) -> dict[str, Any]:
 
     try:
         content = json.loads((claims.newest(log_dir) / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) and isinstance(content.get("exit_code"), int) else {}

@@ -233,7 +233,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     """What run.json holds.  Raises LaunchError where it cannot be read."""
     try:
         found: dict[str, Any] = json.loads((folder / record.FILE).read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LaunchError(
             f"{folder / record.FILE} cannot be read: {error}",
             hint=f"`ringup logs {folder}` reads what the ranks printed",
@@ -246,7 +246,7 @@ def go_on(folder: Path, process: Background) -> int:
     try:
         state = msgspec.json.decode((folder / STATE).read_bytes(), type=State)
         os.chdir(state.chdir)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LaunchError(
             f"the run cannot be supervised again: {error}", hint="`ringup clean` shows what is left of it"
         ) from error

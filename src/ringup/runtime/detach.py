@@ -160,5 +160,5 @@ def load(run: str) -> Detached:
     path = runs_dir() / f"{run}.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Detached)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LaunchError(f"{path} cannot be read: {str(error)[:200]}", hint="remove it") from error

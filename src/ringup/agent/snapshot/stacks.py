@@ -322,7 +322,7 @@ def by_pyspy(pid):
             frames = [[file, line, name.rpartition(".")[2]] for file, line, name in own]
             first = thread.get("os_thread_id") == pid or thread.get("thread_name") == "MainThread"
             found.append((not first, frames, str(thread.get("thread_name") or "")))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "py-spy's answer cannot be read"
     found.sort(key=lambda thread: thread[0])
     return [thread[1:] for thread in found if thread[1]] or "py-spy found no Python stack"
