@@ -34,12 +34,19 @@ def by_itself(text: str) -> str:
 MEET = [sys.executable, "-S", "-c", by_itself(source("meet"))]
 
 
-def meets(folder: Path, start: str, count: int = 2, **env: str) -> subprocess.CompletedProcess[str]:
-    """`lead` with a shell command that starts `"$@"` on every node, as a scheduler would."""
+def meets(
+    folder: Path, start: str, count: int = 2, descriptors: int = 1024, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """
+    `lead` with a shell command that starts `"$@"` on every node, as a scheduler would.
+
+    `descriptors`: how many files it may have open until it asks for more.
+    """
     starter = folder / "start"
     starter.write_text(f"#!/bin/bash\n{start}")
     starter.chmod(0o755)
-    words = [*MEET, "lead", str(count), str(starter), *MEET, "join"]
+    limit = ["bash", "-c", f'ulimit -Sn {descriptors}; exec "$@"', "bash"]
+    words = [*limit, *MEET, "lead", str(count), str(starter), *MEET, "join"]
     return subprocess.run(words, capture_output=True, text=True, timeout=180, env={**os.environ, **env})
 
 
@@ -103,6 +110,25 @@ def test_a_stranger_is_not_counted(tmp_path: Path) -> None:
     done = meets(tmp_path, wrong)
     assert done.returncode == 1
     assert " by [0]" in done.stderr
+
+
+CROWD = """
+import socket, sys
+ports, address = sys.argv[1].split(","), sys.argv[2].split(",")[0]
+held = [socket.create_connection((address, int(ports[n % len(ports)]))) for n in range(400)]
+print("held", flush=True)
+sys.stdin.read()
+"""
+"""Opens more connections than the head has descriptors, and says nothing on any."""
+
+
+@pytest.mark.slow
+def test_strangers_with_hundreds_of_connections_keep_no_node_out(tmp_path: Path) -> None:
+    (tmp_path / "crowd.py").write_text(CROWD)
+    crowd = f'{sys.executable} -S {tmp_path}/crowd.py "${{@:7:1}}" "${{@:8:1}}"'
+    strangers = f"ulimit -Sn 1024\ncoproc {{ {crowd}; }}\nread -r _ <&${{COPROC[0]}}\n"
+    done = meets(tmp_path, strangers + EACH.replace("wait", "wait -n; wait -n"), descriptors=128)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -88,6 +88,7 @@ INTERFACE and MASTER_PORT in the environment leave no choice.
 
 import fcntl
 import os
+import resource
 import secrets
 import socket
 import struct
@@ -163,11 +164,25 @@ def hear(s, token, reached):
 
 def accept(listener, token, reached):
     while True:
-        s = listener.accept()[0]
-        threading.Thread(target=hear, args=(s, token, reached), daemon=True).start()
+        try:
+            s = listener.accept()[0]
+            threading.Thread(target=hear, args=(s, token, reached), daemon=True).start()
+        except (OSError, RuntimeError):
+            # No descriptor or thread is left: strangers may hold them, for TRY_S at most.
+            time.sleep(0.05)
+
+
+def allow_files():
+    """As many open files as the limit of this machine allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError):
+        pass
 
 
 def lead(count, command):
+    allow_files()
     token, reached, here = secrets.token_hex(16), {}, os.uname().nodename
     port = os.environ.get("MASTER_PORT")
     listeners = [s for s in map(listen, [int(port)] if port else PORTS) if s][:OFFERED]
