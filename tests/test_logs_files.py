@@ -98,3 +98,10 @@ def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(LINE)
     assert len(read_logs([str(path), str(path), str(tmp_path)]).story.files) == 1
+
+
+def test_a_file_that_is_one_long_line_without_an_end_is_not_empty(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"x" * (2 << 20))
+    diagnosis = read_logs([str(path)])
+    assert [file.lines for file in diagnosis.story.files] == [1]

@@ -116,6 +116,7 @@ class Ledger:
         part.lines, part.bytes = engine.line - 1, engine.offset
         if engine.last:
             offset, line, raw = engine.last
+            part.lines = max(part.lines, line)  # one too long to be kept whole, without a newline
             part.last = (offset, line, raw.rstrip(b"\r"))
         for key, (kinds, count, blocks, tail, last) in zip(self._sequences, engine.calls(), strict=False):
             sequence = part.sequences[key]
