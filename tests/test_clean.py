@@ -688,3 +688,10 @@ def test_the_sweep_of_a_run_leaves_a_container_alone_that_carries_its_tag(payloa
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_command_line_of_a_node_is_shown_without_secrets() -> None:
+    words = "python train.py --url https://ada:tok3n@host hf_tok3nAbcdefghijklmnopqrst0123456789"
+    one = {"pid": 1, "age_s": 1.0, "command": words, "evidence": "orphan: gone"}
+    node = hearing(json.dumps({**EMPTY, "left": [one]}).encode())
+    assert node.left[0].command == "python train.py --url https://(hidden)@host (hidden)"

@@ -168,3 +168,14 @@ def test_every_value_is_shown_with_its_origin(
     with pytest.raises(SystemExit):
         main(["config", "check", "--json"])
     assert json.loads(capsys.readouterr().out)["options"]["hosts"]["value"] == "a,b"
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_secret_in_a_file_is_not_shown(
+    home: Path, form: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    user(home, '[run]\nenv = ["HF_TOKEN=tok3nab1"]\n')
+    with pytest.raises(SystemExit):
+        main(["config", "run", *form])
+    shown = capsys.readouterr().out
+    assert "HF_TOKEN" in shown and "tok3n" not in shown

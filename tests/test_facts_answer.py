@@ -203,6 +203,19 @@ def test_control_characters_from_a_node_are_shown_and_not_obeyed() -> None:
     assert node.unknown["boot_id"] == "\\x07no"
 
 
+def test_command_lines_of_a_node_are_shown_without_secrets() -> None:
+    holder = {
+        "pid": 7,
+        "user": "ada",
+        "age_s": 1.0,
+        "command": "python train.py --url https://ada:tok3n@host",
+    }
+    node = told(
+        {"processes": {"listeners": [{"address": "::", "port": 22, "user": "ada", "process": holder}]}}
+    )
+    assert node.listeners[0].process and "tok3n" not in repr(node)
+
+
 def test_a_megabyte_of_text_is_cut() -> None:
     assert len(told({"system": {"hostname": "x" * (1 << 20)}}).hostname) <= 4096
 

@@ -507,20 +507,33 @@ def test_a_node_that_says_anything_else_is_a_problem_in_safe_words(said: dict[st
     assert look.problem and look.problem.isprintable() and not look.ranks
 
 
+def said_of_rank(**fields: Any) -> dict[str, Any]:
+    """A node's answer that holds one rank."""
+    rank = {
+        "rank": 0, "local_rank": 0, "world_size": 1, "run": "r", "node": "", "job": ["", "", ""], "pid": 1,
+        "started": 1, "age_s": 1.0, "state": "S", "wchan": "", "syscall": "", "cpu_s": 1.0, "io_bytes": 1,
+        "switches": 1, "command": "c", "children": [], **fields,
+    }  # fmt: skip
+    node = dict.fromkeys(("memory_bytes", "memory_available_bytes", "swapped_pages", "oom_kills"), 0)
+    node |= {"cgroup_oom_kills": 0, "disks": [], "interfaces": {}}
+    return {"at": 1.0, "mode": "stacks", "ranks": [rank], "node": node}
+
+
 @pytest.mark.parametrize(
     "odd",
     [{"io_bytes": 10**400}, {"threads": [[[["f.py", float("inf"), "g"]], "t"]]}, {"cpu_s": 10**400}],
 )
 def test_numbers_that_nothing_can_hold_are_a_problem_and_no_traceback(odd: dict[str, Any]) -> None:
-    rank = {
-        "rank": 0, "local_rank": 0, "world_size": 1, "run": "r", "node": "", "job": ["", "", ""], "pid": 1,
-        "started": 1, "age_s": 1.0, "state": "S", "wchan": "", "syscall": "", "cpu_s": 1.0, "io_bytes": 1,
-        "switches": 1, "command": "c", "children": [], **odd,
-    }  # fmt: skip
-    node = dict.fromkeys(("memory_bytes", "memory_available_bytes", "swapped_pages", "oom_kills"), 0)
-    node |= {"cgroup_oom_kills": 0, "disks": [], "interfaces": {}}
-    look = decode("n1", {"at": 1.0, "mode": "stacks", "ranks": [rank], "node": node})
+    look = decode("n1", said_of_rank(**odd))
     assert look.problem.startswith("its answer cannot be read")
+
+
+def test_command_lines_and_source_lines_of_ranks_are_shown_without_secrets() -> None:
+    frames = [["/x/train.py", 4, "main", 'login(token="tok3nAb12")']]
+    command = "python train.py --url https://ada:tok3n@host"
+    child = {"pid": 2, "command": command, "state": "S", "wchan": "", "syscall": "", "cpu_s": 1.0}
+    look = decode("n1", said_of_rank(command=command, threads=[[frames, "t"]], children=[child]))
+    assert look.ranks and look.ranks[0].children and "tok3n" not in repr(look)
 
 
 def test_ranks_are_folded_into_few_lines(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def starts(words: Sequence[str], option: str) -> bool:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ringup.secrets import redact
+    from ringup.secrets import redact, redact_data
 
     parser = parser_for(args.name)
     found = given(parser, args.name, folder_of(()))
@@ -226,7 +226,7 @@ def run(args: argparse.Namespace) -> int:
     shown |= {known[key].dest: key for key in found}
     rows = {key: found.get(key, Given(known[key].default, "default")) for key in shown.values()}
     if args.json:
-        terminal.print_json(options={key: one._asdict() for key, one in rows.items()})
+        terminal.print_json(options=redact_data({key: one._asdict() for key, one in rows.items()}))
         return 0
     width = max(map(len, rows))
     for name, one in sorted(rows.items(), key=lambda row: (row[1].origin == "default", row[0])):

@@ -38,6 +38,7 @@ from ringup.nccl.interface_choice import version_of
 from ringup.parse.frames import Frames, split_frames
 from ringup.parse.gpus import gpu_uuids, shown_to, visible_count
 from ringup.parse.nccl import of_release, parse_nccl_answer
+from ringup.secrets import redact_data
 from ringup.transport import Answer
 from ringup.units import printable, safe_data
 
@@ -194,7 +195,9 @@ def _fields_of(
 ) -> None:
     """One part of the facts into `values`, or into `unknown`."""
     try:
-        facts = msgspec.convert(safe_data(msgspec.json.decode(raw), LONGEST_TEXT), dict[str, Any])
+        facts = msgspec.convert(
+            safe_data(redact_data(msgspec.json.decode(raw)), LONGEST_TEXT), dict[str, Any]
+        )
         waited_s = msgspec.convert(facts.get("?waited", 0.0), _Seconds)
     except (ValueError, RecursionError) as error:
         unknown.update(dict.fromkeys(FIELDS[part], f"garbage: {printable(str(error), 200)}"))

@@ -13,6 +13,7 @@ import msgspec
 
 from ringup.agent_bundle import program
 from ringup.flight_recorder.dump import Flight, from_data
+from ringup.secrets import redact
 from ringup.transport import Answer, Transport
 from ringup.units import printable, safe_data
 
@@ -172,7 +173,7 @@ def _frames(thread: list[Any]) -> list[dict[str, Any]]:
             "file": str(file),
             "line": int(line) if 0 < int(line) < 1 << 31 else 0,
             "function": str(function),
-            "source": str(source[0]).strip()[:200] if source else "",
+            "source": redact(str(source[0]).strip())[:200] if source else "",
         }
         for file, line, function, *source in thread[0][:MOST_FRAMES]
     ]
@@ -181,12 +182,17 @@ def _frames(thread: list[Any]) -> list[dict[str, Any]]:
 def _rank(node: str, given: dict[str, Any], places: Sequence[str]) -> RankLook:
     index = given["node"]
     name = places[int(index)] if index.isdecimal() and int(index) < len(places) else node
-    one = {**given, "node": name}
+    one = {**given, "node": name, "command": redact(given["command"])}
     flight = one.pop("flight", None)
     threads = [[t[1], _frames(t)] for t in one.pop("threads", [])[:64]]
     one["frames"], one["threads"] = (threads[0][1], threads[1:]) if threads else ([], [])
     one["children"] = [
-        {**child, "threads": [], "frames": _frames(child["threads"][0]) if child.get("threads") else []}
+        {
+            **child,
+            "command": redact(child["command"]),
+            "threads": [],
+            "frames": _frames(child["threads"][0]) if child.get("threads") else [],
+        }
         for child in one["children"][:MOST_CHILDREN]
     ]
     found = msgspec.convert(safe_data(one, LONGEST_NAME), RankLook)

@@ -15,6 +15,7 @@ from ringup.rules import PROBLEMS, SEVERITIES, Finding, Problem, at, complete
 from ringup.runtime import GRACE_S
 from ringup.runtime.node_state import processes
 from ringup.runtime.output import clean
+from ringup.secrets import redact_data
 from ringup.transport import Answer, Transport
 from ringup.units import printable, safe_data, show_seconds
 
@@ -123,7 +124,7 @@ def _decode(output: Answer) -> NodeLeftovers:
     try:
         # Types come before anything else: what is no answer is not built in memory.
         answer = msgspec.json.decode(output.stdout, type=_Answer)
-        answer = msgspec.convert(safe_data(msgspec.to_builtins(answer)), _Answer)
+        answer = msgspec.convert(safe_data(redact_data(msgspec.to_builtins(answer))), _Answer)
     except (ValueError, RecursionError) as error:
         return NodeLeftovers(name, error=f"its answer cannot be read: {printable(str(error), 200)}")
     return NodeLeftovers(name, **msgspec.structs.asdict(answer))
