@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ringup.logs.read import read_logs
-from tests.guards import free_port, wait_for
+from tests.guards import PATIENCE_S, free_port, wait_for
 from tests.jobs.launched import JOBS, Launched
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
@@ -105,6 +105,17 @@ def test_the_rank_that_holds_a_run_up_is_named_with_its_line(how: str, tmp_path:
         assert NAMED[how] in missing["where"], run.said()
         assert hang["collective"] == "all_reduce" and len(run.hangs()) == 1
         assert "no progress for" in run.said()
+
+
+def test_a_hang_that_the_user_interrupts_is_the_verdict_of_the_run_and_of_logs(tmp_path: Path) -> None:
+    with Run(tmp_path, "stuck.py", "other_shape", "3") as run:
+        headline = run.hang()["headline"]
+        run.process.send_signal(signal.SIGINT)
+        run.process.wait(PATIENCE_S)
+        assert run.record()["outcome"] == "interrupted" and run.record()["verdict"]["text"] == headline
+        assert f"no progress before it was interrupted: {headline}" in run.said()
+        (cause,) = read_logs([str(run.log_dir)]).causes
+        assert cause.rule == "collective-mismatch", cause
 
 
 def test_a_stopped_rank_is_named_and_said_to_go_on_once_it_does(tmp_path: Path) -> None:

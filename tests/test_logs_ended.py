@@ -59,6 +59,13 @@ def test_every_hang_has_one_verdict(tmp_path: Path, rule: str, missing: list[Any
     assert diagnosis.causes[0].ranks == tuple(m["rank"] for m in missing)
 
 
+def test_a_hang_that_the_user_interrupted_is_the_cause(tmp_path: Path) -> None:
+    verdict = verdict_json("hung", [hang()])
+    diagnosis = read_logs([run_folder(tmp_path, "interrupted", verdict, "Interrupted after 3 min.")])
+    assert [c.rule for c in diagnosis.causes] == ["collective-mismatch"]
+    assert diagnosis.causes[0].text.endswith("the run was interrupted while it hung")
+
+
 @pytest.mark.parametrize("outcome", ["hung", "rank-failed"])
 def test_ranks_that_the_run_ended_were_not_ended_from_outside(tmp_path: Path, outcome: str) -> None:
     diagnosis = read_logs([run_folder(tmp_path, outcome, None, "the end")])

@@ -289,6 +289,14 @@ def test_a_rank_that_came_or_has_no_number_is_not_said_to_have_been_missing_from
     assert console.run_lines(result, console.Style(io.StringIO()))[-1] == f"hung after 13 s: {headline}"
 
 
+def test_a_run_that_hung_when_it_was_interrupted_says_what_held_it_up() -> None:
+    verdict = {"rule": "collective-mismatch", "text": f"all ranks wait {NASTY}", "ranks": [], "nodes": []}
+    result = RunResult("r", "interrupted", 130, None, (), (), (), "logs", 13.0, {"verdict": verdict})
+    lines = console.run_lines(result, console.Style(io.StringIO()))
+    assert lines[-2].startswith("no progress before it was interrupted: all ranks wait")
+    assert lines[-1].startswith("Interrupted after 13 s") and "\x1b" not in "".join(lines)
+
+
 @pytest.mark.parametrize("left", ["could not be checked after the run: no answer", ""])
 def test_an_interrupted_run_calls_every_node_ended_only_where_all_were_looked_at(left: str) -> None:
     findings = (Finding("node1", left, "nothing left", severity="warning"),) if left else ()

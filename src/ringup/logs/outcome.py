@@ -136,9 +136,10 @@ class Outcome:
 
     @cached_property
     def by_ringup(self) -> bool:
-        """Whether `ringup run` ended the ranks: one failed, or none came further (--hang-timeout)."""
+        """Whether `ringup run` ended the ranks: one failed, or none came further (--hang-timeout, Ctrl-C)."""
         ended = self._log.ended
-        return self._log.has("run-hung") or bool(ended and ended.outcome in ("hung", "rank-failed"))
+        by_itself = ended and (ended.outcome in ("hung", "rank-failed") or ended.verdict.rule)
+        return self._log.has("run-hung") or bool(by_itself)
 
     @cached_property
     def from_outside(self) -> list[Event]:

@@ -237,6 +237,9 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
         see_above = "see above for what is left on the nodes"
         left = see_above if result.findings else "nothing left behind on any node"
         saved = f"; {save['result']}" if (save := result.record.get("save")) else ""
+        if stuck := result.record.get("verdict"):
+            what = f"no progress before it was interrupted: {printable(stuck['text'], 300)}"
+            lines.append(style("error", what))
         return [*lines, style("warning", f"Interrupted after {took}{saved}; {left}.")]
     failure = result.failure
     if failure is None:

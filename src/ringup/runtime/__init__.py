@@ -93,6 +93,8 @@ class Watcher(Protocol):
     """Looks at a run while it goes on; `reports` go to run.json."""
 
     reports: list[dict[str, Any]]
+    stalled: object
+    """What holds the run up now; None while nothing does."""
 
     def on_time(self, now_s: float, nodes: Sequence[Any], tell: Callable[[Event], object]) -> str:
         """Called at every turn with the `NodeRun`s; the reason to end the run as hung, or ""."""

@@ -200,6 +200,8 @@ class RunRecord:
         """On the clock `started_s` is on; 0 means now, on ours."""
         self.hung = False
         """Ended because it made no progress."""
+        self.hung_then = False
+        """Whether it made none when it was interrupted."""
         self.joined_s = self.stopping_s = 0.0
         """When the last rank had started, and when the run was first told to end; monotonic, 0 never."""
         self.save: dict[str, object] | None = None
@@ -229,6 +231,8 @@ class RunRecord:
         return (self.ended_s or time.monotonic()) - self.started_s
 
     def _content(self, outcome: str, exit_code: int | None, **known: object) -> dict[str, object]:
+        if outcome == "interrupted" and self.hung_then:
+            known["verdict"] = verdict_json("hung", self.hangs)
         return run_json(
             self.plan.run_id,
             outcome=outcome,

@@ -122,6 +122,7 @@ class Followed:
         while self.poll():
             if interrupts.count > handled:
                 handled = interrupts.count
+                self.record.hung_then = bool(watcher and watcher.stalled)
                 if self.can_be_left and interrupts.name != "SIGINT":
                     return True
                 if not self.begin_saving():

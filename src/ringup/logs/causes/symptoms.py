@@ -91,13 +91,19 @@ def stopped(log: LogEvidence) -> Event | None:
 
 
 def ended_as(log: LogEvidence, rule: str) -> Cause | None:
-    """The cause that the run itself named when it ended as hung, if it is this one."""
+    """The cause that the run itself named when it was ended as hung, or while it hung, if it is this one."""
     end = log.ended
-    if not end or end.outcome != "hung" or end.verdict.rule != rule:
+    if not end or end.outcome not in _ENDED_AS or end.verdict.rule != rule:
         return None
-    text = f"{printable(end.verdict.text, 300)}; the run was ended as hung"
+    text = f"{printable(end.verdict.text, 300)}; {_ENDED_AS[end.outcome]}"
     nodes = [printable(node, 64) for node in end.verdict.nodes]
     return report([end.line], text, ranks=end.verdict.ranks, nodes=nodes)
+
+
+_ENDED_AS = {
+    "hung": "the run was ended as hung",
+    "interrupted": "the run was interrupted while it hung",
+}
 
 
 def bars_at_a_limit(log: LogEvidence) -> list[Event]:
