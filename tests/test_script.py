@@ -219,6 +219,29 @@ def test_a_secret_must_be_set_where_the_file_is_submitted(
     assert "API_KEY: set it before you start this" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (("train.py", "--api-key", "tok3nab1"), ()),
+        (("train.py", "--data", "https://ada:tok3nab1@host/x"), ()),
+        (MINGPT, ("--setup", "export HF_TOKEN=tok3nab1")),
+    ],
+)
+@pytest.mark.parametrize("command", [("script", "slurm"), ("run", "--slurm", "--dry-run")])
+def test_a_secret_that_the_file_must_contain_is_warned_of(
+    command: tuple[str, ...],
+    words: tuple[str, ...],
+    options: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = ("--nodes", "2", "--nproc", "1")
+    assert command_line.dispatch([*command, *sizes, *options, "--", *words]) == 0
+    told = capsys.readouterr().err
+    assert "warning: the job file contains a secret" in told and "tok3n" not in told
+    assert command_line.dispatch([*command, *sizes, "--env", "API_KEY=tok3nab1", "--", *MINGPT]) == 0
+    assert "contains a secret" not in capsys.readouterr().err
+
+
 def test_several_tasks_a_node_are_refused_in_words(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

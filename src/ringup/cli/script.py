@@ -31,6 +31,7 @@ from ringup.model import Cluster, Job
 from ringup.output import terminal
 from ringup.planning import EnvVar, Plan, minimal_env
 from ringup.planning.launchers import LAUNCHERS
+from ringup.secrets import redact_words
 from ringup.units import printable
 
 IN_CONTAINERS = ("docker", *PODS)
@@ -82,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     inner = [*inner_options(args, (FILE, options.JOB, options.COLLECTING, RESTARTS), asked.job), "--", *words]
     asked = with_restarts(args, asked, kind, asked.python, inner)
     warn_of_missing(asked, kind)
+    warn_of_secrets(asked.job)
     text = render(kind, asked)
     if args.json:
         terminal.print_json(kind=kind, text=text)
@@ -100,6 +102,16 @@ def warn_of_missing(asked: Asked, kind: str) -> None:
     if is_file and kind not in PODS and folder.is_dir() and not os.path.lexists(folder / asked.job.script):
         script, where = printable(asked.job.script, 200), printable(str(folder), 200)
         terminal.say(f"warning: no {script} in {where} on this machine; the job will look for it there")
+
+
+def warn_of_secrets(job: Job) -> None:
+    """An argument must be in the file as it is; a variable need not be."""
+    words = (*job.arguments, *job.launcher_arguments, job.setup)
+    if redact_words(words) != words:
+        terminal.say(
+            "warning: the job file contains a secret (from the script's arguments or --setup) that everyone "
+            "who may read the file, or run ps on a node, can see: export it and pass --env NAME"
+        )
 
 
 def show_lint(args: argparse.Namespace, script: str) -> None:

@@ -63,6 +63,7 @@ def run(args: argparse.Namespace, own: Options, words: list[str], run_id: str, l
 
     with claimed(log_dir.absolute(), run_id, is_wanted=not args.dry_run) as log_dir:
         asked = script.asked_from(args, words, "slurm")
+        script.warn_of_secrets(asked.job)
         inner = [*script.inner_options(args, own, asked.job), f"--log-dir={log_dir}", "--", *words]
         asked = script.with_restarts(args, asked, "slurm", sys.executable, inner)
         text = render("slurm", asked)
