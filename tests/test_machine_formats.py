@@ -185,3 +185,10 @@ def test_check_writes_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         main(["check", "--from", str(tmp_path / "facts.json"), "--junit", str(tmp_path / "junit.xml")])
     suites = ElementTree.parse(tmp_path / "junit.xml").getroot()
     assert [suite.get("name") for suite in suites] == ["node0", "node1", "cluster"]
+
+
+def test_no_format_shows_a_secret_of_a_finding() -> None:
+    told = "nothing says which node is tcp://ada:tok3n@node0:29500"
+    findings = [Finding("train.py:4", told, "node 0", severity="warning", rule="rendezvous-host-unsure")]
+    shown = [json.dumps(sarif(findings)), *github(findings), junit(["node0"], findings, [])]
+    assert all("(hidden)@node0" in text and "tok3n" not in text for text in shown)

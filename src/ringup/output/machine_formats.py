@@ -17,6 +17,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from ringup.rules import PROBLEMS, Finding, Skipped
+from ringup.secrets import redact
 from ringup.units import printable
 from ringup.version import __version__
 
@@ -36,7 +37,7 @@ def place(finding: Finding) -> tuple[str, int]:
 
 def text_of(finding: Finding) -> str:
     fix = f" Fix: {finding.fix.text}" if finding.fix and finding.fix.text else ""
-    return printable(f"{finding.found}; wanted: {finding.wanted}.{fix}", LONGEST_TEXT)
+    return printable(redact(f"{finding.found}; wanted: {finding.wanted}.{fix}"), LONGEST_TEXT)
 
 
 def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
@@ -145,8 +146,9 @@ def junit(
                 cases.append(case)
         for one in skips:
             if (one.node or "") == node:
+                why = redact(one.reason)
                 case = ElementTree.Element("testcase", classname=f"ringup.{name}", name=_xml(one.rule))
-                ElementTree.SubElement(case, "skipped", message=_xml(one.reason)).text = _xml(one.reason)
+                ElementTree.SubElement(case, "skipped", message=_xml(why)).text = _xml(why)
                 cases.append(case)
         cases = cases or [ElementTree.Element("testcase", classname=f"ringup.{name}", name="all rules")]
         failures = str(sum(case.find("failure") is not None for case in cases))
