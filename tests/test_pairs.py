@@ -19,7 +19,7 @@ from ringup.collectors.pair_schedule import Target
 from ringup.collectors.pairs import ANSWER_LIMIT_BYTES, PairClient, Round, Row, prove, read_row
 from ringup.model import Host, Job, Link, Node, PortRanges, Unreached
 from ringup.transport import Transport
-from tests.guards import free_port
+from tests.guards import PATIENCE_S, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -245,7 +245,7 @@ def test_the_payload_ends_with_its_input() -> None:
     port = ready(process)
     assert ended(process) == 0
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.7.9", port), timeout=60)
+        socket.create_connection(("127.0.7.9", port), timeout=PATIENCE_S)
 
 
 def test_the_payload_ends_at_its_deadline_though_nobody_tells_it() -> None:
@@ -276,10 +276,10 @@ def test_a_caller_that_does_not_know_the_token_gets_nothing() -> None:
     process = payload()
     port = ready(process)
     for said in (b"GET / HTTP/1.1\r\n\r\n", b"ringup-1" + b"\x33" * 20):
-        with socket.create_connection(("127.0.7.9", port), timeout=60) as stranger:
+        with socket.create_connection(("127.0.7.9", port), timeout=PATIENCE_S) as stranger:
             stranger.sendall(said)
             assert stranger.recv(100) == b""
-    with socket.create_connection(("127.0.7.9", port), timeout=60) as known:
+    with socket.create_connection(("127.0.7.9", port), timeout=PATIENCE_S) as known:
         known.sendall(b"ringup-1" + b"\x11" * 16 + bytes(4))
         assert known.recv(100) == b"ringup-1" + b"\x22" * 16
     ended(process)
