@@ -438,7 +438,7 @@ def _secret_of(line: str, start: int, end: int, name: str) -> tuple[int, int] | 
         pair = _PAIR.match(line, end)
         is_value = pair and (is_option or _LAST_OF_PAIR.match(line, pair.end()))
         return _value(line, pair.end(), name) if pair and is_value else None
-    if is_option and not opened and (comma := _COMMA.match(line, end)) and _is_listed(line[:start]):
+    if is_option and not opened and (comma := _COMMA.match(line, end)) and _is_listed(line, start):
         follows = _follows(line, comma, start, name, opened)
         return _value(line, comma.end(), name) if follows else None
     gap = (None if is_option else _PROSE.match(line, end)) or _SPACE.match(line, end)
@@ -447,8 +447,9 @@ def _secret_of(line: str, start: int, end: int, name: str) -> tuple[int, int] | 
     return None
 
 
-def _is_listed(before: str) -> bool:
-    """Whether what comes after this text is in a list in brackets."""
+def _is_listed(line: str, at: int) -> bool:
+    """Whether what is at this place is in a list in brackets."""
+    before = line[max(0, at - 999) : at]
     return before.rstrip()[-1:] in ("[", ",") and before.rfind("[") > before.rfind("]")
 
 
@@ -492,9 +493,10 @@ def _value(
     is_rest = _bare(name) in _REST and found is not None and ":" in found["sep"]
     quoted = _OPENER.match(line, at)
     if line[at : at + 1] == "[" and _strength(name) == 2:
-        inside = line[at + 1 :].split("]", 1)[0]
-        is_list = re.search(r"[\"']", inside[:400]) and is_secret(name, inside.strip("\"' "))
-        return (at + 1, at + 1 + len(inside)) if is_list else None
+        if not re.search(r"[\"']", line[at + 1 : at + 401].partition("]")[0]):
+            return None
+        inside = line[at + 1 :].partition("]")[0]
+        return (at + 1, at + 1 + len(inside)) if is_secret(name, inside.strip("\"' ")) else None
     if quoted and quoted["quote"] != enclosing:
         first, last = _quoted(line, quoted)
         at = first if line[last : last + 1] else at
