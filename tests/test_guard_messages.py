@@ -55,6 +55,48 @@ def test_every_kind_of_message_passes_when_it_is_whole_and_not_when_a_field_is_m
         assert messages.Checker(TABLES[where]).check(less) is None
 
 
+@pytest.mark.parametrize(
+    ("check", "within", "without"),
+    [
+        (messages.whole(0, 2), (0, 2), (-1, 3, 1.0, True, "1", None)),
+        (messages.text(2), ("", "ab"), ("abc", b"a", 1)),
+        (messages.seconds, (-1.5, 999e12), (1e15, -1e15, "1", True)),
+        (messages.duration, (0, 999_999.5), (-0.1, 1e6, True)),
+        (messages.listed(messages.flag, 2), ([], [True, False]), ([True] * 3, [1], (True,))),
+        (messages.process, ([1, "sh"],), ([1], [1, "sh", 2], [-1, "sh"], [1, 2], "1s")),
+        (messages.record(a=messages.flag), ({"a": True},), ({}, {"a": 1}, {"a": True, "b": 1}, [])),
+    ],
+)
+def test_a_field_takes_what_is_within_its_bounds_and_nothing_else(
+    check: Any, within: tuple[Any, ...], without: tuple[Any, ...]
+) -> None:
+    assert [value for value in within if not check(value)] == []
+    assert [value for value in without if check(value)] == []
+
+
+@pytest.mark.parametrize("mode", ["count", "stacks", "threads", "flight", "exec", ""])
+def test_a_snapshot_of_no_known_mode_is_not_taken(mode: str) -> None:
+    asked = messages.Checker(messages.FROM_LAUNCHER).check({"type": "look", "number": 1, "mode": mode})
+    assert (asked is not None) == (mode in ("count", "stacks", "threads", "flight"))
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGKILL", "SIGSTOP", "10"])
+def test_no_other_signal_than_one_to_save_at_is_sent(name: str) -> None:
+    asked = messages.Checker(messages.FROM_LAUNCHER).check({"type": "signal", "name": name})
+    assert (asked is not None) == (name == "SIGUSR1")
+
+
+def test_fields_that_a_row_does_not_name_come_with_the_answer_to_a_snapshot_alone() -> None:
+    kept = set()
+    for where, kind in KINDS:
+        message = {"type": kind, **good(TABLES[where][kind]), "program": "import os"}
+        found = messages.Checker(TABLES[where]).check(message)
+        assert found
+        if "program" in found:
+            kept.add((where, kind))
+    assert kept == {("from guard", "look"), ("in journal", "look")}
+
+
 @UNHURRIED
 @given(where=st.sampled_from(sorted(TABLES)), data=st.data())
 def test_no_message_comes_out_with_a_field_that_its_row_does_not_allow(where: str, data: Any) -> None:
@@ -125,6 +167,7 @@ def test_an_endless_line_takes_no_more_memory_than_the_longest_allowed() -> None
     assert lines.feed(b'{"type":"go"}\n{"type":"go"}\n') == [b'{"type":"go"}'], (
         "the long line's rest is one, too"
     )
+    assert lines.feed(b'{"type":"go"}\n') == [b'{"type":"go"}']
     assert lines.too_long == 1
 
 

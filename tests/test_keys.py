@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from ringup.keys import Authority, Identity
 
@@ -57,6 +58,21 @@ def test_a_certificate_of_another_run_is_refused(tmp_path: Path) -> None:
 def test_a_node_is_not_taken_for_the_head(tmp_path: Path) -> None:
     authority = Authority()
     server = context(authority.issue("node-2"), tmp_path, server=True)
+    client = context(authority.issue("node-1"), tmp_path, server=False)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake(server, client, "head")
+
+
+def test_a_node_cannot_make_itself_a_certificate_of_the_head(tmp_path: Path) -> None:
+    """It signs one with its own key, and shows its own certificate as the authority behind it."""
+    authority = Authority()
+    own = authority.issue("node-2")
+    hostile = Authority()
+    hostile._key = serialization.load_pem_private_key(own.key.encode(), None)
+    hostile._certificate = own.certificate.encode()
+    forged = hostile.issue("head")
+    chain = Identity(forged.key, forged.certificate + own.certificate, own.authority)
+    server = context(chain, tmp_path, server=True)
     client = context(authority.issue("node-1"), tmp_path, server=False)
     with pytest.raises(ssl.SSLCertVerificationError):
         shake(server, client, "head")

@@ -94,6 +94,7 @@ def test_variables_that_do_not_fit_are_named(change: dict[str, str], words: str)
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
         "qwertyuiopasdfghjklzxcvbnm1234567890",
         "7c1e94b05fa3d8264be0917ac35df8",  # 120 bits
+        "7C1E94B05FA3D8264BE0917AC35DF8",
         "550e8400-e29b-41d4-a716-446655440000",
         "84023718465920375610",
         "hQ7zK2mXw9LpR4vT",

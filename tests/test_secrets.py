@@ -49,6 +49,11 @@ def test_ordinary_lines_beside_secrets_stay_as_they_are() -> None:
     assert redact("\n".join(mixed)).split("\n")[::2] == lines
 
 
+def test_a_word_of_a_command_that_is_no_option_has_no_value() -> None:
+    words = ("train.py", "token", "Abcdef123", "--hf-token", "Abcdef123", "--lr", "1")
+    assert secrets.redact_words(words) == (*words[:4], "(hidden)", "--lr", "1")
+
+
 @pytest.mark.parametrize(
     "name",
     ["HF_TOKEN", "hf_token", "DB_PASSWD", "MYSQL_PWD", "dbPassword", "AWS_SECRET_ACCESS_KEY", "X-Api-Key"],
