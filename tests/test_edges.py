@@ -21,7 +21,7 @@ from ringup.planning.preset_variables import ack_timeout
 from ringup.rules import CHECKS, Finding, run_checks
 from tests import clusters as c
 from tests.rule_cases import everywhere, on_node1
-from tests.rule_cases_gpu import FIRES
+from tests.rule_cases_gpu import FIRES, gpu
 from tests.rule_cases_machine import gpus
 from tests.rule_cases_rdma import nodes, roce
 
@@ -37,6 +37,15 @@ def of_node(cluster: Cluster, name: str, **fields: Any) -> Cluster:
 
 
 # Checks.
+
+
+@pytest.mark.parametrize(
+    ("heat", "shown"), [((91.0, 84.0), ", 91 °C"), ((None, 84.0), ", 84 °C"), ((None, None), "")]
+)
+def test_of_throttled_gpus_the_hottest_is_told(heat: tuple[float | None, ...], shown: str) -> None:
+    two = tuple(gpu(n, throttle_reasons=0x48, temperature_c=heat[n]) for n in (0, 1))
+    (found,) = findings("gpu-throttled", on_node1(gpus=two)())
+    assert found.found.endswith(shown) and found.found.count("°C") == bool(shown)
 
 
 def test_a_variable_that_is_alike_everywhere_hides_no_other_one() -> None:
