@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
 
 from ringup.flight_recorder.dump import from_data
+from ringup.hang.ras import read as read_ras
 from ringup.hang.snapshots import Child, Frame, NodeLook, NodeState, RankLook, Ras, silent
 from ringup.hang.verdict import Missing, Verdict, judge
 
@@ -592,6 +594,131 @@ def test_ras_counts_that_stand_still_name_the_rank_behind() -> None:
     assert judge(nodes(before, 0.0, ras=ras), nodes(ranks, 10.0, ras=grown), expected=4).kind == "waiting"
 
 
+def counted(*counts: dict[str, int]) -> Ras:
+    """NCCL 2.28.9's report of one communicator, recorded with two ranks on one H200 and cut down."""
+    ranks = [
+        {
+            "rank": n,
+            "host": "192.0.2.2",
+            "pid": 100 + n,
+            "status": {"init_state": 0, "async_error": 0},
+            "collective_counts": {"Broadcast": 0, "Reduce": 0, "AllGather": 0, "AllReduce": 0, **one},
+        }
+        for n, one in enumerate(counts)
+    ]
+    report = {"nccl_version": "2.28.9", "communicators": [{"hash": "0x2527664c149094d5", "ranks": ranks}]}
+    return Ras("localhost:28028", "json", json.dumps(report), "")
+
+
+def twice(ras: Ras, *ranks: RankLook) -> Verdict:
+    """Two looks at all ranks of a job between which NCCL's counts stand still."""
+    before = [dataclasses.replace(r, cpu_s=0.0, frames=(), flight=None) for r in ranks]
+    return judge(
+        nodes(before, 0.0, ras=ras), nodes(list(ranks), 7.0, ras=ras), expected=len(ranks), long_s=4.8
+    )
+
+
+def begun(age_s: float, *calls: tuple[str, int, str, str]) -> Any:
+    """A flight recorder's dump: (operation, elements, type, state) from the first collective on."""
+    now = 10**18
+    entries = [
+        {
+            "record_id": n,
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": n + 1,
+            "profiling_name": f"nccl:{op}",
+            "input_sizes": [[size]],
+            "input_dtypes": [dtype],
+            "state": state,
+            "time_created_ns": now - int(age_s * 1e9),
+        }
+        for n, (op, size, dtype, state) in enumerate(calls)
+    ]
+    return from_data({"version": "2.10", "entries": entries, "now_ns": now})
+
+
+STEP = ("all_reduce", 1000, "Float", "completed")
+HUNG = ("all_reduce", 1000, "Float", "scheduled")
+ITEM = (own(304, "step", 'say("step %d %s" % (number, x.sum().item()))'),)
+# What rank 1 of two called in place of its fourth all_reduce, and NCCL's counts on both: recorded on an H200.
+APART = {
+    # A broadcast has ended on its root, though nobody else has called it.
+    "kind": (
+        ("broadcast", 4194304, "Float", "completed"),
+        {"AllReduce": 4},
+        {"AllReduce": 4, "Broadcast": 1},
+    ),
+    "size": (("all_reduce", 16777216, "Float", "scheduled"), {"AllReduce": 4}, {"AllReduce": 5}),
+    "gather": (
+        ("all_gather", 1000, "Float", "scheduled"),
+        {"AllReduce": 4},
+        {"AllReduce": 4, "AllGather": 1},
+    ),
+    "type": (("all_reduce", 1000, "Double", "scheduled"), {"AllReduce": 4}, {"AllReduce": 5}),
+}
+
+
+@pytest.mark.parametrize("which", APART)
+def test_a_rank_that_waits_in_a_call_unlike_the_others_is_not_said_to_be_behind(which: str) -> None:
+    other, *counts = APART[which]
+    spinning = [rank(n, ITEM, cpu_s=6.9, state="R", world_size=2) for n in range(2)]
+    flights = begun(7.5, STEP, STEP, STEP, HUNG), begun(7.5, STEP, STEP, STEP, other, HUNG)
+    verdict = twice(counted(*counts), *with_flights(spinning, *flights))
+    assert verdict.rule == "collective-mismatch", verdict
+    assert [number for number, _ in verdict.apart] == [0, 1]
+    # Without a recorder it may be that a GPU computes.
+    assert not twice(counted(*counts), *spinning).is_stalled
+
+
+def test_of_two_ranks_in_collectives_neither_is_named_for_what_ras_counts() -> None:
+    ras = counted({"AllReduce": 4}, {"AllReduce": 5})
+    spinning = [rank(n, waits("barrier"), cpu_s=6.9, state="R", world_size=2) for n in range(2)]
+    assert not twice(ras, *spinning).missing
+    receives = dataclasses.replace(spinning[0], frames=waits("recv", 69))
+    assert [m.rank for m in twice(ras, receives, spinning[1]).missing] == [0]
+
+
+def test_counts_that_differ_in_both_directions_are_calls_that_do_not_fit() -> None:
+    ras = counted({"AllReduce": 5}, {"AllReduce": 4, "Broadcast": 1}, {"AllReduce": 5})
+    spinning = [rank(n, waits("barrier"), cpu_s=6.9, state="R", world_size=3) for n in range(3)]
+    verdict = twice(ras, *spinning)
+    assert verdict.rule == "collective-mismatch", verdict
+    at_gpu = [dataclasses.replace(one, frames=ITEM) for one in spinning]
+    assert not twice(ras, *at_gpu).is_stalled
+
+
+def test_a_rank_that_sleeps_and_has_launched_less_is_missing_while_the_others_spin_at_the_gpu() -> None:
+    spins = rank(0, AT_GPU["item"], cpu_s=6.9, state="R", world_size=2)
+    sleeps = rank(1, SLEEPS, syscall="clock_nanosleep", world_size=2)
+    verdict = twice(counted({"AllReduce": 4}, {"AllReduce": 3}), spins, sleeps)
+    assert verdict.rule == "rank-fell-behind" and [m.rank for m in verdict.missing] == [1], verdict
+    assert not twice(counted({"AllReduce": 4}, {"AllReduce": 4}), spins, sleeps).is_stalled
+    computes = dataclasses.replace(spins, rank=1, pid=101)
+    assert not twice(counted({"AllReduce": 4}, {"AllReduce": 3}), spins, computes).is_stalled
+
+
+TWO_KINDS = """Warnings
+========
+
+#0-0 (cf264af53edbe986) MISMATCH
+  Communicator ranks have different Broadcast operation counts
+  Rank 1 has launched up to operation 1 -- GPU 0 managed by process 12 on node 192.0.2.2
+  Rank 0 has not launched any operations -- GPU 0 managed by process 13 on node 192.0.2.2
+  Communicator ranks have different AllReduce operation counts
+  Rank 0 has launched up to operation 5 -- GPU 0 managed by process 13 on node 192.0.2.2
+  Rank 1 has launched up to operation 4 -- GPU 0 managed by process 12 on node 192.0.2.2
+"""
+
+
+def test_a_report_in_text_of_two_kinds_names_both() -> None:
+    found = read_ras("text", TWO_KINDS)
+    assert [(one.rank, one.what) for one in found] == [
+        (0, "Broadcast: 0 launched, the others 1"),
+        (1, "AllReduce: 4 launched, the others 5"),
+    ]
+    assert all(one.is_apart and not one.is_minor for one in found)
+
+
 def test_a_rank_that_does_not_answer_ras_is_not_said_to_be_behind() -> None:
     ranks = [rank(n, waits(), cpu_s=10.0) for n in range(4)]
     silent_one = """{"communicators": [{"hash": "ab12", "ranks": [], "missing_ranks": [
@@ -609,7 +736,8 @@ def test_of_containers_that_use_the_same_pid_only_the_one_that_ras_means_is_name
     ranks = [rank(n, waits(), cpu_s=10.0, pid=50 + n % 2) for n in range(4)]
     report = """{"communicators": [{"hash": "ab12", "ranks": [
      {"rank": 0, "host": "%s", "pid": 50, "collective_counts": {"AllReduce": 41}},
-     {"rank": 1, "host": "x", "pid": 51, "collective_counts": {"AllReduce": 42}}]}]}"""
+     {"rank": 1, "host": "x", "pid": 51, "collective_counts": {"AllReduce": 42}},
+     {"rank": 2, "host": "x", "pid": 52, "collective_counts": {"AllReduce": 42}}]}]}"""
     ras = Ras("localhost:28028", "json", report % host, "")
     before = [dataclasses.replace(r, cpu_s=0.0) for r in ranks]
     verdict = judge(nodes(before, 0.0, ras=ras), nodes(ranks, 10.0, ras=ras), expected=4)

@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -46,15 +46,38 @@ class RankBehind:
     """0 when the report does not say."""
     what: str
     """ "AllReduce: 41 launched, the others 42", "does not answer"."""
+    is_minor: bool = False
+    """Whether fewer ranks have launched so little than have launched more."""
+    is_apart: bool = False
+    """Whether it has launched more of another kind than some: no order of calls is common to all ranks."""
 
     @property
     def is_counted(self) -> bool:
         return "launched" in self.what
 
+    @property
+    def kind(self) -> str:
+        """ "AllReduce"; "" where the report does not say."""
+        return self.what.partition(":")[0] if self.is_counted and ":" in self.what else ""
+
 
 def read(form: str, text: str) -> list[RankBehind]:
     """Whom a report in either form names; nobody where it cannot be read.  Never raises."""
-    return [*islice(_read_json(text) if form == "json" else _read_text(text), MOST_NAMED)]
+    if form == "json":
+        return [*islice(_read_json(text), MOST_NAMED)]
+    found = [*islice(_read_text(text), MOST_NAMED)]
+    return [replace(one, is_apart=_is_apart(one, found)) for one in found]
+
+
+def _is_apart(one: RankBehind, found: list[RankBehind]) -> bool:
+    """Whether somebody else of its communicator is behind in a kind of which it has launched all."""
+    counted = [other for other in found if other.is_counted and other.communicator == one.communicator]
+    own = {other.kind for other in counted if other.rank == one.rank}
+    for other in counted:
+        theirs = {another.kind for another in counted if another.rank == other.rank}
+        if one.is_counted and own - theirs and theirs - own:
+            return True
+    return False
 
 
 def _read_json(text: str) -> Iterator[RankBehind]:
@@ -80,13 +103,17 @@ def _of_communicator(communicator: dict[str, Any]) -> Iterator[RankBehind]:
     name = printable(str(communicator.get("hash", "")), 40)
     ranks = _list(communicator, "ranks")
     counts = [_counts(rank) for rank in ranks]
-    for kind in sorted({kind for one in counts for kind in one}):
+    kinds = sorted({kind for one in counts for kind in one})
+    vectors = [tuple(one.get(kind, 0) for kind in kinds) for one in counts]
+    differ = _differing(set(vectors))
+    for kind in kinds:
         numbers = [one.get(kind, 0) for one in counts]
         most = max(numbers)
-        low = [(rank, number) for rank, number in zip(ranks, numbers, strict=True) if number < most]
+        low = [n for n, number in enumerate(numbers) if number < most]
         if 0 < len(low) <= len(ranks) / 2:
-            for rank, number in low:
-                yield _behind(name, rank, f"{kind}: {number} launched, the others {most}")
+            for n in low:
+                what = f"{kind}: {numbers[n]} launched, the others {most}"
+                yield _behind(name, ranks[n], what, len(low) < len(ranks) / 2, vectors[n] in differ)
     for rank in _list(communicator, "missing_ranks"):
         status = rank.get("status")
         dead = isinstance(status, dict) and status.get("considered_dead") is True
@@ -100,9 +127,24 @@ def _counts(rank: dict[str, Any]) -> dict[str, int]:
     return {printable(str(kind), 40): _number(counts, kind) for kind in list(counts)[:32]}
 
 
-def _behind(communicator: str, rank: dict[str, Any], what: str) -> RankBehind:
-    host = printable(str(rank.get("host", "")), 100)
-    return RankBehind(communicator, _number(rank, "rank"), host, _number(rank, "pid"), what)
+def _differing(vectors: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
+    """Of counts by kind those that no order of calls has in common with all others."""
+    if len(vectors) > MOST_NAMED:
+        return set()
+    return {
+        one
+        for one in vectors
+        for other in vectors
+        if any(a < b for a, b in zip(one, other, strict=True))
+        and any(a > b for a, b in zip(one, other, strict=True))
+    }
+
+
+def _behind(
+    communicator: str, rank: dict[str, Any], what: str, is_minor: bool = False, is_apart: bool = False
+) -> RankBehind:
+    host, pid = printable(str(rank.get("host", "")), 100), _number(rank, "pid")
+    return RankBehind(communicator, _number(rank, "rank"), host, pid, what, is_minor, is_apart)
 
 
 def _read_text(text: str) -> Iterator[RankBehind]:
@@ -112,19 +154,27 @@ def _read_text(text: str) -> Iterator[RankBehind]:
 
 
 def _of_block(communicator: str, block: str) -> Iterator[RankBehind]:
-    kind_match = _KIND.search(block)
-    kind = f"{kind_match[1]}: " if kind_match and kind_match[1] else ""
-    sizes: Counter[int] = Counter()
-    for many in _MANY.finditer(block):
-        sizes[int(many[2] or 0)] += int(many[1])
-    ranks = [(int(m[1]), int(m[2] or 0), int(m[3] or 0), m[4] or "") for m in _RANK.finditer(block)]
-    most = max([*sizes, *(count for _, count, _, _ in ranks)], default=0)
-    for rank, count, pid, host in ranks:
-        if count < most:
-            what = f"{kind}{count} launched, the others {most}"
-            yield RankBehind(communicator, rank, printable(host, 100), pid, what)
+    heads = [*_KIND.finditer(block)]
+    ends = [*(head.start() for head in heads[1:]), len(block)]
+    for head, end in zip(heads, ends, strict=False):
+        kind = f"{head[1]}: " if head[1] else ""
+        yield from _of_kind(communicator, kind, block[head.end() : end])
     for missing in _MISSING.finditer(block):
         for rank_text in re.findall(r"\b\d{1,18}\b", missing[1])[:MOST_NAMED]:
             yield RankBehind(communicator, int(rank_text), "", 0, "does not answer")
     for dead in _DEAD.finditer(block):
         yield RankBehind(communicator, -1, printable(dead[2], 100), int(dead[1]), "is considered dead")
+
+
+def _of_kind(communicator: str, kind: str, part: str) -> Iterator[RankBehind]:
+    ranks = [(int(m[1]), int(m[2] or 0), int(m[3] or 0), m[4] or "") for m in _RANK.finditer(part)]
+    sizes: Counter[int] = Counter()
+    for many in _MANY.finditer(part):
+        sizes[int(many[2] or 0)] += int(many[1])
+    sizes = sizes or Counter(count for _, count, _, _ in ranks)
+    most = max([*sizes, *(count for _, count, _, _ in ranks)], default=0)
+    is_minor = sizes.total() < 2 * sizes[most]
+    for rank, count, pid, host in ranks:
+        if count < most:
+            what = f"{kind}{count} launched, the others {most}"
+            yield RankBehind(communicator, rank, printable(host, 100), pid, what, is_minor)

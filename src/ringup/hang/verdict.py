@@ -15,7 +15,7 @@ from typing import Literal
 
 from ringup.flight_recorder.compare import Difference, compare
 from ringup.flight_recorder.dump import Entry, Flight
-from ringup.hang import grouping
+from ringup.hang import grouping, ras
 from ringup.hang.activity import Move, busiest_child, flowing, identity, moves, troubles, written
 from ringup.hang.snapshots import NodeLook, RankLook, spread
 from ringup.hang.stack_frames import TRANSFERS, Place, doing, place_of, reads, waits_for_disk
@@ -134,6 +134,11 @@ class JudgedRank:
         return self.place.waits
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether it waits in a call that NCCL's RAS does not count: a transfer, the start of a group."""
+        return self.place.kind == "meeting" or self.place.what.startswith(TRANSFERS)
+
+    @property
     def is_open(self) -> bool:
         """Whether it may wait or not: no stack, and the kernel does not say either."""
         return self.place.kind == "unknown" and not doing(self.look)
@@ -231,7 +236,10 @@ class _Case:
             return True
         if any(seen.look.flight and seen.look.flight.entries for seen in self.waiting):
             return False  # nothing of theirs has been pending for long
-        return not all(seen.is_asleep for seen in self.missing)
+        if not all(seen.is_asleep for seen in self.missing):
+            return True
+        late = {seen.look.rank for behind, seen in self._ras_named() if behind.is_counted}
+        return not self.gone and all(seen.look.rank in late for seen in self.missing)
 
     def _goes_round(self) -> str:
         """
@@ -314,11 +322,9 @@ class _Case:
             node, name, rate = flows[0]
             words = f"{self._waiters()}, and data flows ({show_bytes(rate)}/s on {node} {name})"
             return known or Verdict("flowing", words, tuple(self.folded), (), self.what, self.is_idle)
-        behind, words = self._by_ras()
-        if behind and not any(seen.may_compute for seen in behind):
-            # Launched less than the others in both reports, and no more in the second: it did not call.
-            return self._say("stalled", f"{_who(behind)}: {words}", _named(behind))
-        if known := self._by_recorder():
+        # The recorder first: it knows each call's size and type, while a rank that waits in a call which
+        # does not fit the others' has launched less than they, too.
+        if known := self._by_recorder() or self._by_ras():
             return known
         if not self.is_idle:
             words = "CPU is spent, as NCCL does while it waits, so it is unknown whether they make progress"
@@ -336,17 +342,45 @@ class _Case:
         count = len(self.ranks) - len(unseen)
         return f"{count} wait {_in(self.what)}; what {_who(unseen)} does cannot be seen"
 
-    def _by_ras(self) -> tuple[list[JudgedRank], str]:
-        """Whom NCCL holds to be behind in both reports alike, and in what words.  Containers share pids."""
-        found: dict[bool, list[JudgedRank]] = {True: [], False: []}
+    def _ras_named(self) -> list[tuple[ras.RankBehind, JudgedRank]]:
+        """Whom NCCL holds to be behind in both reports alike.  Containers share pids."""
+        found = []
         for behind in grouping.ras_behind(self.first) & grouping.ras_behind(self.second):
             same = [seen for seen in self.ranks if seen.look.pid == behind.pid]
             if len(same) > 1:
                 same = [seen for seen in same if seen.look.node == behind.host]
-            found[behind.is_counted] += [seen for seen in same if seen not in found[behind.is_counted]]
-        counted = "NCCL counts fewer collectives than on the others"
-        words = counted if found[True] else "no answer to NCCL's RAS"
-        return sorted(found[True] or found[False], key=lambda seen: seen.look.rank), words
+            found += [(behind, seen) for seen in same]
+        return found
+
+    def _by_ras(self) -> Verdict | None:
+        """
+        Who has launched less than the others in both reports, and no more in the second, or does not answer.
+
+        Of ranks that wait for the GPU or in a collective, some of which the others have not called, it may be
+        the others who should not be where they are: there only fewer ranks than the others are named.
+        """
+        known = self._ras_named()
+        counted = [(behind, seen) for behind, seen in known if behind.is_counted]
+        if any(behind.is_apart for behind, _ in counted):
+            return self._differ_by_ras([seen for behind, seen in counted if behind.is_apart])
+        late = {seen.look.rank: seen for _, seen in counted or known}
+        if not late or any(seen.place.kind == "device" or seen.is_pending for seen in late.values()):
+            return None
+        unsure = [seen for behind, seen in counted if not behind.is_minor and not seen.is_elsewhere]
+        if unsure:
+            return None
+        ranks = [late[number] for number in sorted(late)]
+        words = "NCCL counts fewer collectives than on the others" if counted else "no answer to NCCL's RAS"
+        return self._say("stalled", f"{_who(ranks)}: {words}", _named(ranks), is_open=True)
+
+    def _differ_by_ras(self, ranks: Sequence[JudgedRank]) -> Verdict | None:
+        """Each has launched more of one kind and less of another: no order of calls fits all of them."""
+        if any(seen.may_compute for seen in self.waiting):
+            return None
+        unique = list({seen.look.rank: seen for seen in ranks}.values())
+        words = f"{_who(unique)}: NCCL counts more collectives of one kind and fewer of another"
+        apart = tuple(sorted((seen.look.rank, seen.look.node) for seen in unique))
+        return replace(self._say("stalled", words, _named(unique), is_open=True), apart=apart)
 
     def _by_recorder(self, only: str = "") -> Verdict | None:
         """
@@ -432,7 +466,9 @@ def _is_long(difference: Difference, flights: Mapping[int, Flight], long_s: floa
     """Whether the calls that do not fit each other, or that somebody lacks, have been pending for long."""
     calls: list[tuple[int, Entry | None]] = [*(difference.usual or {}).items()]
     if difference.kind == "mismatch":
+        # A broadcast ends on its root, whatever the others call.
         calls += (difference.odd or {}).items()
+        calls = [(rank, call) for rank, call in calls if call and not call.is_done]
     return bool(calls) and all(
         not call.is_done and flights[rank].age_s(call) >= long_s for rank, call in calls if call
     )
@@ -449,7 +485,8 @@ def _no_recorder(second: Sequence[NodeLook]) -> Iterable[str]:
     """That torch's flight recorder was asked, and has nothing of anybody."""
     flights = [rank.flight for node in second for rank in node.ranks if rank.flight]
     if flights and not any(flight.entries or flight.problem for flight in flights):
-        yield "torch's flight recorder could tell more, and is off (`ringup env --debug` names its variable)"
+        off = "it is off (`ringup env --debug` names its variable), or no collective has begun"
+        yield f"torch's flight recorder has no entries: {off}"
 
 
 def _node_lines(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> Iterable[str]:
