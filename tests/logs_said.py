@@ -482,3 +482,22 @@ NOISE: list[str] = [
     "AMP: found inf in gradient",
 ]  # fmt: skip
 """Lines sound runs print too: harmless where training goes on after them."""
+
+UNREADABLE = {
+    # A value that is no address is looked up before it is refused.
+    "looked up": """\
+n0:5:5 [0] misc/socket.cc:298 NCCL WARN Net : error encountered when getting address info : Temporary failure in name resolution
+
+n0:5:5 [0] bootstrap.cc:102 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port>
+[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3135, invalid argument""",
+    # Two simulated nodes on one GPU, told apart by NCCL_HOSTID: that is not what NCCL refuses.
+    "on one GPU": """\
+n0:5:5 [0] NCCL INFO ncclCommInitRankConfig comm 0x2d05 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 commId 0x58 - Init START
+n0:6:6 [0] NCCL INFO ncclCommInitRankConfig comm 0x139d rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 60 commId 0x58 - Init START
+n0:5:5 [0] graph/tuning.cc:104 NCCL WARN Unrecognized element token "Nonsense" when parsing "Nonsense"
+[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93, invalid usage
+[rank0]: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+[rank0]: Last error:
+[rank0]: Unrecognized element token "Nonsense" when parsing "Nonsense\"""",
+}
+"""Settings that NCCL cannot read, with other words around that have a name of their own."""

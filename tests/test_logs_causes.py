@@ -12,7 +12,7 @@ import pytest
 from ringup.logs import causes
 from ringup.logs.blame import PLACE
 from ringup.logs.read import Diagnosis, read_logs
-from tests.logs_said import HEALTHY, NOISE, SAID
+from tests.logs_said import HEALTHY, NOISE, SAID, UNREADABLE
 
 
 def diagnose(tmp_path: Path, text: str) -> Diagnosis:
@@ -97,6 +97,35 @@ def test_how_a_collector_writes_lines_does_not_hide_what_they_say(tmp_path: Path
         if (form, rule) not in EXCUSED:
             found = diagnose(tmp_path, FORMS[form](text)).causes
             assert [c.rule for c in found][:1] == [rule], text
+
+
+@pytest.mark.parametrize("which", UNREADABLE)
+def test_a_setting_that_nccl_cannot_read_is_what_is_named(tmp_path: Path, which: str) -> None:
+    assert [c.rule for c in diagnose(tmp_path, UNREADABLE[which]).causes] == ["nccl-setting-invalid"]
+
+
+GAVE_UP = (
+    "[rank0]:[E1126 08:45:51.163 ProcessGroupNCCL.cpp:689] [Rank 0] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=1000, NumelOut=1000, Timeout(ms)=10000) ran for "
+    "10027 milliseconds before timing out.\n"
+)
+SIGNALLED = (
+    "[rank{0}]:[E1126 08:45:56.344 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank {0}] "
+    "Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump the "
+    "debug info. Last enqueued NCCL work: {1}, last completed NCCL work: 3.This is most likely caused by\n"
+)
+
+
+def test_the_rank_that_has_not_enqueued_what_others_stand_in_is_the_one_behind(tmp_path: Path) -> None:
+    text = GAVE_UP + SIGNALLED.format(0, 4) + SIGNALLED.format(1, 3)
+    (found,) = diagnose(tmp_path, text).causes
+    assert (found.rule, found.confidence, found.ranks) == ("rank-fell-behind", "medium", (1,))
+
+
+def test_a_rank_that_stands_in_the_same_number_is_not_behind(tmp_path: Path) -> None:
+    """Recorded with calls of two sizes: the rank with the larger one had already enqueued the next."""
+    text = GAVE_UP + SIGNALLED.format(0, 4) + SIGNALLED.format(1, 5)
+    assert not [c for c in diagnose(tmp_path, text).causes if c.rule == "rank-fell-behind" and c.ranks]
 
 
 SETUP = (
@@ -202,6 +231,24 @@ def test_what_the_output_of_who_ended_first_names_goes_before_its_exit_code(tmp_
     (tmp_path / "ringup.log").write_text(end)
     first = read_logs([str(tmp_path)]).causes[0]
     assert (first.rule, first.confidence) == ("port-in-use", "high")
+
+
+def test_why_nccl_refused_goes_before_the_exit_code_of_who_ended_first(tmp_path: Path) -> None:
+    raised = (
+        "[rank{0}]: Traceback (most recent call last):\n"
+        '[rank{0}]:   File "/home/ada/train.py", line 299, in step\n'
+        "[rank{0}]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93, invalid usage (run "
+        "with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
+        "[rank{0}]: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+        "[rank{0}]: Last error:\n"
+        "[rank{0}]: Failed to initialize any NET plugin\n"
+    )
+    for rank in (0, 1):
+        (tmp_path / f"rank-0000{rank}-node{rank}.log").write_text(raised.format(rank))
+    what = "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."
+    end = f"first failure: rank 1 on node1: {what} (exit code 1), 18 s after the start\n"
+    (tmp_path / "ringup.log").write_text(end)
+    assert read_logs([str(tmp_path)]).causes[0].rule == "network-plugin-init-failed"
 
 
 def test_a_disk_that_was_full_for_ringups_own_files_is_no_cause(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def _own_words_first(causes: list[Cause]) -> list[Cause]:
     if {e.tag for e in events} != {"exit"}:
         return causes
     ranks = {e.rank for e in events}
-    sure = [c for c in causes[1:] if place(c) < 8 and c.confidence == "high"]
+    sure = [c for c in causes[1:] if place(c) < 8 and c.confidence != "low"]
     own = [c for c in sure if ranks & {e.rank for e in c.evidence}]
     return own + [c for c in causes if c not in own]
 

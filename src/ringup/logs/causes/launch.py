@@ -166,8 +166,12 @@ def same_gpu_twice(log: LogEvidence) -> Found:
 
 def _on_one_bus_id(log: LogEvidence) -> list[Event]:
     """Init lines of two ranks with one host, communicator and bus id, where NCCL was used wrongly."""
-    if not log.has("nccl-usage") or log.outcome.set_up:
-        return []
+    if (
+        not log.has("nccl-usage")
+        or log.outcome.set_up
+        or log.has("bad-setting", "no-algorithm", "net-not-found")
+    ):
+        return []  # NCCL calls a setting that it cannot read invalid usage, too
     found: dict[tuple[str, ...], dict[str, Event]] = defaultdict(dict)
     for event in log.all("init"):
         match = re.search(r"busId (\w+) commId (\w+)", event["more"])

@@ -157,8 +157,12 @@ def _silent(log: LogEvidence) -> Cause | None:
         text = "a rank waited in a collective until the limit; which rank is missing is not in this log"
         return report(lonely or log.all("gloo-recv-timeout"), text, "low")
     groups = {m[1] for e in states.values() if (m := _GROUP.search(e.text))}
-    most = max((e.number("enqueued") for e in states.values()), default=0)
-    behind = sorted(r for r, e in states.items() if e.number("enqueued") < most)
+    # Who has enqueued the call that others stand in waits in it, or in one that does not fit, however few
+    # it has enqueued since.
+    stuck = [
+        e.number("completed") + 1 for e in states.values() if e.number("completed") < e.number("enqueued")
+    ]
+    behind = sorted(r for r, e in states.items() if e.number("enqueued") < min(stuck, default=0))
     if behind and len(groups) < 2:  # the numbers of two groups cannot be compared
         text = f"{show_ranks(behind)} enqueued fewer collectives"
         return report([*(states[r] for r in behind), *states.values()], text, "medium", ranks=behind)

@@ -138,7 +138,9 @@ def hostname_unresolvable(log: LogEvidence) -> Found:
         fine = ipv6 and (ipv6["code"] in _NO_SUCH_FAMILY or host not in unmet)
         return not (fine or SHELL_TEXT.search(host) or of_the_web(event))
 
-    names = list(filter(proves, log.all("name-unknown")))
+    refused = {(e.file, e.line - by) for e in log.all("bad-setting") for by in range(1, 4)}
+    # A setting's value that is no address is looked up as a name before it is refused.
+    names = [e for e in log.all("name-unknown") if proves(e) and (e.file, e.line) not in refused]
     only_warned = all("[W" in e.text for e in names)
     if not names or (only_warned and log.outcome.went_on):
         return None

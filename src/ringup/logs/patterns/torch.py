@@ -12,6 +12,7 @@ TAGS = (
         keep=24),
     tag("work-state", "",
         r"(?:Timeout at NCCL work|detected by watchdog at work|Timeout at collective|work): (?P<seq>\d+), last enqueued (?:NCCL )?work: (?P<enqueued>\d+), last completed (?:NCCL )?work: (?P<completed>\d+)",
+        r"Received a dump signal .{1,160}Last enqueued NCCL work: (?P<enqueued>\d+), last completed NCCL work: (?P<completed>\d+)",
         keep=24),
     tag("work-async", "consequence", r"raised the following async exception: (?P<text>.*)$"),
     tag("work-aborted", "consequence weak",
