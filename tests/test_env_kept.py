@@ -75,6 +75,10 @@ def test_a_variable_newer_than_the_release_is_obsolete_only_where_the_release_is
     }
 
 
+def test_the_release_that_an_image_names_is_no_setting() -> None:
+    assert not verdicts(cluster(ib("mlx5_0"), env={"NCCL_VERSION": "2.28.3-1"}))
+
+
 def test_what_the_plan_would_set_is_right() -> None:
     ports = (ib("mlx5_0"), ib("mlx5_1"), roce("mlx5_bond_0", 50.0))
     assert verdicts(cluster(*ports, env={"NCCL_IB_HCA": "=mlx5_0,mlx5_1"})) == {"NCCL_IB_HCA": "right"}

@@ -32,6 +32,8 @@ def exported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(*pair.split("="))
     for pair in ["CUDA_VISIBLE_DEVICES=0", "NCCL_HOSTID=here", "TORCHELASTIC_RUN_ID=x"]:
         monkeypatch.setenv(*pair.split("="))
+    for pair in ["CUDA_VERSION=13.0.2", "NCCL_VERSION=2.28.3-1"]:  # set by NVIDIA's images
+        monkeypatch.setenv(*pair.split("="))
 
 
 def job(text: str, command: str = "run") -> Job:

@@ -96,8 +96,15 @@ FORWARDED = (
     *("HF_", "TRANSFORMERS_", "WANDB_"),
 )
 FOR_LAUNCHER = {"accelerate": ("ACCELERATE_",), "deepspeed": ("DEEPSPEED_", "DS_"), "jax": ("JAX_", "XLA_")}
-OF_ONE_NODE = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "TORCHELASTIC_", "JAX_PROCESS_ID", "JAX_COORDINATOR")
-"""Beginnings of names whose values are a node's or a rank's own."""
+OF_ONE_NODE = (
+    *("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "TORCHELASTIC_", "JAX_PROCESS_ID", "JAX_COORDINATOR"),
+    *("CUDA_VERSION", "NCCL_VERSION"),
+)
+"""
+Beginnings of names whose values are a node's or a rank's own.
+
+The last two are set by NVIDIA's CUDA images: they name what the image holds, and no library reads them.
+"""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -33,6 +33,8 @@ PREFIXES = (
     *("CUDA_LAUNCH_", "FI_", "OFI_NCCL_"),
 )
 """Variables that are judged."""
+OF_IMAGES = ("NCCL_VERSION",)
+"""Set by NVIDIA's images, which name what they hold; NCCL does not read it."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def judged(selection: Selection, interface: str = "") -> Iterator[Kept]:
         if working.environment.get(name) and working.choice.bootstrap is None:
             working = working.with_env(**{name: ""})
     for name, value in sorted(selection.environment.items()):
-        if name.startswith(PREFIXES):
+        if name.startswith(PREFIXES) and name not in OF_IMAGES:
             is_set = working.environment[name] == value
             one = working if is_set else working.with_env(**{name: value})
             verdict, because = judge(name, one, interface)
