@@ -97,6 +97,8 @@ def test_versions_are_read_without_importing_torch(tmp_path: Path) -> None:
     )
     for name in ("torch-2.7.1+cu128", "nvidia_nccl_cu12-2.26.2", "Accelerate-1.2.0", "not_torch-9"):
         (site / f"{name}.dist-info").mkdir()
+    for name in ("nvidia_nccl_cu11-2.21.5", "nvidia_nccl_cu13-2.28.9"):  # left there by another torch
+        (site / f"{name}.dist-info").mkdir()
     node = ask(request_of(), parts=("software",), env={"PYTHONPATH": str(site)})
     found = node.interpreter
     assert (found.torch, found.cuda, found.nccl) == ("2.7.1+cu128", "12.8", "2.26.2")

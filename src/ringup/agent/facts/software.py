@@ -166,11 +166,12 @@ def libraries(request, found, root):
     return cores[:MOST_LIBRARIES], plugins[:MOST_LIBRARIES]
 
 
-def nccl_version(site, torch_directory, packages):
-    """Of the nvidia-nccl wheel beside torch, else of a library file that carries it in its name."""
-    for name, version in packages.items():
-        if name.startswith("nvidia_nccl") and version:
-            return version
+def nccl_version(site, torch_directory, packages, cuda):
+    """Of the nvidia-nccl wheel for torch's CUDA, of any, else of a library file with it in its name."""
+    wheels = [name for name in packages if name.startswith("nvidia_nccl") and packages[name]]
+    for name in ["nvidia_nccl_cu" + cuda.partition(".")[0], *wheels]:
+        if packages.get(name):
+            return packages[name]
     prefix = os.path.dirname(os.path.dirname(os.path.dirname(site)))
     for directory in (os.path.join(torch_directory, "lib"), os.path.join(prefix, "lib")):
         releases = [found for found in map(release, listed(directory)) if found]
@@ -203,7 +204,7 @@ def installed(python, version, path):
         except OSError:
             torch = packages.get("torch", "")
         if cuda:
-            nccl = nccl_version(os.path.dirname(torch_directory), torch_directory, packages)
+            nccl = nccl_version(os.path.dirname(torch_directory), torch_directory, packages, cuda)
     return {"torch": torch, "cuda": cuda, "nccl": nccl, "packages": packages, "torch_path": torch_directory}
 
 
