@@ -23,12 +23,15 @@ def pytest_configure() -> None:
     Signals as a terminal has them, whatever started the tests; no limit of time for an example.
 
     Under nohup, or in the background of a script, SIGHUP or SIGINT are ignored, and every job the
-    tests start would inherit that; so they would a width of the screen.
+    tests start would inherit that; so they would a width of the screen, and what NVIDIA's images export
+    for jobs (CUDA_HOME, TORCH_CUDA_ARCH_LIST), which ringup forwards to nodes.
     """
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("any load", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("any load")
     os.environ.pop("COLUMNS", None)
+    for name in [n for n in os.environ if n.startswith(("CUDA_", "NCCL_", "TORCH_"))]:
+        del os.environ[name]
     json_outputs.install()
     for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) is signal.SIG_IGN:

@@ -102,7 +102,7 @@ class TestOfRanks:
 
     def test_a_gpu_that_torch_does_not_see_is_named(self, tmp_path: Path) -> None:
         words = ["nccl" if w == "gloo" else w for w in test_words(nodes=1, nproc=1)]
-        code, told, _ = prove(tmp_path, *words, "--anyway")
+        code, told, _ = prove(tmp_path, *words, "--anyway", "--env", "CUDA_VISIBLE_DEVICES=")
         assert code == 1
         assert "sees no CUDA device here" in told["ranks"][0]["error"]
 
