@@ -697,6 +697,14 @@ def test_a_rank_that_sleeps_and_has_launched_less_is_missing_while_the_others_sp
     assert not twice(counted({"AllReduce": 4}, {"AllReduce": 3}), spins, computes).is_stalled
 
 
+def test_what_ras_says_of_another_job_on_the_node_is_not_shown() -> None:
+    ras = counted({"AllReduce": 4}, {"AllReduce": 3})
+    spinning = [rank(n, waits("barrier"), cpu_s=6.9, state="R", world_size=2) for n in range(2)]
+    strangers = [dataclasses.replace(one, pid=one.pid + 900) for one in spinning]
+    for ranks, said in ((spinning, 1), (strangers, 0)):
+        assert sum("NCCL's RAS" in line for line in twice(ras, *ranks).lines) == said
+
+
 TWO_KINDS = """Warnings
 ========
 

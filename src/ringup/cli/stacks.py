@@ -133,10 +133,12 @@ def run(args: argparse.Namespace) -> int:
     mode = "flight" if args.flight else "threads" if args.threads else "stacks"
     sent = pyspy.packed() if args.with_py_spy else ""
     with request.open_transport(args, args.python) as transport:
-        nodes = look(transport, mode=mode)
+        nodes = look(transport, mode=mode, run=args.run)
         is_local = all(host.local for host in transport.hosts)
         if sent and (names := list(pyspy.lacking(nodes))):
-            again = {node.node: node for node in look(transport, mode=mode, pyspy=sent, names=names)}
+            again = {
+                node.node: node for node in look(transport, mode=mode, run=args.run, pyspy=sent, names=names)
+            }
             nodes = tuple(again.get(node.node, node) for node in nodes)
     found = jobs(nodes, args.run)
     if args.json:

@@ -107,8 +107,12 @@ def ras_behind(nodes: Sequence[NodeLook]) -> set[ras.RankBehind]:
 
 
 def ras_lines(nodes: Sequence[NodeLook]) -> Iterable[str]:
-    """What NCCL's RAS says, one line each."""
-    for one in sorted(ras_behind(nodes), key=lambda b: (b.communicator, b.rank))[:MOST_RAS_LINES]:
+    """What NCCL's RAS says, one line each; of communicators without any of these ranks nothing."""
+    ranks = [rank for node in nodes for rank in node.ranks]
+    own = {*(rank.pid for rank in ranks), *(child.pid for rank in ranks for child in rank.children)}
+    # Where several jobs are on a node, another one may be the one that answers.
+    known = [behind for behind in ras_behind(nodes) if not behind.members or behind.members & own]
+    for one in sorted(known, key=lambda b: (b.communicator, b.rank))[:MOST_RAS_LINES]:
         process = f" (process {one.pid} on {one.host})" if one.pid else ""
         who = f"rank {one.rank}" if one.rank >= 0 else "a rank"
         yield f"NCCL's RAS: {who} of communicator {one.communicator}{process}: {one.what}"

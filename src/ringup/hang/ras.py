@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -50,6 +50,8 @@ class RankBehind:
     """Whether fewer ranks have launched so little than have launched more."""
     is_apart: bool = False
     """Whether it has launched more of another kind than some: no order of calls is common to all ranks."""
+    members: frozenset[int] = field(default=frozenset(), compare=False)
+    """Process ids of the communicator's ranks that have answered; empty where the report does not say."""
 
     @property
     def is_counted(self) -> bool:
@@ -86,7 +88,8 @@ def _read_json(text: str) -> Iterator[RankBehind]:
     except (ValueError, RecursionError):
         return
     for communicator in _list(whole, "communicators") if isinstance(whole, dict) else ():
-        yield from _of_communicator(communicator)
+        members = frozenset(_number(rank, "pid") for rank in _list(communicator, "ranks"))
+        yield from (replace(one, members=members) for one in _of_communicator(communicator))
 
 
 def _list(mapping: dict[str, Any], name: str) -> list[dict[str, Any]]:

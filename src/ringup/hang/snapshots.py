@@ -295,16 +295,18 @@ def look(
     *,
     mode: str = "stacks",
     limit_s: float = LIMIT_S,
+    run: str = "",
     pyspy: str = "",
     names: Iterable[str] | None = None,
 ) -> tuple[NodeLook, ...]:
     """
     Ask every node (or those of `names`) for its ranks and their stacks; this machine is asked once.
 
-    `mode` "threads" asks for every thread's stack, "flight" for torch's flight recorder, too.  `pyspy`: a
-    packed py-spy for nodes that have none.
+    `mode` "threads" asks for every thread's stack, "flight" for torch's flight recorder, too.  `run`: only
+    that run's ranks, whose NCCL is then asked and not that of another job there.  `pyspy`: a packed py-spy
+    for nodes that have none.
     """
-    arguments = (mode, "", "", pyspy)
+    arguments = (mode, run, "", pyspy)
     ask = program("snapshot.main"), arguments if names is None else dict.fromkeys(names, arguments)
     answers = reach.run(*ask, label="ringup-look", doing="stacks", limit_s=limit_s, most_bytes=MOST_BYTES)
     local = [host.name for host in reach.hosts if host.local]
