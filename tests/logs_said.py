@@ -501,3 +501,56 @@ n0:5:5 [0] graph/tuning.cc:104 NCCL WARN Unrecognized element token "Nonsense" w
 [rank0]: Unrecognized element token "Nonsense" when parsing "Nonsense\"""",
 }
 """Settings that NCCL cannot read, with other words around that have a name of their own."""
+SAID += [
+    (
+        "unnamed-failure",
+        "slurmstepd: error: spank: required plugin spank_x.so: init() failed with rc=-1\nslurmstepd: error: pyxis:     [ERROR] hook 40-mounts.sh: cannot bind /scratch: Permission denied\nsrun: Job step aborted",
+    ),
+    (
+        "unnamed-failure",
+        "".join(
+            f"(Engine pid=7) INFO 10:{m:02}:00 [bus.py:4] No free slot after 60 s, still waiting for the workers\n"
+            for m in range(4)
+        ),
+    ),
+    (
+        "unnamed-failure",
+        '[1700000000.1] [n3:70:0]     ep.c:44   UCX  ERROR Remote access on mlx5_1:1 failed (synd 0x13)\nTraceback (most recent call last):\n  File "/job/kv.py", line 3, in <module>\nkv.errors.TransferError: backend',
+    ),
+    (
+        "ephemeral-ports-exhausted",
+        "[2026-01-02 06:11:43] n7:19:57 [3] misc/socket.cc:400 NCCL WARN Call to bind failed: Address already in use\nn7:19:57 [3] NCCL INFO transport/net.cc:711 -> 2",
+    ),
+    (
+        "ray-node-address-differs",
+        "INFO worker.py:16 -- Connecting to existing Ray cluster at address: 172.20.0.4:6379...\n(autoscaler +13s) Error: No available node types can fulfill resource request {'node:198.51.100.7': 0.001, 'GPU': 1.0}. Add suitable node types to this cluster to resolve this issue.",
+    ),
+    (
+        "stale-rendezvous-state",
+        '  run_id           : none\n  rdzv_backend     : etcd-v2\nTraceback (most recent call last):\n  File "/env/bin/torchrun", line 8, in <module>\ntorch.distributed.elastic.rendezvous.api.RendezvousClosedError',
+    ),
+    (
+        "gid-missing-or-wrong",
+        "n2:71:129 [0] misc/ibvwrap.cc:300 NCCL WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, next state RTR, local GID index 3, local GID ::,",
+    ),
+    (
+        "gid-missing-or-wrong",
+        "/src/nvshmem/modules/transport/ibrc/ibrc.cpp:400: non-zero status: 22 ibv_modify_qp failed\n/src/nvshmem/modules/transport/ibrc/ibrc.cpp:1433: non-zero status: 7 ep_connect failed\n/src/nvshmem/host/transport/transport.cpp:400: non-zero status: 7 connect EPS failed",
+    ),
+    (
+        "rdma-peer-unreachable",
+        "n1:71:129 [0] misc/ibvwrap.cc:300 NCCL WARN Call to ibv_modify_qp failed with 113 No route to host, on dev mlx5_0:1, local GID ::ffff:10.1.0.4",
+    ),
+    (
+        "network-plugin-init-failed",
+        "0: n1:61:33 [4] register_rail:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument\n1: n2:58:59 [4] proxy.cc:1488 NCCL WARN [Proxy Service 12] Failed to execute operation Connect from rank 12, retcode 2\n0: [rank4]: torch.distributed.DistBackendError: NCCL error in: ../torch/P.cpp:19, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.19.4",
+    ),
+    (
+        "disk-full",
+        "slurmstepd: error: pyxis: failed to import docker image\nslurmstepd: error: pyxis:     [INFO] Creating squashfs filesystem...\nslurmstepd: error: pyxis:     Write failed because No space left on device\nslurmstepd: error: pyxis: couldn't start container",
+    ),
+    (
+        "container-not-started",
+        "slurmstepd: error: pyxis: container start failed with error code: 1\nslurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash: No such file or directory\nslurmstepd: error: pyxis: couldn't start container",
+    ),
+]

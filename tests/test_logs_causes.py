@@ -193,7 +193,8 @@ def test_a_failed_call_without_a_known_reason_is_named_with_its_error(tmp_path: 
     text = "n1:7:9 [0] misc/ibvwrap.cc:192 NCCL WARN Call to ibv_alloc_td failed with error Bad address\n"
     text += "n1:7:9 [0] NCCL INFO transport/net_ib.cc:1872 -> 2"
     first = diagnose(tmp_path, text).causes[0]
-    assert "call to ibv_alloc_td failed (Bad address)" in first.text
+    assert first.rule == "unnamed-failure"
+    assert "Call to ibv_alloc_td failed with error Bad address" in first.text
 
 
 CLOSED = (

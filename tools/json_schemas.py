@@ -471,6 +471,36 @@ class Evidence(TypedDict):
     text: str
 
 
+class Telling(TypedDict):
+    """A line, who printed it and when."""
+
+    file: str
+    line: int
+    text: str
+    rank: int | None
+    host: str | None
+    time: str | None
+    """As printed in the line, null where it has none."""
+
+
+class KnownDefect(TypedDict):
+    """A defect with the place where it is written."""
+
+    id: str
+    versions: str | None
+    """The affected versions, in words."""
+    fixed_in: str | None
+    url: str
+
+
+class Change(TypedDict):
+    """A setting, version or size that differs from the log that went well (`--against`)."""
+
+    name: str
+    good: str
+    now: str
+
+
 class NamedCause(TypedDict):
     rule: str
     severity: Severity
@@ -479,6 +509,11 @@ class NamedCause(TypedDict):
     nodes: list[str]
     ranks: list[int]
     evidence: list[Evidence]
+    """The telling line first."""
+    telling: Telling | None
+    """The line that tells most; null where the cause quotes none."""
+    known_defect: KnownDefect | None
+    """A defect of a library that the lines and the printed version fit."""
     fix: Fix
     help: str
     """Address of the rule's page."""
@@ -564,6 +599,8 @@ class Logs(Envelope):
     flight_recorder: FlightRecorder
     not_checked: list[Skipped]
     unreadable: list[Unread]
+    changes: list[Change]
+    """With `--against`; else empty."""
     attempts: list[LoggedAttempt]
     """Of a restarted run, in order; else empty."""
 

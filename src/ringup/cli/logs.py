@@ -3,7 +3,8 @@ Name the root cause from NCCL, torch and launcher output, and count collectives.
 
 Of a restarted run every attempt is read: the first one that failed is shown, then a line for each.
 
-Give it files and directories, plain or .gz, in any mix; `-` is standard input.  Dumps of torch's flight
+Give it files and directories, plain or compressed (.gz, .xz, .bz2, .zst), in any mix; `-` is standard
+input.  Dumps of torch's flight
 recorder among them (nccl_trace_rank_N and the like, pickled or JSON) are joined: which rank is behind in
 which collective, or calls another kind, size or type.
 """
@@ -31,9 +32,15 @@ BY_ITERATION = (
 )
 HARDWARE = "a saved collection: what the nodes' hardware offers"
 ALL = "every cause, all evidence, counts per rank and communicator, the last line of every file"
+DIGEST = "at most 60 lines without secrets, to paste into an issue, a chat or a model"
+AGAINST = "a log or run that went well: list what changed, and take no line that it has, too, for news"
+SINCE = 'read from this time on ("2026-11-20 08:30", "08:30:15"), or so long before the end ("10m", "2h")'
 OPTIONS = (
     options.words("paths", "PATH", "log files and directories; - is standard input"),
     options.value("--by-iteration", "REGEX", BY_ITERATION, nargs="?", const=""),
+    options.flag("--digest", DIGEST),
+    options.value("--against", "GOOD", AGAINST, None, options.there),
+    options.value("--since", "TIME", SINCE),
     options.flag("--follow", "keep reading as the files grow, until Ctrl-C"),
     options.value("--from", "F", HARDWARE, None, options.readable, dest="from_file"),
     options.value("--processes", "N", "processes that read (default: by size)", 0, options.positive),
@@ -62,7 +69,13 @@ def run(args: argparse.Namespace) -> int:
     options.some_exist(paths)
     if not (args.json or args.quiet):
         _first_look(paths)
-    how = {"by_iteration": args.by_iteration, "processes": args.processes, "facts": args.from_file}
+    how = {
+        "by_iteration": args.by_iteration,
+        "processes": args.processes,
+        "facts": args.from_file,
+        "from_time": args.since,
+        "against": args.against,
+    }
     attempts: dict[str, Diagnosis | None] = {}
     if folders := files.attempts(paths):
         diagnosis, attempts = read_attempts(folders, **how)
@@ -75,7 +88,11 @@ def run(args: argparse.Namespace) -> int:
         from ringup.output.html_page import logs_page
 
         terminal.write(Path(args.html), logs_page(diagnosis))
-    if args.json:
+    if args.digest:
+        from ringup.output.digest import digest
+
+        terminal.show(digest(diagnosis))
+    elif args.json:
         json.dump(show.as_json(diagnosis, attempts), sys.stdout)
         sys.stdout.write("\n")
     else:
@@ -104,8 +121,8 @@ def _fits_follow(paths: list[str], args: argparse.Namespace) -> None:
     if "-" in paths:
         hint = "name them: ringup logs --follow runs/RUN"
         raise UsageError("--follow reads files that grow, not standard input", hint=hint)
-    for name in ("html", "from_file", "by_iteration"):
-        if getattr(args, name) is not None:
+    for name in ("html", "from_file", "by_iteration", "against", "since", "digest"):
+        if getattr(args, name) not in (None, False):
             option = name.removesuffix("_file").replace("_", "-")
             raise UsageError(f"--follow and --{option} cannot be combined", hint="leave one of them out")
     found, missing = files.find(paths)

@@ -62,6 +62,13 @@ def readable(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text} cannot be read: {words}")
 
 
+def there(text: str) -> str:
+    """A file or directory that exists."""
+    if not Path(text).exists():
+        raise argparse.ArgumentTypeError(f"{text}: no such file or directory")
+    return text
+
+
 def writable(text: str) -> str:
     """A file that can be written, tested before a minute is spent on its contents."""
     if why := why_not_writable(Path(text)):

@@ -26,9 +26,10 @@ ORDER = {
             environment-breaks-remote-shell ssh-not-passwordless python-or-launcher-missing
             local-rank-argument-rejected launcher-argument-misread hostfile-missing gpu-out-of-memory
             same-gpu-twice device-ordinal-not-visible nproc-exceeds-gpus model-differs-between-ranks
-            ddp-unused-parameters all-reduce-wrong not-enough-slots no-gpu-visible pod-not-scheduled
-            container-not-started ssh-connection-refused ssh-timeout ssh-no-route
-            rendezvous-variable-missing host-memory-refused disk-full ddp-parameter-ready-twice
+            ddp-unused-parameters all-reduce-wrong ray-node-address-differs not-enough-slots
+            no-gpu-visible disk-full pod-not-scheduled container-not-started
+            ssh-connection-refused ssh-timeout ssh-no-route
+            rendezvous-variable-missing host-memory-refused ddp-parameter-ready-twice
             process-group-started-twice nccl-called-wrongly communicator-left-over shared-file-raced
             rank-raised-exception
         """,
@@ -51,7 +52,7 @@ ORDER = {
         6: """
             world-never-formed rendezvous-ids-differ launcher-started-per-task slurm-tasks-mismatch
             stale-rendezvous-state node-rank-duplicate port-in-use world-size-disagrees
-            rendezvous-host-not-recognised store-unreachable peers-never-joined
+            rendezvous-host-not-recognised ephemeral-ports-exhausted store-unreachable peers-never-joined
         """,
         7: """
             build-lock-left-behind collective-mismatch rank-busy-while-others-wait
@@ -59,7 +60,7 @@ ORDER = {
         """,
         8: """
             rdma-retry-exceeded collective-stalled peer-died-first container-restarts
-            nccl-error-without-detail init-never-finished
+            nccl-error-without-detail init-never-finished unnamed-failure
         """,
     }.items()
 }
@@ -71,6 +72,8 @@ EXPLAINED_BY = {
     name: tuple(others.split())
     for name, others in {
         "port-in-use": "node-rank-duplicate",
+        "not-enough-slots": "ray-node-address-differs",
+        "container-not-started": "disk-full",
         "store-unreachable": "port-in-use hostname-unresolvable-from-peer environment-breaks-remote-shell",
         "peers-never-joined": (
             "port-in-use rendezvous-ids-differ stale-rendezvous-state launcher-started-per-task"

@@ -24,6 +24,7 @@ from ringup.nccl import lines
 
 if TYPE_CHECKING:
     from ringup.logs.counts import Mismatch, Run
+    from ringup.logs.reference import Reference
     from ringup.logs.run_record import RunEnd
 
 _T = TypeVar("_T")
@@ -101,12 +102,14 @@ class LogEvidence:
         mismatches: Sequence[Mismatch] = (),
         recorded: Recorded | None = None,
         ended: RunEnd | None = None,
+        good: Reference | None = None,
     ) -> None:
         self.files = list(files)
         self.run = run
         self.mismatches = list(mismatches)
         self.recorded = recorded or Recorded()
         self.ended = ended
+        self.good = good
         self.communicators: list[Comm] = [c for s in scans for c in s.communicators]
         self.repeats = sum((scan.repeats for scan in scans), Counter[str]())
         own = [_OF_ONE_RANK.fullmatch(info.path) for info in self.files]
@@ -114,6 +117,8 @@ class LogEvidence:
         events = [e for s in scans for e in s.events]
         self._labels(events)
         self.events = [self._attributed(e) for e in events]
+        self.clues = [replace(s, event=self._attributed(s.event)) for scan in scans for s in scan.clues]
+        self.is_dated = all(s.event.time_s is not None for s in self.clues)
         self.by_tag: dict[str, list[Event]] = defaultdict(list)
         self._by_file: dict[int, list[Event]] = defaultdict(list)
         for event in self.events:

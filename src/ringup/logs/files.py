@@ -1,15 +1,18 @@
 """
-Input files: found, opened (plain or gzip, or standard input) and read in blocks.
+Input files: found, opened (plain, compressed, or standard input) and read in blocks.
 
 The only module of `logs` that opens anything.
 """
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import functools
 import gzip
+import importlib
 import io
+import lzma
 import os
 import re
 import stat
@@ -18,7 +21,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ringup.flight_recorder import dump
 from ringup.units import natural
@@ -159,44 +162,98 @@ def _run_started(folder: Path) -> float | None:
     return float(started[1]) if started and b'"ringup"' in head else None
 
 
-class _Gunzip(gzip.GzipFile):
-    """A gzip file that may break off, as a log does that was copied while it was written."""
+def _zstd(raw: BinaryIO) -> BinaryIO:
+    """What reads a zstd stream: Python 3.14's own module, else the package `zstandard`.  Raises OSError."""
+    for module, name in (("compression.zstd", "ZstdFile"), ("zstandard", "open")):
+        with contextlib.suppress(ImportError):
+            found: BinaryIO = getattr(importlib.import_module(module), name)(raw, "rb")
+            return found
+    raise OSError("compressed with zstd, which needs Python 3.14 or `pip install zstandard`")
+
+
+_UNPACK: dict[bytes, Callable[[BinaryIO], Any]] = {
+    b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+    b"BZh": bz2.BZ2File,
+    b"\x28\xb5\x2f\xfd": _zstd,
+}
+"""The first bytes of a compressed file, and what reads it."""
+_MAGIC_BYTES = 6
+_BROKEN_OFF = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
+
+
+def _packed(head: bytes) -> Callable[[BinaryIO], Any] | None:
+    return next((reader for magic, reader in _UNPACK.items() if head.startswith(magic)), None)
+
+
+class _Unpacked(io.RawIOBase):
+    """A compressed file that may break off, as a log does that was copied while it was written."""
+
+    def __init__(self, raw: BinaryIO, reader: Callable[[BinaryIO], Any]) -> None:
+        self._raw, self._reader = raw, reader
+        self._begin()
+
+    def _begin(self) -> None:
+        self._raw.seek(0)
+        self._stream, self._at = self._reader(self._raw), 0
 
     @property
     def position(self) -> int:
         """How far the packed bytes are read."""
-        return self.fileobj.tell()  # type: ignore[union-attr,no-any-return]
+        return self._raw.tell()
 
-    def read(self, size: int | None = -1) -> bytes:
-        parts, left = [], size or 0
-        with contextlib.suppress(EOFError, zlib.error, gzip.BadGzipFile):
-            while left and (data := self.read1(left)):
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        parts, left = [], size
+        take = getattr(self._stream, "read1", self._stream.read)
+        with contextlib.suppress(*_BROKEN_OFF):
+            while left > 0 and (data := take(left)):
                 parts.append(data)
                 left -= len(data)
+                self._at += len(data)
         return b"".join(parts)
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Only from the beginning; what lies before is unpacked once more."""
+        if offset < self._at:
+            self._begin()
+        while self._at < offset and self.read(min(BLOCK_BYTES, offset - self._at)):
+            pass
+        return self._at
 
 
 @contextlib.contextmanager
-def opened(path: str | int) -> Iterator[BinaryIO | _Gunzip]:
-    """A file's bytes (by name or descriptor), decompressed where they are gzip.  Raises OSError."""
+def opened(path: str | int) -> Iterator[BinaryIO | _Unpacked]:
+    """A file's bytes (by name or descriptor), decompressed where they are packed.  Raises OSError."""
     if path == "-":
         yield sys.stdin.buffer
         return
     with open(path, "rb") as raw:
-        yield _Gunzip(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+        reader = _packed(raw.peek(_MAGIC_BYTES)[:_MAGIC_BYTES])
+        yield _Unpacked(raw, reader) if reader else raw
 
 
 def blocks(path: str, on_read: Callable[[int], None] = lambda _bytes: None) -> Iterator[bytes]:
     """
     A file's bytes, cut anywhere.  Raises OSError when nothing can be read.
 
-    A gzip file that breaks off gives what came before the break.  `on_read` gets how many bytes of the file
-    as it lies on the disk each block took.
+    A compressed file that breaks off gives what came before the break.  `on_read` gets how many bytes of
+    the file as it lies on the disk each block took.
     """
     with opened(path) as stream:
         at = 0
         while data := stream.read(BLOCK_BYTES):
-            now = stream.position if isinstance(stream, _Gunzip) else at + len(data)
+            now = stream.position if isinstance(stream, _Unpacked) else at + len(data)
             on_read(now - at)
             at = now
             yield data
@@ -228,13 +285,13 @@ def is_plain(path: str) -> bool:
         return False
     try:
         with open(path, "rb") as stream:
-            return stream.read(2) != b"\x1f\x8b"
+            return _packed(stream.read(_MAGIC_BYTES)) is None
     except OSError:
         return False
 
 
 def is_dump(path: str) -> bool:
-    """Whether a file begins as a dump of torch's flight recorder does, gzip or not."""
+    """Whether a file begins as a dump of torch's flight recorder does, compressed or not."""
     if path == "-" or not Path(path).is_file():
         return False
     try:

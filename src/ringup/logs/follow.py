@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ringup.logs import counts, dumps, files
-from ringup.logs.blame import ranked
-from ringup.logs.causes import Cause, find
+from ringup.logs.answer import causes_of
+from ringup.logs.causes import Cause
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.files import FileInfo
 from ringup.logs.scan import Scanner, joined
@@ -97,7 +97,7 @@ def changes(
     while not stop():
         if watch.step():
             story = watch.story()
-            causes = ranked(find(story))
+            causes = causes_of(story, is_growing=True)
             now = (causes[0].rule, causes[0].confidence) if causes else None
             if now is not None and now != said:
                 yield story, causes

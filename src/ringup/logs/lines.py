@@ -81,10 +81,13 @@ _NCCL = re.compile(
 )
 _RANK = re.compile(
     r"\[(?:[Rr]ank|RANK) ?(\d{1,7})\]|\[PG [^\]]{0,80}?Rank (\d{1,7})\]|\[(?:\d+,)?(\d{1,7})\]<std"
+    r"|\(\w{1,60}(?:\[rank=| rank=)(\d{1,7})\b"
     r"|\bon rank:? (\d{1,7})\b|\[trainer(\d{1,7})\]:|^[Rr]ank (\d{1,7})(?::| of \d)"
 )
 _LOCAL = re.compile(r"\[default(\d{1,4})\]:")
-_RAY = re.compile(r"\((?P<name>\w+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\)")
+_RAY = re.compile(
+    r"\((?P<name>\w+)(?:\[rank=\d{1,7}\]| rank=\d{1,7})? pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\)"
+)
 _STAMP = re.compile(
     r"[\s|]*(?:\d{13}\s)?\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,40}\]?(?: std(?:out|err) [FP] )?[\s|]*"
 )
@@ -102,7 +105,7 @@ _NOT_A_HOST = re.compile(
     r"|\d+|(?:bash|sh|zsh|ssh|srun|sbatch|slurmstepd|python\d*|torchrun|deepspeed|accelerate|mpirun"
     r"|pdsh\S*|line|file|rank\d*|step\d*|epoch\d*|ids?|gpu\d*"
     r"|mlx5|nvrm|iter\d*|utf-8|http|https|tcp|udp|ipv[46]|ucx|cuda\d*|nccl\d*|net|e\d+|w\d+|i\d+"
-    r"|f\d+|v\d+|pid|host|time|exitcode|sha\d+|md5|fp\d+|bf\d+|int\d+)"
+    r"|f\d+|v\d+|(?:engine|worker|\w{1,40}_)(?:\w{0,20}_)?(?:tp|dp|pp|ep)\d{1,6}|e[a-z]\d{4}|\d{4}-\d\d-.*|pid|host|time|exitcode|sha\d+|md5|fp\d+|bf\d+|int\d+)"
 )
 _LABEL = re.compile(
     r"\s*(?:\[\d+(?:,\d+)?\]<std\w{3}>:|\[(?:[Rr]ank|default|trainer) ?\d+(?:\|\d+)?\]:"

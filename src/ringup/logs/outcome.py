@@ -201,6 +201,11 @@ class Outcome:
         steps = [m.step for m in others if m.step and self._follows(m.event, event)]
         return bool(steps and max(steps) - min(steps) >= ENOUGH_OF_OTHERS)
 
+    def work_after(self, file: int, line: int) -> int:
+        """How much work the streams of a file show after a line: its steps, and its end twice."""
+        streams = [marks for (at, _), marks in self._marks.items() if at == file]
+        return sum(mark.weight for marks in streams for mark in marks if mark.event.line > line)
+
     def _own_marks(self, event: Event) -> list[_Mark]:
         marks = self._marks.get((event.file, event.label), ())
         return [m for m in marks if m.event.rank == event.rank or None in (m.event.rank, event.rank)]

@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, Any
 from ringup import progress
 from ringup.errors import LogsError, UsageError
 from ringup.logs import counts, dumps, files
-from ringup.logs.blame import ranked
-from ringup.logs.causes import Cause, find
-from ringup.logs.completeness import cut_in, lowered, missing
+from ringup.logs.against import Change, changes, reference_of
+from ringup.logs.answer import causes_of
+from ringup.logs.causes import Cause
+from ringup.logs.completeness import cut_in
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.files import FileInfo, Unreadable
 from ringup.logs.lines import LINE_BYTES, clean, excerpt
+from ringup.logs.reference import Reference
 from ringup.logs.run_record import end_of_run
 from ringup.logs.scan import Scan, Scanner, joined
+from ringup.logs.since import duration_s, moment_s, since, times_in
 from ringup.units import plural, show_bytes
 
 if TYPE_CHECKING:
@@ -35,6 +38,9 @@ WORTH_A_FIRST_LOOK_BYTES = 32 << 20
 
 MAX_LOCATED = 8
 """Communicators of which the exact place of a difference far back is looked up."""
+
+_TAIL_BYTES = 64 << 10
+"""Of a file's end: where its last time is looked for."""
 
 Counted = tuple[counts.Part, Scan]
 """What was counted in a file, and the events of its other lines."""
@@ -53,6 +59,11 @@ class Diagnosis:
     def healthy(self) -> bool:
         """No cause of severity error was named."""
         return not any(c.severity == "error" for c in self.causes)
+
+    @property
+    def changes(self) -> list[Change]:
+        """What differs from the log that went well; nothing where none was named."""
+        return list(changes(self.story.good, self.story)) if self.story.good else []
 
     @property
     def logs(self) -> list[FileInfo]:
@@ -95,7 +106,11 @@ def _info(path: str, part: counts.Part, scan: Scan) -> FileInfo:
 
 @progress.line("looking for causes")
 def _diagnosed(
-    counted: dict[str, Counted], unreadable: list[Unreadable], facts: str | None, recorded: dumps.Recorded
+    counted: dict[str, Counted],
+    unreadable: list[Unreadable],
+    facts: str | None,
+    recorded: dumps.Recorded,
+    good: Reference | None,
 ) -> Diagnosis:
     run = counts.join({path: part for path, (part, _) in counted.items()})
     mismatches = _mismatches(run, unreadable)
@@ -115,9 +130,8 @@ def _diagnosed(
         scans.append(joined(scan, len(infos)))
         infos.append(FileInfo(facts, is_log=False))
     infos += recorded.infos()
-    story = LogEvidence(infos, scans, run, mismatches, recorded, end_of_run([*counted]))
-    causes = lowered(ranked(find(story)), missing(story))
-    return Diagnosis(causes, story, run, unreadable)
+    story = LogEvidence(infos, scans, run, mismatches, recorded, end_of_run([*counted]), good)
+    return Diagnosis(causes_of(story), story, run, unreadable)
 
 
 def _mismatches(run: counts.Run, unreadable: list[Unreadable]) -> list[counts.Mismatch]:
@@ -156,13 +170,20 @@ def iteration_pattern(text: str | None) -> re.Pattern[bytes] | None:
 
 
 def read_logs(
-    paths: Sequence[str], *, by_iteration: str | None = None, processes: int = 0, facts: str | None = None
+    paths: Sequence[str],
+    *,
+    by_iteration: str | None = None,
+    processes: int = 0,
+    facts: str | None = None,
+    from_time: str | None = None,
+    against: str | None = None,
 ) -> Diagnosis:
     """
-    Diagnose files and directories (`-` is standard input).
+    Diagnose files and directories (`-` is standard input), from a time on, beside a log that went well.
 
-    Raises LogsError when nothing could be read.
+    Raises LogsError when nothing could be read, UsageError for what is no time.
     """
+    good = reference_of(read_logs([against], processes=processes).story) if against else None
     found, refused = files.find(paths)
     pattern = iteration_pattern(by_iteration)
     paths_of_dumps = [path for path in dict.fromkeys(found) if files.is_dump(path)]
@@ -173,13 +194,14 @@ def read_logs(
     # One process for each 256 MiB, at most one a core.
     by_size = max(1, min(os.cpu_count() or 1, sum(map(_size_bytes, logs)) >> 28))
     counted: dict[str, Counted] = {}
-    for path, one in count_files(logs, processes or by_size, pattern).items():
+    moment = _moment(from_time, logs) if from_time else None
+    for path, one in count_files(logs, processes or by_size, pattern, moment).items():
         if isinstance(one, str):
             refused.append(Unreadable(path, one))
         else:
             counted[path] = one
     _refuse_nothing(counted, refused, bool(recorded.dumps))
-    return _diagnosed(counted, refused, facts, recorded)
+    return _diagnosed(counted, refused, facts, recorded, good)
 
 
 def read_attempts(folders: Sequence[str], **options: Any) -> tuple[Diagnosis, dict[str, Diagnosis | None]]:
@@ -201,10 +223,13 @@ def read_attempts(folders: Sequence[str], **options: Any) -> tuple[Diagnosis, di
 
 @progress.line()
 def count_files(
-    paths: Sequence[str], processes: int = 1, iteration: re.Pattern[bytes] | None = None
+    paths: Sequence[str],
+    processes: int = 1,
+    iteration: re.Pattern[bytes] | None = None,
+    moment: float | None = None,
 ) -> dict[str, Counted | str]:
     """Each file counted and scanned, or the reason why it cannot be read."""
-    count = functools.partial(_count, iteration, _Reading(paths))
+    count = functools.partial(_count, iteration, moment, _Reading(paths))
     if processes < 2 or len(paths) < 2 or "-" in paths:
         return dict(zip(paths, map(count, paths), strict=True))
     # Here and not above: what starts processes costs as much to import as reading a small log.
@@ -232,15 +257,43 @@ class _Reading:
         self._done[1] += 1
 
 
-def _count(iteration: re.Pattern[bytes] | None, reading: _Reading, path: str) -> Counted | str:
+def _count(
+    iteration: re.Pattern[bytes] | None, moment: float | None, reading: _Reading, path: str
+) -> Counted | str:
     scanner = Scanner()
     try:
-        part = counts.scan(files.blocks(path, reading.block), scanner.feed, iteration=iteration)
+        blocks = files.blocks(path, reading.block)
+        if moment is not None:
+            blocks = since(blocks, moment)
+        part = counts.scan(blocks, scanner.feed, iteration=iteration)
     except OSError as exc:
         return exc.strerror or str(exc)
     finally:
         reading.file()
     return part, scanner.result()
+
+
+def _moment(text: str, paths: Sequence[str]) -> float:
+    """The time that `--since` names; a duration counts back from the last time in the logs."""
+    back_s = duration_s(text)
+    if back_s is None:
+        return moment_s(text)
+    last = [time_s for path in paths if path != "-" for time_s in _last_times(path)]
+    if not last:
+        hint = "give a time as in the log, for example 08:30"
+        raise UsageError(f"--since {text}: the logs show no time to count back from", hint=hint)
+    return max(last) - back_s
+
+
+def _last_times(path: str) -> list[float]:
+    with contextlib.suppress(OSError):
+        if files.is_plain(path):
+            return [*times_in(files.ends(path, 0, _TAIL_BYTES)[1])][-1:]
+        tail = b""
+        for block in files.blocks(path):
+            tail = (tail + block)[-_TAIL_BYTES:]
+        return [*times_in(tail)][-1:]
+    return []
 
 
 def _size_bytes(path: str) -> int:

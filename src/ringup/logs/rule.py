@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ringup.logs.defects import Defect
 from ringup.logs.lines import Event
 from ringup.rules import SEVERITIES, Fix, Problem, Severity, isolated, problem_of
 from ringup.rules import Confidence as Confidence
@@ -36,6 +37,9 @@ class Cause:
     severity: Severity | None = None
     fix: Fix | None = None
     rule: str = ""
+    telling: Event | None = None
+    """The line of its evidence that tells most."""
+    known_defect: Defect | None = None
 
 
 Found = Cause | Iterable[Cause | None] | None

@@ -8,12 +8,13 @@ repeats is counted, not stored (a dead peer prints 187,294 alike lines in six se
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ringup.logs.counts.model import Comm
+from ringup.logs.forms import Clue, Clues, Line
 from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels
 from ringup.logs.lines import (
     LINE_BYTES,
@@ -29,8 +30,9 @@ from ringup.logs.lines import (
     texts_of,
     unstamped,
 )
-from ringup.logs.patterns import SETTING_UP, TAGS
+from ringup.logs.patterns import OF_ROLE, SETTING_UP, TAGS
 from ringup.logs.patterns.tags import Pattern
+from ringup.logs.peel import message_of
 from ringup.nccl.lines import LISTED_ADDRESS, bounded
 
 LAST_KEPT = 2
@@ -59,6 +61,14 @@ _RAISED = re.compile(
 _NOT_RAISED = re.compile(
     r".*(?:Warning|Logger)|(?:Note|Info|Error|Usage|Rank|Step|Epoch|Loss|Last|Node|Job|Task)\d*"
 )
+SCARY = TAGS["scare"].patterns
+_TELLING = OF_ROLE["failure"] | OF_ROLE["hang"] | {"warn", "exception", "xid", "oom-kill"}
+"""Tags of lines that are looked at for why the run failed, whatever words they hold."""
+
+MOST_LOOKS = 4_000
+"""Different lines with words of failing that are read in a file; of the rest only the last ones are."""
+MOST_LATE = 400
+
 BELOW_A_FRAME = 4
 """Lines from a frame to the exception: the code, and marks below it."""
 
@@ -78,6 +88,8 @@ class Scan:
     """The last line of a traceback whose exception has not come, 0 where all have."""
     headless: bool = False
     """Whether it begins amid a traceback."""
+    clues: list[Clue] = field(default_factory=list)
+    """Lines that may tell why the run failed, by their form."""
 
 
 class Match(NamedTuple):
@@ -122,6 +134,11 @@ class Scanner:
         self._headless = False
         self._cut = 0
         self._labels = Labels()
+        self._clues = Clues()
+        self._not_raised = 0
+        """The last line whose exception Python only reports."""
+        self._looks = 0
+        self._late: deque[tuple[int, bytes]] = deque(maxlen=MOST_LATE)
 
     def feed(self, batch: Iterable[tuple[int, int, bytes]]) -> None:
         """Take lines (number, offset, text without newline); most are dropped after one look."""
@@ -133,28 +150,41 @@ class Scanner:
         for number, _, raw in batch:
             patterns = look(raw)
             if patterns or number <= self._read_on:
+                if patterns == SCARY and number > self._read_on:
+                    if self._clues.again(raw, number):
+                        continue
+                    if self._looks >= MOST_LOOKS:
+                        self._late.append((number, raw[: 2 * LINE_BYTES]))
+                        continue
                 self._take(number, raw, patterns)
 
     def result(self) -> Scan:
         """The summary, with events in file order."""
+        self._looks = 0
+        while self._late:
+            self._take(*self._late.popleft(), SCARY)
         events = [e for kept in self._first.values() for e in kept]
         last = [match for kept in self._last.values() for match in kept]
         events += [match if isinstance(match, Event) else match.event() for match in last]
         source, line = self._framed
         open_frame = line if source in self._open else 0
         events.sort(key=lambda e: e.line)
-        return Scan(events, self._repeats, cut=self._cut, open_frame=open_frame, headless=self._headless)
+        clues = self._clues.result()
+        cut, headless = self._cut, self._headless
+        return Scan(events, self._repeats, cut=cut, open_frame=open_frame, headless=headless, clues=clues)
 
     def _take(self, number: int, raw: bytes, patterns: tuple[Pattern, ...]) -> None:
         self._cut += len(raw) > LINE_BYTES and b"\r" not in raw  # a progress bar writes over itself
         for text in texts_of(raw):
-            self._read(number, text, patterns)
+            self._read(number, raw, text, patterns)
 
-    def _read(self, number: int, text: str, patterns: tuple[Pattern, ...]) -> None:
+    def _read(self, number: int, raw: bytes, text: str, patterns: tuple[Pattern, ...]) -> None:
         head: Head | None = None
         tags: set[str] = set()
         # By `ringup run`; it goes on with what such an end may mean.
         is_ours = text.startswith(("first failure", "hung after"))
+        is_scary = SCARY[0] in patterns
+        patterns = tuple(p for p in patterns if p is not SCARY[0]) if is_scary else patterns
         for tag, fields, place in matches(text, patterns, self._labels):
             if is_ours and not fields.get("first"):
                 continue
@@ -163,9 +193,34 @@ class Scanner:
             tags.add(tag)
             self._dispatch(Match(tag, number, fields, head, text, place))
         if number <= self._read_on and "exception" not in tags:
-            self._without_pattern(number, text)
+            tags |= self._without_pattern(number, text)
+        if is_scary or tags & _TELLING or number <= self._read_on:
+            self._look_closer(number, raw, text, head, tags, is_scary)
 
-    def _without_pattern(self, number: int, text: str) -> None:
+    def _look_closer(
+        self, number: int, raw: bytes, text: str, head: Head | None, tags: set[str], is_scary: bool
+    ) -> None:
+        """Take a line that may tell why the run failed: by its words, or by the line above."""
+        if tags.isdisjoint(_TELLING) and number > self._read_on and self._clues.again(raw, number):
+            return
+        if self._looks >= MOST_LOOKS:
+            self._late.append((number, raw[: 2 * LINE_BYTES]))
+            return
+        head = self._head(number, text) if head is None else head
+        source = _source(head)
+        if not (is_scary or tags & _TELLING or self._clues.awaits(source, number)):
+            return
+        if number == self._not_raised or (
+            self._framed[0] == source and self._framed[1] == number - 1 and not tags
+        ):
+            return  # code below a frame
+        self._looks += 1
+        tags = {*tags, "made-do"} if self._made_do == (source, number) else tags
+        message, is_plain = message_of(text, self._labels), tags.isdisjoint(_TELLING)
+        if self._clues.take(Line(number, raw, text, message, head, tags, source, is_plain)):
+            self._read_on = max(self._read_on, number + 1)
+
+    def _without_pattern(self, number: int, text: str) -> set[str]:
         """
         What a line says by its place: NCCL's last error below its title, an exception below a traceback.
 
@@ -174,11 +229,14 @@ class Scanner:
         body, head = body_of(text, self._labels), self._head(number, text)
         if self._last_error == number - 1:
             self._keep(Match("last-error", number, {"text": body.strip()}, head, text, 0))
+            return {"warn"}
         found = _RAISED.match(body)
         if found is None or _NOT_RAISED.fullmatch(found["type"]):
-            return
+            return set()
         if self._framed[0] == (source := _source(head)) and source in self._open:
             self._dispatch(Match("exception", number, found.groupdict(""), head, text, 0))
+            return {"exception"}
+        return set()
 
     def _head(self, number: int, text: str) -> Head:
         """The line's own head; a line without any belongs to the one just before it (wrapped records)."""
@@ -212,6 +270,7 @@ class Scanner:
             frame = self._open.pop(source, None)
             if source in self._ignored:
                 self._ignored.discard(source)
+                self._not_raised = match.line
                 return
             below = self._framed[0] == source and 0 < match.line - self._framed[1] < 5
             extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
@@ -323,6 +382,7 @@ def joined(scan: Scan, file: int, comms: Iterable[Comm] = ()) -> Scan:
     """The scan of a file, its number in each event, and the communicators that were counted there."""
     return Scan(
         events=[replace(e, file=file) for e in scan.events],
+        clues=[replace(s, event=replace(s.event, file=file)) for s in scan.clues],
         repeats=scan.repeats,
         cut=scan.cut,
         communicators=[replace(c, host=short_name(c.host)) for c in comms],

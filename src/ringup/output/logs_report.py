@@ -68,9 +68,44 @@ def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
         "evidence": [
             {"file": files[e.file].path, "line": e.line, "text": quoted(e.text)} for e in cause.evidence
         ],
+        "telling": telling_json(cause, story),
+        "known_defect": defect_json(cause),
         "fix": {"text": quoted(fix.text), "env": dict(fix.env), "commands": list(fix.commands)},
         "help": page_of(cause.rule),
     }
+
+
+def telling_json(cause: Cause, story: LogEvidence) -> dict[str, Any] | None:
+    """The line that tells most: where it stands, who printed it and when."""
+    event = cause.telling
+    if event is None:
+        return None
+    return {
+        "file": story.files[event.file].path,
+        "line": event.line,
+        "text": quoted(event.text),
+        "rank": event.rank,
+        "host": printable(event.host) or None,
+        "time": printed_time(event.text),
+    }
+
+
+def defect_json(cause: Cause) -> dict[str, Any] | None:
+    """The known defect that the cause may be."""
+    defect = cause.known_defect
+    if defect is None:
+        return None
+    versions, fixed_in = defect.versions or None, defect.fixed_in or None
+    return {"id": defect.id, "versions": versions, "fixed_in": fixed_in, "url": defect.url}
+
+
+_TIME = re.compile(r"(?:\d{4}[-/]\d\d[-/]\d\d[T _])?(?<!\d)\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
+
+
+def printed_time(text: str) -> str | None:
+    """The clock time in a line's head as printed, None where there is none."""
+    match = _TIME.search(text[:160])
+    return match[0] if match else None
 
 
 def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str, Any]:
@@ -102,6 +137,9 @@ def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str,
         flight_recorder=_recorder_json(story),
         not_checked=skipped_json(INTERNAL_ERRORS.values()),
         unreadable=[u._asdict() for u in diagnosis.unreadable],
+        changes=[
+            {"name": name, "good": quoted(good), "now": quoted(now)} for name, good, now in diagnosis.changes
+        ],
         attempts=[
             {"log_dir": folder, "cause": cause_json(one.causes[0], one.story) if one and one.causes else None}
             for folder, one in attempts.items()
@@ -157,7 +195,7 @@ def as_text(
     iterations: bool = False,
 ) -> str:
     """The report: verdict first; at most 20 lines unless everything is asked for."""
-    lines: list[str] = []
+    lines: list[str] = [] if quiet else [*_changed(diagnosis, 40 if verbose else 5)]
     causes = diagnosis.causes if verbose else diagnosis.causes[:1]
     if diagnosis.healthy:
         how = "warning" if INTERNAL_ERRORS else "ok"
@@ -189,6 +227,15 @@ def as_text(
     return "\n".join(lines)
 
 
+def _changed(diagnosis: Diagnosis, most: int) -> Iterator[str]:
+    """What differs from the log that went well."""
+    found = diagnosis.changes
+    for name, good, now in found[:most]:
+        yield quoted(f"changed: {name}: {good or '(not printed)'} -> {now or '(not printed)'}")
+    if len(found) > most:
+        yield f"changed: {len(found) - most} more with --all"
+
+
 def _seen(diagnosis: Diagnosis) -> str:
     dumps = len(diagnosis.story.recorded.dumps)
     also = f" and {plural(dumps, 'flight recorder dump')}" if dumps else ""
@@ -211,6 +258,11 @@ def cause_lines(cause: Cause, story: LogEvidence, style: Style, evidence: int = 
     for event in cause.evidence[:evidence]:
         text = quoted(event.text.strip())
         yield f"  {style('dim', _place(event, story))}  {text[:150]}{'...' if len(text) > 150 else ''}"
+    if defect := cause.known_defect:
+        versions = f" ({defect.versions}; fixed in {defect.fixed_in})" if defect.fixed_in else ""
+        known = f"  known: {defect.id}{versions}: {defect.text}"
+        yield from textwrap.wrap(known, style.width, subsequent_indent=" " * 9)
+        yield f"         {defect.url}"
     fix = cause.fix
     if fix:
         yield from textwrap.wrap(f"  fix: {quoted(fix.text)}", style.width, subsequent_indent=" " * 7)
@@ -218,6 +270,11 @@ def cause_lines(cause: Cause, story: LogEvidence, style: Style, evidence: int = 
             yield f"       {export_line(name, value)}"
         for command in fix.commands:
             yield f"       {quoted(command, 2000)}"
+
+
+def network_lines(diagnosis: Diagnosis, most: int) -> Iterator[str]:
+    """One line for each of the first nodes: network, bootstrap, devices in use and available."""
+    yield from [*_network_table(diagnosis)][1 : most + 2]
 
 
 def _network_table(diagnosis: Diagnosis) -> Iterator[str]:

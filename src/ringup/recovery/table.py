@@ -58,6 +58,7 @@ stop: the build of torch must change first
 stop: the way in which the ranks are started must change first
     world-size-disagrees launcher-started-per-task slurm-tasks-mismatch node-rank-duplicate
     rendezvous-ids-differ same-gpu-twice nproc-exceeds-gpus not-enough-slots
+    ray-node-address-differs
 stop: a full disk stays full until somebody makes room
     disk-full
 stop: a node is left out only after `ringup test` has named it, and wrong numbers are never retried unseen
@@ -85,7 +86,7 @@ same: the check before the restart finds a node that does not answer and leaves 
     store-unreachable peers-never-joined init-never-finished world-never-formed ssh-connection-refused
     ssh-timeout ssh-no-route container-restarts
 same: the cause itself is not known
-    peer-died-first nccl-error-without-detail
+    peer-died-first nccl-error-without-detail unnamed-failure
 repeat: most links recover; the second failure at one place is a cable or a port
     link-flapped rdma-retry-exceeded rdma-port-not-active rdma-adapter-event peer-unreachable-on-interface
     rdma-peer-unreachable path-mtu-black-hole
@@ -105,6 +106,7 @@ setup: the nodes differ, or the setting is wrong on all of them
     interface-name-missing interface-down gloo-ifname-in-nccl-syntax virtual-interface-chosen
     loopback-interface-chosen link-local-address-chosen same-address-on-two-nodes address-families-differ
     hostname-resolves-to-loopback hostname-unresolvable-from-peer rendezvous-host-not-recognised
+    ephemeral-ports-exhausted
 setup: RDMA or a plug-in is set up differently, or wrongly everywhere
     rdma-device-name-missing rdma-device-set-differs rdma-device-unusable gid-missing-or-wrong
     network-plugin-missing network-plugin-init-failed acs-enabled mixed-link-layers-selected

@@ -470,7 +470,8 @@ In logs: `0/12 nodes are available: 8 Insufficient nvidia.com/gpu`.
 
 container-not-started, error: A container of the job does not start: its image, a volume or its settings.
 Why: the image's name or tag is wrong, the registry asks for credentials, a volume or secret is missing.
-Fix: `kubectl describe pod POD`, its last events; `crictl pull IMAGE` on that node; `imagePullSecrets`.
+Fix: `kubectl describe pod POD`, its last events; `crictl pull IMAGE` on that node; `imagePullSecrets`. Under
+Slurm the lines of enroot that pyxis prints above; `enroot start IMAGE` on that node.
 In logs: `Failed to pull image`, `ImagePullBackOff`, `CreateContainerConfigError`, `pyxis: failed to import`.
 
 container-restarts, error: Kubernetes starts a container again and again, since it ends with an error.
@@ -478,6 +479,13 @@ Why: the program in it fails; the event does not say of what.
 Fix: `kubectl logs POD --previous` is the log of the attempt before; `kubectl describe pod POD` has its exit
 code (137: killed, often for memory).
 In logs: `Back-off restarting failed container`, `CrashLoopBackOff`.
+
+ray-node-address-differs, error: A placement is bound to an address that no node of the Ray cluster has.
+Why: vLLM asks for `node:ADDRESS` with VLLM_HOST_IP; Ray knows its nodes by `--node-ip-address`, by default
+the address of another interface. The request waits for ever.
+Fix: `ray start --node-ip-address=$VLLM_HOST_IP` on every node, with an address that the node has;
+`ray status -v` lists the nodes by address.
+In logs: `No available node types can fulfill resource request {'node:10.0.0.7': 0.001}`.
 
 not-enough-slots, error: More processes are asked for than the hosts offer slots.
 Why: mpirun and horovodrun count one slot a host (or a core) where the host list does not say more.

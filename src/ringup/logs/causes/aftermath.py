@@ -98,7 +98,7 @@ _VAGUE = ("proxy-failed", "ofi-request", "wrong-socket", "nccl-calloc", "no-algo
 @cause("nccl-error-without-detail", overcome=None)
 def nccl_error_without_detail(log: LogEvidence) -> Found:
     """
-    NCCL or CUDA failed and no line says why.
+    NCCL or CUDA failed, and the lines name no reason that ringup knows.
 
     Why: without NCCL_DEBUG only the category is printed.
 
@@ -108,26 +108,28 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     """
     category = log.all("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage")
     cuda = log.all("cuda-failure", "illegal-access", "peer-access")
-    warned = [e for e in log.all("warn", lacks=_HARMLESS_WARNING) if not log.tags_at(e) & OF_ROLE["detail"]]
+    warned = [e for e in log.all("warn") if not re.search(_HARMLESS_WARNING, e["text"])]
+    warned = [e for e in warned if not log.tags_at(e) & OF_ROLE["detail"]]
     vague, other = log.all(*_VAGUE, "net-not-found"), log.all("wc-error")
     codes = [e for e in log.all("unwind", code="[1-5]") if is_unwinding(e)]
     if log.has("sharp-off") and not any("group." in e["source"] for e in codes):
         codes = []  # NCCL unwinds from the refused offer and goes on; an error of the call passes its group
     if log.has("ib-open-failed") and not (cuda or other or log.outcome.set_up):
         return None  # the device that could not be opened is the detail
-    text, fix = "NCCL or CUDA failed and no line says why", None
+    text, fix = "NCCL or CUDA failed; only the category of the error is printed", None
     last = [] if cuda else _last_words(log, warned)
     if cuda and cuda[0].tag == "cuda-failure":
-        text = f"a CUDA call inside NCCL failed ({cuda[0]['text']}) and no line says why"
+        text = f"a CUDA call inside NCCL failed ({cuda[0]['text']})"
     elif call := next(filter(None, (_FAILED_CALL.search(e["text"]) for e in warned)), None):
-        text = f"NCCL's call to {call[1]} failed ({call[2]}) and no line says why"
+        text = f"NCCL's call to {call[1]} failed ({call[2]})"
     elif last:
         text = f"NCCL failed; its last error: {last[-1]['text'].strip()[:160]!r}"
         where = f" of {show_ranks(ranks)}" if (ranks := {e.rank for e in last if e.rank is not None}) else ""
         fix = Fix(f"run again with NCCL_DEBUG=INFO on all ranks; collect the lines{where} before this one")
+    said = [e for e in warned if re.search(_TELLING, e["text"])]  # the detail, which no cause knows
     timed_out = log.all("work")[:1]
     late = timed_out and not cuda and all(_after(e, timed_out[0]) for e in category)
-    sure = (category or cuda) and not late and not last  # the watchdog aborts what then fails
+    sure = (category or cuda) and not late and not last and not said  # the watchdog aborts what then fails
     telling = any(re.search(_TELLING, e["text"]) for e in warned)
     mild = not (category or cuda or vague or other or codes) and (log.outcome.went_on or not telling)
     events = [*last, *category, *cuda, *other, *vague, *warned, *codes]
@@ -191,3 +193,18 @@ def _stage(log: LogEvidence) -> str:
     if any(c.started for c in log.communicators):
         return "after Init START, before the topology exchange (a peer is missing or cannot be reached)"
     return "before Init START, in the bootstrap (a peer is missing or its address cannot be reached)"
+
+
+@cause("unnamed-failure", overcome=None)
+def unnamed_failure(log: LogEvidence) -> Found:
+    """
+    The log shows a failure that ringup has no name for.
+
+    Why: the quoted line is the most telling one by its form: who prints it, with which severity and error
+    number, and what was printed before it.
+
+    Fix: read that line on that rank and host; the answer says what an error of its kind means in general.
+
+    In logs: any error that no other cause knows.
+    """
+    return None  # `unnamed.answered` decides it, when all other causes are known

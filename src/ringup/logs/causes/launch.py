@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
+from ringup.logs.causes.interface import network_of
 from ringup.logs.causes.symptoms import (
     LAUNCHER_FRAMES,
     OWN_MODULES,
@@ -180,6 +181,19 @@ def _on_one_bus_id(log: LogEvidence) -> list[Event]:
     return next((list(ranks.values())[:2] for ranks in found.values() if len(ranks) > 1), [])
 
 
+@cause("ray-node-address-differs", overcome=None)
+def ray_node_address_differs(log: LogEvidence) -> Found:
+    wanted = [e for e in log.all("ray-node-wanted") if not made_do(e)]
+    known = {e[f] for e in log.all("ray-nodes") for f in ("address", "head", "local") if e[f]}
+    strange = [e for e in wanted if known and e["address"] not in known]
+    if not strange or log.has("job-allocated"):
+        return None
+    address = strange[0]["address"]
+    kinds = {network_of(other) for other in known}
+    text = f"a placement is bound to {address}, Ray knows {', '.join(sorted(known)[:3])}"
+    return report(strange, text, "medium" if network_of(address) in kinds else "high")
+
+
 @cause("ssh-not-passwordless", overcome=None)
 def ssh_not_passwordless(log: LogEvidence) -> Found:
     denied = [e for e in log.all("ssh-denied") if not of_the_web(e)]
@@ -191,7 +205,7 @@ def ssh_not_passwordless(log: LogEvidence) -> Found:
         return report([*broken, *code] if broken else [], "ssh's connection to a node breaks", "medium")
     if denied or code:
         text = "a node refuses the launcher's ssh login"
-        return report([*denied, *code], text, "high" if denied else "medium")
+        return report([*denied, *code], text, "high" if denied else "low")
     text = "mpirun cannot start its daemon on a node, and does not say why"
     return report(log.all("mpi-unreachable"), text, "low")
 
@@ -217,7 +231,8 @@ def environment_breaks_remote_shell(log: LogEvidence) -> Found:
 @cause("python-or-launcher-missing", overcome=None)
 def python_or_launcher_missing(log: LogEvidence) -> Found:
     modules = [e for e in log.all("module-missing") if OWN_MODULES.match(e["module"]) and not made_do(e)]
-    missing = [*(e for e in log.all("command-missing") if _concerns_the_job(e)), *modules]
+    found = log.all("command-missing", lacks="pyxis: |enroot")  # a container that does not start has a name
+    missing = [*(e for e in found if _concerns_the_job(e)), *modules]
     if not missing:
         return None
     what = first_value(missing, "name", "name2", "name3", "dir", "script", "module")

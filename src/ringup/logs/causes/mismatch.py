@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ringup.logs.causes.pasted_stacks import standing_elsewhere, standing_together
 from ringup.logs.causes.recorder_dumps import (
     agreeing,
     recorded_behind,
@@ -48,8 +49,36 @@ def _waiting_in_gloo(log: LogEvidence) -> dict[int, Event]:
     return calls if late == ranks == calls.keys() else {}
 
 
+_IN_GROUP = re.compile(r"\[Rank (\d{1,7})\]|\[PG [^\]]{0,80}?Rank (\d{1,7})\]")
+"""A rank's number inside its group, as the watchdog prints it; the label `[rankN]` has the global one."""
+
+
+def _members(log: LogEvidence) -> list[int]:
+    """
+    The global ranks of the sub-group whose collective timed out, [] for the default group.
+
+    Two numbers of a rank, in the group and among all, tell the first member and the distance of two.
+    """
+    pairs: dict[int, int] = {}
+    for event in log.all("work", "work-state"):
+        match = _IN_GROUP.search(event.text)
+        if match and event.rank is not None:
+            pairs.setdefault(int(match[1] or match[2]), event.rank)
+    if len(pairs) < 2 or all(inside == rank for inside, rank in pairs.items()):
+        return []
+    (low, first), (high, last) = min(pairs.items()), max(pairs.items())
+    step, rest = divmod(last - first, high - low)
+    if rest or step < 1 or any(first + (n - low) * step != rank for n, rank in pairs.items()):
+        return []
+    sizes = {c.nranks for c in log.communicators if c.nranks > high}
+    size = min(sizes, default=high + 1)
+    return [first + (n - low) * step for n in range(min(size, 100_000))]
+
+
 def _missing_ranks(log: LogEvidence, present: set[int]) -> list[int]:
     """Ranks that must exist and printed nothing: gaps below the highest, or up to a printed world size."""
+    if members := _members(log):
+        return [rank for rank in members if rank not in present]
     sizes = [c.nranks for c in log.communicators] + [e.number("nranks") for e in log.all("topology")]
     top = max([*present, *(s - 1 for s in sizes if s)], default=-1)
     return [r for r in range(min(top + 1, 100_000)) if r not in present]
@@ -103,6 +132,8 @@ def rank_busy(log: LogEvidence) -> Found:
     if keyed := [e for e in waits_of_the_program(log) if e["key"]]:
         text = f"nobody set {keyed[0]['key']} within the limit: the rank that sets it is busy, or gone"
         return report(keyed, text, "medium")
+    if elsewhere := standing_elsewhere(log):
+        return elsewhere
     early = [e for e in log.all("work") if 0 < e.number("seq") <= 3 and e.number("nin") == 1]
     text = "the timeout is in one of the first, one-element collectives: a rank is late to start"
     return report(early, text, "low") if not _missing_ranks(log, set(_waiting(log))) else None
@@ -171,6 +202,8 @@ def _silent(log: LogEvidence) -> Cause | None:
     everyone = {*timed_out, *states}
     missing = _missing_ranks(log, everyone)
     who = show_ranks(everyone)
+    if _members(log) and 2 * len(missing) > len(everyone):
+        return None  # a part of the group's log: nobody is known to be silent
     if len(everyone) > 1 and 0 < len(missing) <= len(everyone):
         text = f"{who} wait, {show_ranks(missing[:8])} silent: look there"
         return report(events, text, "medium", ranks=missing[:64])
@@ -347,7 +380,7 @@ def _printed_stalled(log: LogEvidence) -> Cause | None:
     waiting = _waiting(log) or _waiting_in_gloo(log)
     calls = {(e["seq"], e["op"]) for e in waiting.values()}
     if len(waiting) < 2 or len(calls) > 1:
-        return None
+        return standing_together(log)
     ((seq, op),) = calls
     text = f"{show_ranks(waiting)} stand in the same {op.lower()}{seq and f' #{seq}'}"
     return report(waiting.values(), text, "low" if _missing_ranks(log, set(waiting)) else "medium")

@@ -52,7 +52,7 @@ def signal_of(event: Event) -> int:
     """
     The signal that ended a process, 0 for none: from -9, 137, 247, a name or a word.
 
-    Shells print 128+N, Python's subprocess -N, DeepSpeed's launcher 256-N.
+    Shells print 128+N, Python's subprocess -N, DeepSpeed's launcher 256-N; 255 is `exit(-1)`, and ssh's own.
     """
     if number := event.number("signal") or event.number("signal2") or event.number("signal3"):
         return number
@@ -63,7 +63,7 @@ def signal_of(event: Event) -> int:
         return -code
     if 128 < code < 160:
         return code - 128
-    return 256 - code if 241 <= code < 256 else 0
+    return 256 - code if 241 <= code < 255 else 0
 
 
 def exits(log: LogEvidence) -> list[tuple[int, Event]]:

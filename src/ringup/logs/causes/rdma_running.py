@@ -14,7 +14,7 @@ from ringup.rules import Fix
 _NOT_PINNED = r"ibv_reg_mr(?:_iova2?)?\b.{0,120}(?:Bad address|\berrno:? ?14\b)"
 """Only a peer-memory module can pin GPU addresses given as such; a DMA-BUF has a call of its own."""
 
-_NOT_ANSWERING = r"timed out|with 110\b|Host is unreachable|No route to host"
+_NOT_ANSWERING = r"timed out|with 1(?:10|13)\b|status: 1(?:10|13) |Host is unreachable|No route to host"
 _OF_A_PORT = r"(?i)port (?:error|down|err|active|state)|link (?:down|error)"
 
 
@@ -29,7 +29,10 @@ def gid_missing_or_wrong(log: LogEvidence) -> Found:
     roce += log.all("env-set", name="NCCL_IB_(?:GID_INDEX|TC|ROCE_VERSION_NUM)")
     if unknown := log.all("query-gid"):
         return report([*unknown, *roce[:1]], "the RDMA port has no GID at the requested index")
-    refused = r"Invalid argument|Network is unreachable|No route|Address not available|with (?:22|101)\b"
+    refused = (
+        r"Invalid argument|Network is unreachable|Address not available|No data available"
+        r"|with (?:22|61|101)\b|status: (?:22|61|101) "
+    )
     if unset := log.all("modify-qp", has=refused):
         text = (
             "a RoCE queue pair cannot be brought up: its GID has no routable address or not the peer's kind"
@@ -43,7 +46,8 @@ def gid_missing_or_wrong(log: LogEvidence) -> Found:
         return None  # the GID worked
     # NCCL prints GIDs for Ethernet links only: on InfiniBand, where fe80:: is what all have, there is none.
     if link_local := log.all("wc-error", has="(?i)localGid:? ?fe80", status="12|13"):
-        return report([*link_local, *roce[:1]], "the queue pair uses a link-local GID (fe80::)", "medium")
+        sure: Confidence = "medium" if roce else "low"  # what prints no port may be InfiniBand
+        return report([*link_local, *roce[:1]], "the queue pair uses a link-local GID (fe80::)", sure)
     retry = log.all("wc-error", status="12|13")
     text = "RoCE with a chosen GID index and no answer from the peer: compare `show_gids` on both"
     return report([*roce, *retry], text, "low") if retry and roce else None
@@ -144,6 +148,8 @@ def memlock_too_low(log: LogEvidence) -> Found:
     limits, refused = log.all("memlock-said", has=low), log.all("ib-no-memory")
     memory = [e for e in refused if e["reason"] or "Cannot allocate" in e.text]
     bare = log.all("ib-no-memory", lacks="Invalid argument|No such|Bad address|Operation not", reason="")
+    if log.has("memlock-unlimited") and not limits:
+        return None  # ENOMEM is the adapter's, or the GPU driver's
     if not (memory or limits):
         text = "a queue or memory region is refused; the usual reason is the memlock limit"
         return report(bare, text, "medium")

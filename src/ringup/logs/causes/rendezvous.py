@@ -16,24 +16,33 @@ from ringup.logs.causes.symptoms import (
 )
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
+from ringup.logs.peel import message_of
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.model.network import is_loopback
 from ringup.rules import Fix
 
 _PORT = re.compile(r"(?:port[`'\":= ]*|\]:|(?<=\d):|\[::\]:)(\d{2,5})\b")
+_CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
 _OF_THE_STORE = r"(?i)c10d|socket\.cpp|server socket|errno: 98|code: -98|RuntimeError|EADDRINUSE|port"
 _UNREACHABLE = {"101": "network unreachable", "110": "timed out", "111": "refused", "113": "no route"}
 
 
 def port_in(event: Event) -> str:
     """The port a line is about, "" when it does not say."""
-    match = _PORT.search(event.text)
+    match = _PORT.search(_CLOCK.sub(" ", message_of(event.text)))
     return event["port"] or event["port2"] or (match[1] if match and match[1] not in ("98", "48") else "")
+
+
+_ANY_PORT = (
+    r"NCCL WARN .{0,60}[Cc]all to (?:bind|connect) failed ?: (?:Address already in use|Cannot assign)"
+    r"|socket\.cc:\d+.{0,40}bind failed ?: Address already"
+)
+"""NCCL binds its sockets to port 0, which any free port satisfies."""
 
 
 @cause("port-in-use", overcome=None)
 def port_in_use(log: LogEvidence) -> Found:
-    busy = log.all("eaddrinuse", lacks="(?i)tensorboard|jupyter|grafana")
+    busy = log.all("eaddrinuse", lacks=f"(?i)tensorboard|jupyter|grafana|{_ANY_PORT}")
     events = busy or log.all("listen-failed", lacks=r"errno: (?!98)\d")
     port = next(filter(None, map(port_in, events)), "")
     which = f"port {port}" if port else "the port"
@@ -45,6 +54,24 @@ def port_in_use(log: LogEvidence) -> Found:
     )
     sure = any(re.search(_OF_THE_STORE, e.text) for e in busy)
     return report(events, text, "high" if sure else "medium", fix=fix)
+
+
+@cause("ephemeral-ports-exhausted", overcome=None)
+def ephemeral_ports_exhausted(log: LogEvidence) -> Found:
+    """
+    A process asked for any free port, and the host has none left.
+
+    Why: NCCL's own sockets and outgoing connections take a port of net.ipv4.ip_local_port_range. An
+    all-to-all of thousands of ranks without PXN uses it up, as do connections in TIME_WAIT.
+
+    Fix: `sysctl -w net.ipv4.ip_local_port_range="10000 65000"` on every node, NCCL_PXN_DISABLE unset;
+    `ss -s` shows the number of sockets.
+
+    In logs: `misc/socket.cc:409 NCCL WARN Call to bind failed: Address already in use`.
+    """
+    full = log.all("eaddrinuse", has=_ANY_PORT)
+    few = log.all("env-set", name="NCCL_PXN_DISABLE", value="1")
+    return report([*full, *few[:1]], "no free port is left for NCCL's sockets on a host", "medium")
 
 
 @cause("store-unreachable", overcome=None)
@@ -272,8 +299,20 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
     if by_file and dead and not log.outcome.went_on:
         text = "the file of init_method names an address nobody answers at"
         return report([*by_file, *dead], text, "medium")
+    if closed := _closed_at_once(log):
+        text = "the first rendezvous finds a closed one: the state of an earlier run with the same id"
+        return report([*closed, *log.all("run-id-shown")[:1]], text, "medium")
     text = "more workers checked in than the world has: the store's counter is an old one"
     return report(_overfull(log), text, "low" if _launchers_per_task(log) else "medium")
+
+
+def _closed_at_once(log: LogEvidence) -> list[Event]:
+    """Lines on a closed rendezvous where no worker had been started, and nothing had failed."""
+    closed = log.all("rdzv-closed", has="RendezvousClosedError")
+    at_work = log.has("all-registered", "step", "loss", "closing-signal", "cancelled", "sighup", "work")
+    lines = {(e.file, e.line) for e in closed}
+    ends = log.all("exception", "exit", "exit-signal")
+    return [] if at_work or any((e.file, e.line) not in lines for e in ends) else closed
 
 
 def _launchers_per_task(log: LogEvidence) -> list[Event]:

@@ -72,6 +72,7 @@ TAGS = (
         r"Got non-fatal async event: (?P<event>[^(\n]+)"),
     tag("ib-port-down", "", r"mlx5_core \S+.*(?:Link down|Port \d+ down)|NIC Link is Down"),
     tag("modify-qp", "failure",
+        r"non-zero status: (?P<errno>\d+) ibv_modify_qp failed",
         r"ibv_modify_qp failed with (?:error )?(?:(?P<errno>\d+) )?(?P<reason>[A-Z][A-Za-z ]+?)(?: errno \d+)?\s*(?:[,.]|$)(?:.*?on dev (?P<device>[\w:]+))?",
         r"[Ff]ailed to modify QP (?:\S+ )?to \w+[:,.] (?P<reason>[A-Z][A-Za-z ]+)",
         r"(?P<shmem>connect EPS failed|Unable to create ah\b)|ibv_modify_qp failed|ibv_create_ah\([^)]{1,300}\) .{0,60}failed"),
@@ -83,6 +84,7 @@ TAGS = (
         r"(?:Unable to create (?:extended )?(?:CQ|QP)|failed to (?:register|reg)\S* m(?:emory|r)).{0,80}(?P<reason>Cannot allocate memory)"),
     tag("memlock-said", "",
         r"max(?:imum)? locked memory|ulimit -l|RLIMIT_MEMLOCK|memlock (?:limit|soft)|locked memory limit"),
+    tag("memlock-unlimited", "context", r"(?:max locked memory|ulimit -l|memlock|RLIMIT_MEMLOCK)\b[^\n]{0,40}\bunlimited\b(?!')"),
     tag("link-layer", "",
         r"Can't (?:merge|connect) net devices with different link_layer|different link_layer properties|Attempted to (?:connect|merge) incompatible devices|Remote \S+ device is incompatible with the local"),
     tag("nic-count", "",
@@ -92,7 +94,7 @@ TAGS = (
     tag("plugin-init-failed", "detail",
         r"aws-ofi-nccl initialization failed|NET/OFI Initializing plugin failed|Couldn't (?:open|enable|create|initialize|allocate) (?:an? )?(?:CQ|AV|EP|domain|fabric|endpoint|completion queue)"
         r"|Couldn't find any optimal provider|find_ofi_provider|OFI NCCL failure|Failed to initialize NET plugin (?P<plugin>\w+)"
-        r"|NET/OFI (?:.{0,60}failed to (?:initialize|find)|Creating .{1,80} failed: )|[Ff]ailed to (?:init|load)\w* (?:external )?(?:network|net) plugin|(?:uverbs|EFA) .{0,30}not found",
+        r"|NET/OFI (?:.{0,60}failed to (?:initialize|find)|Creating .{1,80} failed: |Unable to register memory|Unable to get endpoint|(?:OFI )?fi_\w+(?:\(\))? call failed)|[Ff]ailed to (?:init|load)\w* (?:external )?(?:network|net) plugin|(?:uverbs|EFA) .{0,30}not found",
         # MPI over libfabric, PSM or its own layers
         r"(?P<other>\bOFI [\w() ]{1,40} failed|PSM\d can't open \w+ unit|Failure in initializing endpoint|PML add procs failed)"),
     tag("ofi-request", "", r"NET/OFI (?:Request|Operation\S*).{0,40}completed with error"),
@@ -157,6 +159,9 @@ TAGS = (
     tag("nccl-usage", "failure nccl",
         r"ncclInvalid(?:Usage|Argument)|invalid (?:usage|argument)(?: \(run with|, NCCL version)|NCCL failure \d: invalid"),
     tag("warn", "context", lines.WARNING, keep=12),
+    # Frames of NCCL's own monitor in a native stack, and the release of an installer: known defects ask for them.
+    tag("ras-frame", "context", r"(?:rasMsg|ncclRas)\w*", keep=2),
+    tag("efa-installer", "context", r"EFA installer version: (?P<version>[\d.]+)", keep=2),
     tag("init-stopped", "failure hang choice nccl",
         r"TIMEOUT after (?P<seconds>\d+) ?s|(?:hung|stuck|no progress) (?:for|after) \d+"),
 )

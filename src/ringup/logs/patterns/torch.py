@@ -11,6 +11,7 @@ TAGS = (
         r"Watchdog caught collective operation timeout(?P<op>)",
         keep=24),
     tag("work-state", "",
+        r"detected by watchdog at work sequence id: (?P<seq>\d+) PG status: last enqueued work: (?P<enqueued>\d+), last completed work: (?P<completed>\d+)",
         r"(?:Timeout at NCCL work|detected by watchdog at work|Timeout at collective|work): (?P<seq>\d+), last enqueued (?:NCCL )?work: (?P<enqueued>\d+), last completed (?:NCCL )?work: (?P<completed>\d+)",
         r"Received a dump signal .{1,160}Last enqueued NCCL work: (?P<enqueued>\d+), last completed NCCL work: (?P<completed>\d+)",
         keep=24),
@@ -128,4 +129,8 @@ TAGS = (
         r"Signal (?P<signal>\d+) \((?P<name>SIG\w+)\) received by PID (?P<pid>\d+)"),
     tag("closing-signal", "", r"Sending process (?P<pid>\d+) closing signal (?P<name>SIG\w+)"),
     tag("child-failed", "failure end local", r"ChildFailedError|Root Cause \(first observed failure\)"),
+    # py-spy dump
+    tag("stack-process", "context", r"^Process (?P<pid>\d+)(?: \(rank (?P<rank>\d{1,6})\))?: \S", keep=400),
+    tag("stack-thread", "context", r"^Thread (?:0x[0-9A-Fa-f]+|\d+) \((?:active|idle|active\+gil)[^)]*\)(?:: \"(?P<name>[^\"]+)\")?", keep=400),
+    tag("stack-frame", "context", r"^ {2,8}(?P<function>[\w<>.]{1,80}) \((?P<file>[\w./@+-]{1,200}\.pyx?):(?P<number>\d{1,6})\)\s*$", keep=2000),
 )

@@ -1,0 +1,265 @@
+"""
+Lines that may tell why a run failed, known by their form and not by their wording.
+
+A line that no pattern knows still has a form: it has a severity, ends a traceback, names an errno, or says
+that a wait ended.  The form ranks it.  Equal lines, numbers apart, are one clue, which knows how often they
+came, on which ranks, and where last.  Pure, bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from ringup.logs.lines import Event, Head, excerpt
+from ringup.logs.patterns import forms as words
+
+
+class Form(IntEnum):
+    """How telling a line is by its form, the most telling first."""
+
+    KERNEL = 1
+    CAUSED_BY = 2
+    LIBRARY = 3
+    EXCEPTION = 4
+    PROGRAM = 5
+    ERROR = 6
+    ERRNO = 7
+    ENDED = 8
+    FAILING = 9
+    WAIT = 10
+    WARNING = 11
+    INFO = 12
+
+
+MOST_CLUES = 1_000
+"""Different ones of a file; beyond them only the more telling forms are taken, up to twice as many."""
+MOST_RANKS = 64
+SHAPE_CHARS = 160
+READ_WHOLE = 8
+"""So many alike lines are read for who printed them; of more only the number and the last place are kept."""
+
+
+@dataclass
+class Clue:
+    """One thing said in one form: its first line as an event, how often and where it came again."""
+
+    form: Form
+    event: Event
+    message: str
+    """The first line without what launchers, loggers and collectors put in front."""
+    severity: str = ""
+    specific: int = 0
+    """How many concrete things it names: an errno, an object, an address, a setting, a number."""
+    follows: bool = False
+    """Whether it tells of another's end, or wraps what is told elsewhere."""
+    tags: frozenset[str] = frozenset()
+    count: int = 1
+    last_line: int = 0
+    ranks: set[int] = field(default_factory=set)
+    times: list[float] = field(default_factory=list)
+
+
+_LETTER = {
+    "F": "fatal",
+    "E": "error",
+    "W": "warning",
+    "I": "info",
+    "N": "info",
+    "D": "info",
+    "T": "info",
+    "C": "fatal",
+    "S": "error",
+}
+_NUMBERS = re.compile(r"0x[0-9a-f]{1,32}|\b[0-9a-f]{8,64}\b|\d{1,24}", re.IGNORECASE)
+
+
+def severity_of(text: str, message: str) -> str:
+    """
+    The severity that a line states, in its labels or at the message's beginning; "" where it states none.
+
+    >>> severity_of("(W pid=1) ERROR 08-12 [core.py:700] no cache", "no cache")
+    'error'
+    >>> severity_of("[rank0]:[W822 10:11:02.1 s.cpp:7] lost", "lost")
+    'warning'
+    """
+    front = text[: max(0, len(text) - len(message)) + 24][:300]
+    found = list(words.SEVERITY.finditer(front))
+    # Of several the innermost: what passes a line on has a severity of its own.
+    return _LETTER[next(g for g in found[-1].groups() if g)[0].upper()] if found else ""
+
+
+def specific(message: str) -> int:
+    """How many kinds of concrete things a message names, 0 to 5."""
+    return sum(1 for one in words.SPECIFIC if one.regex.search(message))
+
+
+_WAITED = {"work", "work-state", "work-aborted", "watchdog-stuck"}
+_OF_AN_END = {
+    "abort-word",
+    "crash-word",
+    "killed-word",
+    "exit",
+    "exit-signal",
+    "child-failed",
+    "closing-signal",
+}
+_NAMELESS = re.compile(r"\s*(?:Exception|Error):?\s*")
+
+
+def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | None = None) -> Form | None:
+    """
+    The form of a message, None where it tells nothing; `before` is the form of the line it belongs to.
+
+    >>> form_of("Call to ibv_modify_qp failed with 61", "", {"warn"})
+    <Form.LIBRARY: 3>
+    >>> form_of("step 3: loss 0.2", "info", set())
+    """
+    text = message[:1000]
+    if words.COUNTS_NONE.search(text):
+        return None
+    if words.KERNEL.regex.search(text):
+        return Form.ENDED if words.XID_OF_A_PROGRAM.search(text) else Form.KERNEL
+    if not tags.isdisjoint(_WAITED):
+        return Form.WAIT
+    if not tags.isdisjoint(_OF_AN_END) and "xid" not in tags:
+        return Form.ENDED
+    if "exception" in tags:
+        if _NAMELESS.fullmatch(text):
+            return None
+        return Form.WARNING if severity in ("warning", "info") else Form.EXCEPTION
+    if words.NOISE.regex.search(text) or words.ASSIGNS.search(text):
+        return None
+    goes_on = "made-do" in tags or bool(words.GOES_ON.regex.search(text))
+    if before is not None and not goes_on:
+        return before
+    if words.CAUSED_BY.regex.search(text) and not goes_on:
+        return Form.CAUSED_BY
+    if "warn" in tags or words.LIBRARY.regex.search(text):
+        return Form.WARNING if goes_on or words.HARMLESS.regex.search(text) else Form.LIBRARY
+    if "unwind" in tags:
+        return None
+    if severity == "info" or goes_on:
+        mild = words.FAILS.regex.search(text) or words.WAITS.regex.search(text)
+        return (Form.WARNING if severity in ("error", "fatal") else Form.INFO) if mild else None
+    if severity == "warning":
+        return Form.WARNING
+    if words.PROGRAM.regex.search(text):
+        return Form.PROGRAM
+    fails = bool(words.FAILS.regex.search(text))
+    if severity in ("error", "fatal") and (fails or severity == "fatal" or words.WAITS.regex.search(text)):
+        return Form.WAIT if words.WAITS.regex.search(text) and not fails else Form.ERROR
+    if words.NAMES_ERRNO.regex.search(text):
+        return Form.ERRNO
+    if words.ENDED.regex.search(text):
+        return Form.ENDED
+    if words.WAITS.regex.search(text):
+        return Form.WAIT
+    return Form.FAILING if fails else None
+
+
+def shape_of(message: str) -> str:
+    """
+    A message without its numbers: what alike lines have in common.
+
+    >>> shape_of("Connect to 10.0.0.2<4411> failed") == shape_of("Connect to 10.0.0.3<9> failed")
+    True
+    """
+    return _NUMBERS.sub("#", message.strip()[:SHAPE_CHARS])
+
+
+class Line(NamedTuple):
+    """A line as it is looked at."""
+
+    number: int
+    raw: bytes
+    text: str
+    message: str
+    head: Head
+    tags: AbstractSet[str]
+    source: str
+    """Whose lines are one text."""
+    is_plain: bool
+    """Whether nothing but its words counts: an alike line means the same."""
+
+
+class Clues:
+    """The clues of one file: feed it the lines that hold a word of failing."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Clue] = {}
+        self._raw: dict[bytes, Clue | None] = {}
+        self._open: dict[str, tuple[int, Form]] = {}
+        self._near: tuple[int, str, Clue | None] = (0, "", None)
+
+    def again(self, raw: bytes, number: int) -> bool:
+        """Whether a line is one of many alike that have been read; it is counted."""
+        shape = raw.translate(None, b"0123456789")
+        if shape not in self._raw:
+            return False
+        clue = self._raw[shape]
+        if clue is not None:
+            if clue.count < READ_WHOLE:
+                return False
+            clue.count += 1
+            clue.last_line = number
+        return True
+
+    def awaits(self, source: str, number: int) -> bool:
+        """Whether a line belongs to the one above it, which ended with a colon."""
+        return self._open.get(source, (0, None))[0] == number - 1
+
+    def take(self, one: Line) -> bool:
+        """Look at one line; whether the line below belongs to it."""
+        number, raw, text, message, head, tags, source, is_plain = one
+        line, before = self._open.pop(source, (0, None))
+        severity = severity_of(text, message)
+        form = form_of(message, severity, tags, before if line == number - 1 else None)
+        shape = shape_of(message)
+        clue = None
+        if form is not None:
+            clue = self._found.get(shape)
+            if clue is not None:
+                clue.count += 1
+                clue.last_line = number
+                clue.form = min(clue.form, form)
+            elif len(self._found) < MOST_CLUES * (1 + (form <= Form.PROGRAM)):
+                event = Event("clue", 0, number, excerpt(text, 0), {}, *head[:5], head.time_s)
+                clue = Clue(
+                    form,
+                    event,
+                    message.strip()[:400],
+                    severity,
+                    specific(message[:1000]),
+                    bool(words.FOLLOWS.regex.search(message[:1000])),
+                    frozenset(tags),
+                    1,
+                    number,
+                )
+                near_line, near_source, near = self._near
+                if (
+                    near is not None
+                    and near_line == number - 1
+                    and (near_source, near.form) == (source, form)
+                ):
+                    clue.specific = min(clue.specific, near.specific)  # the first of a block is its title
+                self._found[shape] = clue
+            if clue is not None:
+                if head.rank is not None and len(clue.ranks) < MOST_RANKS:
+                    clue.ranks.add(head.rank)
+                if head.time_s is not None:
+                    clue.times = [*clue.times[:1], head.time_s]
+        self._near = number, source, clue
+        if is_plain and len(self._raw) < 4 * MOST_CLUES:
+            self._raw.setdefault(raw.translate(None, b"0123456789"), clue)
+        if words.ENDS_OPEN.search(message[-200:]) and len(self._open) < MOST_CLUES:
+            self._open[source] = number, form or Form.ERROR
+            return True
+        return False
+
+    def result(self) -> list[Clue]:
+        """The clues in the order of the lines."""
+        return sorted(self._found.values(), key=lambda clue: clue.event.line)

@@ -1,0 +1,199 @@
+"""
+The words by which the form of a line is known (`logs.forms`), and what stands in front of messages (`logs.peel`).
+
+No program's own wording: errors, waits, ends and their consequences as any program words them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ringup.logs.patterns.tags import Pattern
+
+ERRNO = (
+    r"No space left on device|Permission denied|Operation not permitted|No such (?:file or directory|device)|Input/output error"
+    r"|Cannot allocate memory|Resource temporarily unavailable|Connection (?:refused|timed out|reset by peer)|No route to host"
+    r"|(?:Network|Host) is unreachable|Address already in use|Cannot assign requested address|Invalid argument|Bad address"
+    r"|No data available|Remote I/O error|Too many open files|Disk quota exceeded|Stale file handle|Read-only file system"
+    r"|Name or service not known|Temporary failure in name resolution|Function not implemented|Protocol not (?:supported|available)"
+    r"|Transport endpoint is not connected|Software caused connection abort|Broken pipe|Not a directory|Exec format error"
+    r"|Text file busy|File exists|Device or resource busy|Operation not supported|Socket timed out"
+)
+
+FAILING = (
+    r"\b(?:fail(?:ed|s|ure)?|cannot|can't|couldn't|could not|unable to|aborted|aborting|refused|denied|not found|no such|invalid"
+    r"|unsupported|not supported|undefined symbol|mismatch\w*|corrupt\w*|does(?: not|n't) (?:exist|match|fit|support)|crashed|died|panic"
+    r"|insufficient|unreachable|out of memory|not enough|no available|is not (?:set|valid|divisible|available)|no space left"
+    r"|unrecognized|unknown|out of range|must (?:not )?be|should be|expected|exceed(?:s|ed)|missing|unexpected|broken|is dead|requires?)\b"
+)
+WAIT = (
+    r"timed out|times out|timing out|time-?out (?:after|of|expired|exceeded|error|\(|while|waiting)|TimeoutError|watchdog (?:caught|time|got)|detected by watchdog|still waiting|waiting (?:for|on)|been waiting|may be stuck|\b(?:hung|hang(?:ing|s)?|stuck|stall(?:ed|s)?)\b"
+    r"|no progress|No available \w|clients joined|(?:no|lost|missed) heartbeat|deadline.exceeded"
+)
+
+
+KERNEL = Pattern(
+    "kernel",
+    r"NVRM: Xid|Out of memory: Killed process|out of memory: Kill|oom-kill:|\bsegfault at |general protection fault|soft lockup"
+    r"|blocked for more than \d+ seconds|OOMKilled|uncorrectable|fallen off the bus|I/O error, dev|Kernel panic|health compromised",
+)
+XID_OF_A_PROGRAM = re.compile(r"Xid \([^)]{1,40}\): (?:13|31|43|45)\b")
+"""Xids that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
+COUNTS_NONE = re.compile(
+    r"\b(?:errors?|count|failures?|failed|kills?)\W{1,3}0\b|: (?:\[\]|none|no|0|n/a)\W{0,3}$", re.IGNORECASE
+)
+CAUSED_BY = Pattern("caused_by", r"^(?:Caused by|Original error|Root cause|Reason|Cause)\b.{0,20}?: ?\S")
+LIBRARY = Pattern(
+    "library",
+    r"NCCL WARN \S|\bUCX +(?:ERROR|FATAL) |\bE[A-Z]\d{4}\)?: |non-zero status: \d|\bNULL value \S|\bnvshmem\w*: .*error"
+    r"|\blibfabric:\S*<(?:err|critical)|\b(?:ibv|mlx5dv|efadv|fi)_\w+(?:\([^)]*\))? failed|(?:Cuda|HIP) failure '|CUDA error: ",
+)
+GOES_ON = Pattern(
+    "goes_on",
+    r"\bretry(?:ing)?\b|will retry|will restart|attempts? left|may (?:be|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
+    r"|deprecat|will (?:be removed|fail in)|can (?:potentially )?cause|optional|not (?:an|a fatal) error|is expected|to silence|perf may be"
+    r"|attempt(?:ing)? to|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental",
+)
+HARMLESS = Pattern(
+    "harmless",
+    r"libibverbs|No device found|Could not find: lib|plugin not|Missing \"iommu=pt\"|iommu|\bNUMA\b|affinity|Failed to find CUDA library|NCCL_\w+ value"
+    r"|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY|FastSocket|incoming CPU|Maximum retry|hugepages|wrong magic|wrong type",
+)
+"""What NCCL warns of and goes on after."""
+PROGRAM = Pattern(
+    "program",
+    r"^(?:[\w./+-]{1,60}: ){1,3}(?:line \d+: )?(?:fatal |critical )?(?:error\b|command not found|cannot |can't |could not |couldn't |failed to |unable to |not found)"
+    r"|^(?:[\w./+-]{1,60}: ){1,4}.{0,160}(?:"
+    + ERRNO
+    + r")|^\[?(?:ERROR|FATAL)(?: ERROR)?\]?:? ?\S|^usage error|^(?:[\w./-]{1,60}: )?(?:line \d+: )?\d+: \S+: not found"
+    r"|^(?:Host key verification failed|A call to \w+ (?:was unable|failed))|\bAssertion .{1,200} failed\b|\bCheck failed: |Task launch for \S+ failed|launch failed|aborted before step",
+)
+NAMES_ERRNO = Pattern(
+    "names_errno",
+    r"(?:" + ERRNO + r")|\berrno[ =:]*-?\d|\bRC: -?\d|\bgai error\b|\breturncode=[1-9]|ERROR: \S",
+)
+ENDED = Pattern(
+    "ended",
+    r"(?:exit(?:ed|s)?(?: with)?|return(?:ed)?|status) ?(?:exit )?(?:code|status)s? ?[=:]?\s*\(?-?[1-9]|\bexitcode\W{1,3}-?[1-9]|Segmentation fault|Bus error|core dumped"
+    r"|[Cc]aught signal \d|SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
+)
+FAILS = Pattern("fails", FAILING + r"|\berror\b|\bfatal\b|\bexception\b")
+WAITS = Pattern("waits", WAIT)
+FOLLOWS = Pattern(
+    "follows",
+    r"connection (?:was )?(?:likely )?closed|closed by (?:remote )?peer|reset by peer|broken ?pipe|recv(?:Value|Vector)|sendBytes|got 0 bytes|another rank"
+    r"|remote process exited|Failed to execute operation|Error encountered progressing|Proxy Call to rank|(?:failed|unable) to (?:shut ?down|dump)"
+    r"|see (?:root cause|the stack trace|above)|root cause above|initialization failed\. See|check the (?:logs|stack trace)|check if there are relevant logs"
+    r"|child (?:process )?failed|ChildFailedError|CalledProcessError|Rendezvous\w{0,20}Closed|RayTaskError|ActorDied|ActorUnavailable|EngineDead|WorkerProc|EngineCore failed to start"
+    r"|Engine(?:Core)? .{0,20}(?:died|failed)|scheduler is dead|taking the entire process down|closing signal|SIGTERM|signal:? 15\b|exit(?:ed)? (?:with )?(?:exit )?code:? (?:1|2|15|143)\b"
+    r"|exitcode\W{1,3}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|CANCELLED|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
+    r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError|ncclRemoteError"
+    r"|Test NCCL failure|Test failure|file:\d+ -> \d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit"
+    r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|raised (?:error|exception)|stack trace (?:of|above)"
+    r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed"
+    r"|Polled an error|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error",
+)
+NOISE = Pattern(
+    "noise",
+    r"^\s*(?:File \"|\^{1,200}\s*$|~{1,200}\^|frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
+    r"|(?:Future|Deprecation|User|Runtime|Resource|Syntax)Warning|using GPU \d+ (?:to perform|as device)|CUDA kernel errors might|For debugging consider|Compile with `TORCH_USE_CUDA"
+    r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
+    r"|Stack trace of the failed collective not found|potential root causes|number of (?:skipped|nan)|Out of bounds values : 0|#wrong|Failed to find nccl\w+ symbol|Could not find: ?lib"
+    r"|no plugin found|exit(?:ed)? (?:with )?(?:code|status):? ?0\b|\b0 (?:errors?|failed|failures)\b|errors?[=:] ?0\b|no errors?\b|(?:no|without) (?:error|failure)s?\b|error_rate|mean_error|max_error|val_error|loss_scale"
+    r"|Traceback \(most recent|during handling of the above|the above exception was|Solution:|this usually is caused by|\blikely\b.{0,40}\bcauses\b|Set the environment variable HYDRA"
+    r"|\berrors?[ =:]{1,3}(?:\d+\.\d|\d+e-)|^#|^\W{0,200}$|^\S{1,40}(?: {2,20}\S{1,40}){4}|Check failure stack trace|^\W{0,8}(?:at|@) {2,20}0x"
+    r"|RAY_IGNORE_UNHANDLED|Ray process with a|\bNCCL_ASYNC_ERROR_HANDLING\b",
+)
+ENDS_OPEN = re.compile(
+    r"(?:error|fail\w{0,12}|log file|reason|exception|detail|message|because)\b[^:]{0,40}:\s{0,8}$",
+    re.IGNORECASE,
+)
+ASSIGNS = re.compile(
+    r"^\s*(?:if|for|while|with|def|return|raise|self\.|except|assert|import|from|class|try|elif|else|export|echo)\b|^\s+\w[\w.]*\(.{0,200}[,)]$|^\s*\+ "
+)
+SPECIFIC = (
+    Pattern(
+        "specific", r"\b(?:" + ERRNO + r")|errno|\bE[A-Z]{4,}\b|undefined symbol|status=|\bRC: -|\bsyndrome\b"
+    ),
+    Pattern(
+        "specific",
+        r"(?<![\w.])(?:/[\w.+@-]{1,60}){2,12}|'[^']{2,120}'|\"[^\"]{2,120}\"|\bdev(?:ice)? [\w:.]{2,40}|`[^`]{2,120}`",
+    ),
+    Pattern("specific", r"\b\d{1,3}(?:\.\d{1,3}){3}\b|<\d{2,5}>|\bport\W{1,3}\d{2,5}|::[0-9a-f]{2,4}"),
+    Pattern("specific", r"--[a-z][\w-]{2,40}|\b[A-Z]{2,12}(?:_[A-Z0-9]{2,20}){1,5}\b"),
+    Pattern("specific", r"\b\d{2,12}\b(?: ?[kMGT]i?B)?"),
+)
+SEVERITY = re.compile(
+    r"\b(?P<word>FATAL|CRITICAL|ERROR|SEVERE|WARN(?:ING)?|INFO|NOTICE|DEBUG|TRACE)\b|(?:^|[\[\s(|])(?P<letter>[EWIF])(?=\d{3,4} \d\d:)"
+    r"|\d[,.]\d{2,9} (?P<ray>[EWIF]) \d|: (?P<xla>[EWIF]) [\w/]{4,}|NeMo (?P<nemo>[EWID]) |(?P<low>\berror\b|\bwarning\b)(?=: |\])|^\s*(?:\d{1,4}[smhd]\S{0,6}\s{1,8})?(?:\d{1,4}[smhd]\s{1,8})?(?P<event>Warning|Normal)\s{1,8}[A-Z][a-z]",
+)
+WRAPPING = re.compile(
+    r"\s{0,8}(?:(?:slurmstepd|srun|slurmd|sbatch)(?:-[\w.-]{1,63})?: (?:error: )?(?=pyxis:|\S{1,80}: tasks? )|pyxis: {1,8}(?=\S)|\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|FATAL)\]:? "
+    r"|(?:INFO|WARNING|ERROR|CRITICAL|FATAL|DEBUG|WARN):? {1,8}(?:\d{2,4}-\d\d-\d\d[T ])?[\d:.,]{0,18}Z?(?: {1,3}(?=\S)|$)|\[[\w./-]{1,80}\.(?:py|cc|cpp|cu|h):\d{1,6}(?::\w{1,60})?\]:? "
+    r"|\[[a-z][\w.]{1,60}: [\w./-]{1,80}\] |\[\d{4}-\d\d-\d\d[T ][\d:.,]{5,18}(?: [A-Z]{2}\d{1,4}){1,4}\] |\[(?:[\w-]{1,40}\d)\] "
+    r"|[\w.-]{1,80}:\d{1,10}:\d{1,10} (?:\[-?\d{1,4}\] )?(?=.{0,160}(?:NCCL|NET/))|\[\d{10}\.\d{1,9}\] |(?:\d{1,10}:){0,2}\d{0,10} ?\[-?\d{1,4}\] (?=.{0,160}NCCL )|\[[\w.-]{1,80}:\d{1,10} ?:\d{1,6}\] {1,16}"
+    r"|(?:[\w./-]{1,60}\.(?:cc|cpp|cu|c|h):\d{1,6} {1,3})(?=NCCL |UCX )|(?:\[Rank \d{1,7}\]|\[PG [^\]]{1,80}\]) {0,2}"
+    r"|\[?[EWIF]\d{3,4} [\d:.]{8,18} {1,12}(?:\d{1,10} {1,4})?[\w/.-]{1,120}:\d{1,6}\]:? |\[\d{12,20}\] |\(\w{1,60}(?:\[rank=\d{1,6}\])?(?: \w{1,20}=[\w.:-]{1,60},?){1,4}\) {0,2}"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]{2,10}: [EWIF] [\w/.]{1,160}:\d{1,6}\] |\d{2,4}[-/]\d\d(?:[-/]\d\d)? [\d:.,]{5,15} |\d{4}-\d\d-\d\dT[\d:.]{8,20}Z? {1,2}"
+    r"|(?:[A-Z]{2}\d{1,4} ?){1,4}\] {1,2}|\d{4}-\d\d-\d\d-\d\d:\d\d:[\d.]{2,12} |\[PID: ?\d{1,9}\] |(?:std(?:out|err) [FP] )|\[\+?\d{1,9}(?:\.\d{1,9})?s?\] )"
+)
+
+MEANINGS = (
+    (
+        Pattern("meaning", r"no space left|quota exceeded"),
+        "a file system, /dev/shm or a quota is full: `df -h`, `df -i` and `df -h /dev/shm` on that host",
+    ),
+    (
+        Pattern("meaning", r"permission denied|not permitted|unauthorized|forbidden"),
+        "the process may not do that: compare user, container privileges and file modes with a node where it works",
+    ),
+    (
+        Pattern("meaning", r"undefined symbol|cannot open shared object|version `"),
+        "two versions of a library are mixed: compare LD_LIBRARY_PATH and the installed versions with a node where it works",
+    ),
+    (
+        Pattern("meaning", r"no such file|not found|does(?: not|n't) exist"),
+        "a file or command is missing on that host or in that container: compare with a node where it is there",
+    ),
+    (
+        Pattern("meaning", r"input/output error|remote i/o|stale file|read-only file"),
+        "storage or a device failed below the program: read the kernel log of that host (`dmesg -T`)",
+    ),
+    (
+        Pattern("meaning", r"connection refused"),
+        "nothing listens at that address and port: check that the server runs, and on which address",
+    ),
+    (
+        Pattern("meaning", r"timed out|times out|timeout|deadline|no route|unreachable"),
+        "the other side did not answer in time: read its log around the same time, then test the path between the two hosts",
+    ),
+    (
+        Pattern("meaning", r"not known|name resolution|could not resolve|gai error"),
+        "a host name does not resolve there: `getent hosts NAME` on that host",
+    ),
+    (
+        Pattern("meaning", r"address already in use|errno: 98"),
+        "the port is taken, or no free port is left: `ss -ltnp` and `ss -s` on that host",
+    ),
+    (
+        Pattern("meaning", r"cannot allocate|out of memory|\boom\b"),
+        "memory ran out, or the limit on locked memory is too low: `free -g`, `ulimit -l`, the kernel log",
+    ),
+    (
+        Pattern("meaning", r"invalid argument|bad address|not supported|not implemented"),
+        "a library, driver or kernel refuses the call: compare their versions with a node or image where it works",
+    ),
+    (
+        Pattern("meaning", r"no data available|no such device"),
+        "a device, or an entry of its tables, is not visible to the process: `ibv_devinfo`, `show_gids`, `ls /dev/infiniband` inside the container",
+    ),
+    (
+        Pattern("meaning", r"segmentation|signal 11|sigsegv|bus error|core dumped"),
+        "native code crashed: the backtrace below the line names the library",
+    ),
+    (
+        Pattern("meaning", r"cuda|hip failure|cudnn|cublas"),
+        "a CUDA call failed: run with CUDA_LAUNCH_BLOCKING=1, and read the kernel log of that host for Xid lines",
+    ),
+)
+"""What an error means in general, whoever prints it, and where to look next."""

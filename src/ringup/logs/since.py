@@ -1,0 +1,79 @@
+"""`--since`: a log from a time on.  What stands before is blanked, so that lines keep their places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from ringup.errors import UsageError
+from ringup.logs.lines import seconds_of
+
+DAY_S = 86400.0
+_DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(s|m|min|h|d)")
+_UNIT_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
+_HEAD_BYTES = 400
+
+
+def duration_s(text: str) -> float | None:
+    """
+    Seconds of a duration, None for anything else.
+
+    >>> duration_s("90s"), duration_s("1.5h"), duration_s("08:30")
+    (90.0, 5400.0, None)
+    """
+    match = _DURATION.fullmatch(text.strip())
+    return float(match[1]) * _UNIT_S[match[2]] if match else None
+
+
+def moment_s(text: str) -> float:
+    """
+    A time as `seconds_of` counts: from the year's start, or from midnight where no date is given.
+
+    Raises UsageError.
+
+    >>> moment_s("08:30"), moment_s("2026-01-02 00:00:10") == (31 + 2) * DAY_S + 10
+    (30600.0, True)
+    """
+    padded = text if text.count(":") != 1 else f"{text}:00"
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", padded):
+        padded += " 00:00:00"
+    found = seconds_of(padded.replace("T", " ", 1))
+    if found is None:
+        hint = (
+            'a time as in the log ("2026-11-20 08:30", "08:30:15"), or how long before its end ("10m", "2h")'
+        )
+        raise UsageError(f"--since {text!r} is no time", hint=hint)
+    return found
+
+
+def is_before(time_s: float, moment: float) -> bool:
+    """Whether a line's time lies before a moment; clocks without a date are compared as clocks."""
+    if (time_s > DAY_S) == (moment > DAY_S):
+        return time_s < moment
+    return time_s % DAY_S < moment % DAY_S
+
+
+def times_in(data: bytes) -> Iterator[float]:
+    """The times that begin lines."""
+    for line in data.split(b"\n"):
+        found = seconds_of(line[:_HEAD_BYTES].decode("utf-8", "replace"))
+        if found is not None:
+            yield found
+
+
+def since(blocks: Iterable[bytes], moment: float) -> Iterator[bytes]:
+    """The blocks with every line blanked that stands before the first one of that time or later."""
+    rest = b""
+    blocks = iter(blocks)
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        for number, line in enumerate(lines):
+            time_s = seconds_of(line[:_HEAD_BYTES].decode("utf-8", "replace"))
+            if time_s is not None and not is_before(time_s, moment):
+                before = b"".join(old.translate(_BLANK) + b"\n" for old in lines[:number])
+                yield before + b"\n".join([*lines[number:], rest])
+                yield from blocks
+                return
+        yield b"".join(line.translate(_BLANK) + b"\n" for line in lines)
+    yield rest.translate(_BLANK)

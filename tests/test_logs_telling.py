@@ -1,0 +1,281 @@
+"""The telling line of a log that no wording knows: by its form, behind any label, before its consequences."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ringup.logs.forms import Form, form_of, severity_of
+from ringup.logs.patterns import forms as words
+from ringup.logs.patterns.tags import Pattern
+from ringup.logs.peel import message_of
+from ringup.logs.read import Diagnosis, read_logs
+from ringup.output.logs_report import as_json
+from tests.regex_cost import cost
+from tests.test_linear import MOST_STEPS
+
+WAIT = "(Engine pid=7) INFO 10:{:02}:00 [bus.py:4] No free slot in 60 s, still waiting for the workers\n"
+REFUSED = "frobnicator: cannot map region 7 of /dev/frob0: Permission denied"
+
+
+def diagnose(tmp_path: Path, text: str) -> Diagnosis:
+    (tmp_path / "job.log").write_text(text, encoding="utf-8")
+    return read_logs([str(tmp_path / "job.log")])
+
+
+LABELS = [
+    "",
+    "[rank3]: ",
+    "(Worker_TP3 pid=71) ERROR 10-22 09:33:02 [core.py:57] ",
+    "(EngineCore pid=9) (RayWorkerWrapper pid=71, ip=10.2.0.4) ",
+    "(TrainWorker[rank=3] pid=71, ip=10.2.0.4) ",
+    "2: slurmstepd: error: pyxis:     ",
+    "ERROR 2025-11-13T14:41:01.114829205Z [resource.labels.containerName: trainer] ",
+    "trainer-0  | [2025-08-11 08:33:52 TP3] ",
+    "E1123 13:12:21.201130       9 agent.cc:1549] ",
+    "2025-11-13T14:41:01.114829205Z stderr F ",
+]
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_failure_in_unknown_words_is_shown_behind_any_label(tmp_path: Path, label: str) -> None:
+    text = f"{label}frobnicator 2.1 starts\n{label}{REFUSED}\nsrun: Job step aborted\n"
+    cause = diagnose(tmp_path, text).causes[0]
+    assert (cause.rule, cause.confidence, cause.severity) == ("unnamed-failure", "low", "error")
+    assert cause.telling is not None and cause.telling.line == 2
+    assert cause.evidence[0] == cause.telling
+    assert REFUSED in cause.text
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_message_is_what_stands_behind_the_labels(label: str) -> None:
+    assert message_of(label + REFUSED) == REFUSED
+
+
+def test_json_has_the_telling_line_with_its_rank_host_and_time(tmp_path: Path) -> None:
+    line = f"[rank5]: 2025-08-11 08:33:52,114 ERROR {REFUSED}"
+    told = as_json(diagnose(tmp_path, f"n7: {line}\n"))["causes"][0]["telling"]
+    assert told == {
+        "file": str(tmp_path / "job.log"),
+        "line": 1,
+        "text": f"n7: {line}",
+        "rank": 5,
+        "host": "n7",
+        "time": "2025-08-11 08:33:52,114",
+    }
+    json.dumps(told)
+
+
+def test_what_follows_from_another_end_does_not_speak_first(tmp_path: Path) -> None:
+    text = (
+        "[rank0]: RuntimeError: Connection closed by peer [10.0.0.2]:41\n"
+        f"[rank3]: {REFUSED}\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    )
+    cause = diagnose(tmp_path, text).causes[0]
+    assert (cause.rule, cause.evidence[0].line) == ("unnamed-failure", 2)
+
+
+def test_a_library_speaks_before_the_exception_by_which_it_came_up(tmp_path: Path) -> None:
+    text = (
+        "[1745700389.902821] [n1:62 :0]   ib.c:79  UCX  ERROR Remote access on mlx5_0:1 failed (synd 0x1)\n"
+        "Traceback (most recent call last):\n"
+        '  File "/job/kv.py", line 3, in <module>\n'
+        "    move()\n"
+        "kv.errors.TransferError: backend\n"
+    )
+    found = diagnose(tmp_path, text)
+    assert [cause.rule for cause in found.causes] == ["unnamed-failure", "rank-raised-exception"]
+    assert found.causes[0].evidence[0].line == 1
+
+
+def test_a_wait_that_repeats_to_the_end_is_a_hang(tmp_path: Path) -> None:
+    text = "engine 1.0 starts\n" + "".join(map(WAIT.format, range(5)))
+    cause = diagnose(tmp_path, text).causes[0]
+    assert (cause.rule, cause.evidence[0].line) == ("unnamed-failure", 2)
+    assert "makes no progress" in cause.text
+
+
+def test_a_wait_that_was_over_is_no_hang(tmp_path: Path) -> None:
+    text = "".join(map(WAIT.format, range(5))) + "step 1 loss 2.0\nstep 2 loss 1.9\nstep 3 loss 1.8\n"
+    assert diagnose(tmp_path, text).healthy
+
+
+SOUND = [
+    "W: deprecated option --foo will fail in a future release\n",
+    "Could not load optional kernel, falling back to the slow one\n",
+    "iteration 3: error 0.4311, failed lines 0\niteration 4: error 0.4011, failed lines 0\n",
+    "task            n  pass  fail  error\nerror-recovery      60      55      5       0       0\n",
+    "Warning  FailedMount  4m  kubelet  MountVolume.SetUp failed, retrying\n",
+    "INFO cache: entry not found, computing it\n",
+]
+
+
+@pytest.mark.parametrize("text", SOUND)
+def test_words_of_failing_in_a_sound_log_are_no_failure(tmp_path: Path, text: str) -> None:
+    assert diagnose(tmp_path, text).healthy
+
+
+def test_alike_lines_are_one_sign_that_counts(tmp_path: Path) -> None:
+    text = "".join(f"[rank{n}]: frobnicator {n}: unable to open shard {n * 7}\n" for n in range(40))
+    found = diagnose(tmp_path, text)
+    (clue,) = found.story.clues
+    assert (clue.count, clue.last_line) == (40, 40)
+    assert len(found.causes[0].evidence) == 1
+
+
+def test_a_million_different_failures_are_bounded(tmp_path: Path) -> None:
+    words = "abcdefghijklmnopqrstuvwxyz"
+    lines = (f"cannot open {a}{b}{c}{d}\n" for a in words for b in words for c in words[:6] for d in "xyz")
+    found = diagnose(tmp_path, "".join(lines))
+    assert len(found.story.clues) <= 2_000
+    assert found.causes[0].evidence[0].line == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "severity", "form"),
+    [
+        ("NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.", "", Form.KERNEL),
+        ("Caused by: java.io.IOException: disk", "", Form.CAUSED_BY),
+        ("EI0006: Getting socket times out. Reason: 1. The remote does not connect", "", Form.LIBRARY),
+        ("ibrc.cpp:418: non-zero status: 22 ibv_modify_qp failed", "", Form.LIBRARY),
+        ("train.py: error: unrecognized arguments: --lr", "", Form.PROGRAM),
+        ("Failed to load the tokenizer", "error", Form.ERROR),
+        ("worker 3 exited with code 9", "", Form.ENDED),
+        ("shard 4 is missing", "", Form.FAILING),
+        ("Watchdog timeout (limit=300)", "", Form.WAIT),
+        ("Failed to load the tokenizer", "warning", Form.WARNING),
+        ("Failed to load the tokenizer, retrying", "info", Form.INFO),
+        ("step 3 loss 0.1", "info", None),
+        ('  File "/job/t.py", line 9, in error_handler', "", None),
+    ],
+)
+def test_the_form_of_a_line(message: str, severity: str, form: Form | None) -> None:
+    assert form_of(message, severity, set()) == form
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("(Worker pid=7) ERROR 08-12 [core.py:700] x", "error"),
+        ("[rank0]:[E410 01:50:33.8 ProcessGroupNCCL.cpp:1895] x", "error"),
+        ("W0613 08:28:11.555796    7053 ucx_utils.cpp:43] x", "warning"),
+        ("[2025-03-14 14:33:45,164 E 230966 231591] logging.cc:113: x", "error"),
+        ("Warning  FailedScheduling  4m12s  default-scheduler  x", "warning"),
+        ("x", ""),
+    ],
+)
+def test_the_severity_of_a_line(line: str, severity: str) -> None:
+    assert severity_of(line, message_of(line)) == severity
+
+
+def spied(*frames: str) -> str:
+    """Stacks of as many processes, as py-spy prints them."""
+    lines = []
+    for number, frame in enumerate(frames):
+        lines += [
+            f"Process {70 + number} (rank {number}): python -u train.py",
+            "Python v3.11.9 (/usr/bin/python3.11)",
+            "",
+            f'Thread {70 + number} (active): "MainThread"',
+            f"    {frame}",
+            "    main (train.py:120)",
+            f'Thread {90 + number} (idle): "Thread-1"',
+            "    wait (threading.py:324)",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+IN_ALL_REDUCE = "all_reduce (torch/distributed/distributed_c10d.py:2501)"
+
+
+def test_of_pasted_stacks_the_process_that_stands_elsewhere_is_named(tmp_path: Path) -> None:
+    text = spied(IN_ALL_REDUCE, "_save (torch/serialization.py:944)", IN_ALL_REDUCE, IN_ALL_REDUCE)
+    cause = diagnose(tmp_path, text).causes[0]
+    assert (cause.rule, cause.ranks) == ("rank-busy-while-others-wait", (1,))
+    assert cause.telling is not None and "_save" in cause.telling.text
+
+
+def test_pasted_stacks_in_one_collective_are_a_stalled_collective(tmp_path: Path) -> None:
+    (cause,) = diagnose(tmp_path, spied(*[IN_ALL_REDUCE] * 4)).causes
+    assert (cause.rule, cause.confidence) == ("collective-stalled", "low")
+
+
+def test_pasted_stacks_of_working_processes_are_no_failure(tmp_path: Path) -> None:
+    assert diagnose(tmp_path, spied("forward (model.py:7)", "forward (model.py:9)")).healthy
+
+
+WATCHDOG = (
+    "[rank{0}]:[E626 04:20:11.1 ProcessGroupNCCL.cpp:690] [Rank {1}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=3, OpType=ALLTOALL_BASE, NumelIn=50, NumelOut=50, Timeout(ms)=600000) ran for "
+    "600019 milliseconds before timing out.\n"
+)
+
+
+def test_who_is_missing_is_judged_among_the_members_of_the_group(tmp_path: Path) -> None:
+    text = "".join(WATCHDOG.format(8 + 2 * n, n) for n in (0, 1, 2, 3, 5, 6, 7))
+    cause = diagnose(tmp_path, text).causes[0]
+    assert (cause.rule, cause.ranks) == ("rank-fell-behind", (16,))
+
+
+def test_half_of_a_groups_log_blames_nobody(tmp_path: Path) -> None:
+    init = "n1:5:6 [0] NCCL INFO comm 0x1 rank 0 nranks 8 cudaDev 0 busId 1000 - Init COMPLETE\n"
+    text = init + "".join(WATCHDOG.format(8 + n, n) for n in (0, 1, 4, 5))
+    assert diagnose(tmp_path, text).causes[0].rule == "collective-stalled"
+
+
+OF_FORMS = [
+    *(one for one in vars(words).values() if isinstance(one, Pattern)),
+    *words.SPECIFIC,
+    *(pattern for pattern, _ in words.MEANINGS),
+]
+
+
+@pytest.mark.parametrize("pattern", OF_FORMS, ids=lambda pattern: pattern.tag)
+def test_the_words_of_a_form_cost_time_in_proportion_to_the_line(pattern: Pattern) -> None:
+    assert cost(pattern.text, re.IGNORECASE, longest=1_000) <= MOST_STEPS
+
+
+def test_a_native_error_above_an_exception_that_names_nothing_is_shown_first(tmp_path: Path) -> None:
+    text = (
+        "E0605 10:48:27.885119 136 ctx.cpp:203] Failed to register memory 0x7b37: Invalid argument [22]\n"
+        "Traceback (most recent call last):\n"
+        '  File "/job/serve.py", line 7, in start\n'
+        "RuntimeError: registration failed\n"
+    )
+    cause = diagnose(tmp_path, text).causes[0]
+    assert (cause.rule, cause.confidence, cause.evidence[0].line) == ("rank-raised-exception", "low", 1)
+
+
+def test_a_failed_assertion_stands_before_what_ray_tells_of_the_dead_worker(tmp_path: Path) -> None:
+    text = (
+        "python: /src/lib/Utility.cpp:110: Assertion `rows == columns' failed.\n"
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error.\n"
+    )
+    cause = diagnose(tmp_path, text).causes[0]
+    assert cause.evidence[0].line == 1
+
+
+def test_an_error_that_the_job_went_on_after_is_none_whoever_prints_it(tmp_path: Path) -> None:
+    text = 'daemon: error: lookup failure for node "n792"\n' + "".join(
+        f"0: step {n} loss 2.{n}\n" for n in range(1, 6)
+    )
+    assert diagnose(tmp_path, text).healthy
+
+
+def test_the_first_line_of_a_block_is_its_title(tmp_path: Path) -> None:
+    text = (
+        "[1745700389.902821] [n1:62 :0]   ib.c:79  UCX  ERROR Local protection error on mlx5_0:1\n"
+        "[1745700389.902821] [n1:62 :0]   ib.c:79  UCX  ERROR QP 0x9d0 '/dev/x' 10.0.0.1 NCCL_X=1 len 65536\n"
+    )
+    assert diagnose(tmp_path, text).causes[0].evidence[0].line == 1
+
+
+def test_a_port_is_never_taken_from_a_clock(tmp_path: Path) -> None:
+    text = "[2025-10-28 06:11:43] server 7: bind: Address already in use\n"
+    cause = diagnose(tmp_path, text).causes[0]
+    assert cause.rule == "port-in-use"
+    assert cause.text.startswith("the port ")
