@@ -377,3 +377,112 @@ def test_a_table_of_peer_access_is_read(
     assert command_line.dispatch(["predict", "--output", str(table)]) == 0
     told = capsys.readouterr()
     assert said in told.err and "no output of a supported tool" not in told.err
+
+
+# -- as people paste it ------------------------------------------------------------------------------
+
+GIDS = "    mlx5_0  1  3  0000:0000:0000:0000:0000:ffff:0a00:0001  10.0.0.1  v2  ens1\n"
+ADDRESSES = (
+    "1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536\nlink/loopback 00:00:00:00:00:00\ninet 127.0.0.1/8\n"
+    "2: {0}: <BROADCAST,UP,LOWER_UP> mtu 1500\nlink/ether 02:00:00:00:00:01\n"
+    "inet {1}/24 brd 10.0.0.255 scope global {0}\nvalid_lft forever preferred_lft forever\n"
+)
+TOPO = (
+    "\tGPU0\tGPU1\tNIC0\tNIC1\nGPU0\t X \tNV4\tPIX\tSYS\nGPU1\tNV4\t X \tSYS\tPIX\n"
+    "NIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_1\n"
+)
+IP_JSON = json.dumps(
+    [
+        {"ifindex": 1, "ifname": "lo", "flags": ["LOOPBACK", "UP"], "mtu": 65536, "link_type": "loopback"},
+        {
+            "ifindex": 2,
+            "ifname": "eno1",
+            "flags": ["UP", "LOWER_UP"],
+            "mtu": 1500,
+            "link_type": "ether",
+            "addr_info": [{"family": "inet", "local": "10.0.0.1", "prefixlen": 24, "scope": "global"}],
+        },
+    ]
+)
+RDMA_JSON = '[{"ifindex":0,"ifname":"mlx5_0","port":1,"state":"ACTIVE","netdev":"eno1"}]'
+
+
+def pasted(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> tuple[list[Any], str]:
+    """The nodes predicted from a paste, and what was said on stderr."""
+    (tmp_path / "p.txt").write_text(text)
+    assert command_line.dispatch(["predict", "--json", "--output", str(tmp_path / "p.txt")]) == 0
+    out, err = capsys.readouterr()
+    return json.loads(out)["nodes"], " ".join(err.split())
+
+
+def test_show_gids_alone_tells_roce(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (node,), _ = pasted(tmp_path, GIDS, capsys)
+    assert node["interfaces"] == ["mlx5_0:1/RoCE"]
+    (port,) = parse_pasted(GIDS).rdma_ports
+    assert (port.link_layer, port.netdev, port.gids[0].index) == ("Ethernet", "ens1", 3)
+
+
+@pytest.mark.parametrize("text", [ADDRESSES.format("eno1", "10.0.0.1"), IP_JSON, f"$ ip -j a\n{IP_JSON}\n"])
+def test_addresses_are_read_without_indentation_and_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (node,), _ = pasted(tmp_path, text, capsys)
+    assert node["bootstrap"] == {"interface": "eno1", "address": "10.0.0.1"}
+
+
+def test_a_table_made_by_column_and_rdmas_json_are_read() -> None:
+    (port,) = parse_pasted("mlx5_0   port  1  ==>  ib0   (Up)\n").rdma_ports
+    assert (port.name, port.netdev) == ("mlx5_0:1", "ib0")
+    (port,) = parse_pasted(RDMA_JSON).rdma_ports
+    assert (port.name, port.state, port.link_layer) == ("mlx5_0:1", "ACTIVE", "Ethernet")
+
+
+def test_the_matrix_alone_tells_the_nic_of_each_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (node,), _ = pasted(tmp_path, TOPO, capsys)
+    assert node["used"] == [{"gpu": 0, "device": "mlx5_0:1"}, {"gpu": 1, "device": "mlx5_1:1"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "me@n1:~$ ip a\n{}me@n2:~$ ip a\n{}me@n2:~$ \n",
+        "[root@n1 ~]# ip addr show\n{}[root@n2 ~]# ip addr show\n{}",
+        "n1:~ # ip addr\n{}n2:~ # ip addr\n{}",
+    ],
+)
+def test_two_hosts_in_one_paste_are_two_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    parts = ADDRESSES.format("eno1", "10.0.0.1"), ADDRESSES.format("ib0", "10.0.0.2")
+    nodes, _ = pasted(tmp_path, text.format(*parts), capsys)
+    assert [(n["name"], n["bootstrap"]["interface"]) for n in nodes] == [("n1", "eno1"), ("n2", "ib0")]
+
+
+def test_lines_of_clush_are_split_by_their_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = {"n1": ADDRESSES.format("eno1", "10.0.0.1"), "n2": ADDRESSES.format("ib0", "10.0.0.2")}
+    text = "".join(f"{host}: {line}\n" for host, part in parts.items() for line in part.splitlines())
+    nodes, _ = pasted(tmp_path, text, capsys)
+    assert [n["name"] for n in nodes] == ["n1", "n2"]
+
+
+def test_a_part_of_the_interfaces_is_said_to_be_a_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "3: eno2: <BROADCAST,MULTICAST> mtu 1500\n    link/ether 02:00:00:00:00:02\n    inet 10.1.0.1/24\n"
+    (node,), said = pasted(tmp_path, text, capsys)
+    assert "a part of the interfaces" in said
+    assert not because(node, "every communicator fails") and because(node, "only a part was pasted")
+
+
+def test_what_was_not_understood_or_not_needed_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        ADDRESSES.format("eno1", "10.0.0.1")
+        + "and then it hung again!\nSettings for eno1:\n\tSpeed: 100Mb/s\n"
+    )
+    said = pasted(tmp_path, text, capsys)[1]
+    assert "1 line not understood: 8 ('and then it hung again!')" in said
+    assert "ethtool: NCCL's choice does not depend on it" in said

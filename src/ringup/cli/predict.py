@@ -20,9 +20,9 @@ from ringup.nccl.selection import Known, Prediction
 from ringup.network.predictions import known as known_of
 from ringup.network.predictions import together as compared
 from ringup.output import prediction_report, terminal
-from ringup.parse.pasted import MOST_CHARACTERS, Pasted, parse_pasted, together
+from ringup.parse.pasted import MOST_CHARACTERS, Pasted, hosts_in, parse_pasted, together
 from ringup.parse.topology import Topology, parse_topology
-from ringup.units import printable, summarize_names
+from ringup.units import plural, printable, ranges, summarize_names
 
 UNNAMED = "node"
 NOT_PASTED = {"interfaces": "paste `ip addr`", "rdma_ports": "paste `ibstatus` or `rdma link`"}
@@ -114,18 +114,35 @@ def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
     not_understood = []
     for node, path in split:
         name = node or (named[0] if named else UNNAMED)
-        made = parse_pasted(request.read_text(path, MOST_CHARACTERS + 1))
-        if made.is_cut:
-            terminal.say(f"{printable(path)}: only its first {MOST_CHARACTERS >> 20} Mi characters were read")
-        not_understood += [path] if made.is_empty else []
-        _say_peers(path, made)
-        found[name] = together(found[name], made) if name in found else made
+        text = request.read_text(path, MOST_CHARACTERS + 1)
+        parts = hosts_in(text) if not node else {"": text}
+        for host, part in parts.items():
+            made = parse_pasted(part)
+            _say_left(path, text, made, is_whole=len(parts) == 1)
+            not_understood += [path] if made.is_empty and len(parts) == 1 else []
+            _say_peers(path, made)
+            own = host or name
+            found[own] = together(found[own], made) if own in found else made
     if is_all and split and len(not_understood) == len(split):
         hint = "paste what `ip addr` and `ibstatus` (or `rdma link`) print there; --help names all tools"
         raise PastedError(f"{', '.join(not_understood[:3])}: {NOT_UNDERSTOOD}", hint=hint)
     for path in not_understood:
         terminal.say(f"{printable(path)}: {NOT_UNDERSTOOD} in it; ignored")
     return found
+
+
+def _say_left(path: str, text: str, made: Pasted, *, is_whole: bool) -> None:
+    """What of a paste was not read, not understood or not needed."""
+    if made.is_cut:
+        terminal.say(f"{printable(path)}: only its first {MOST_CHARACTERS >> 20} Mi characters were read")
+    if made.not_understood and is_whole and not made.is_empty:
+        first = text.splitlines()[made.not_understood[0] - 1].strip()
+        count, numbers = plural(len(made.not_understood), "line"), ranges(made.not_understood)
+        terminal.say(f"{printable(path)}: {count} not understood: {numbers} ({printable(first, 60)!r})")
+    for tool in made.unused:
+        terminal.say(f"{printable(path)}: {tool}: NCCL's choice does not depend on it")
+    if made.is_part:
+        terminal.say(f"{printable(path)}: a part of the interfaces, as lo is missing: paste all of `ip addr`")
 
 
 def _say_peers(path: str, made: Pasted) -> None:
@@ -160,6 +177,10 @@ def _known(
 ) -> Known:
     """Facts of a node with what was pasted for it on top."""
     pasted = pasted or Pasted()
+    if pasted.is_part and not any(i.is_up and i.usable_addresses for i in pasted.interfaces):
+        # The interface that NCCL will take is among those that were left out.
+        pasted = dataclasses.replace(pasted, interfaces=())
+        node = dataclasses.replace(node, unknown={**node.unknown, "interfaces": "only a part was pasted"})
     found: dict[str, Any] = {name: value for name in NOT_PASTED if (value := getattr(pasted, name))}
     unknown = {name: why for name, why in node.unknown.items() if name not in found}
     base = known_of(dataclasses.replace(node, unknown=unknown, **found))

@@ -12,13 +12,15 @@ from ringup.units import lines_of
 
 MOST_INTERFACES = 4096
 _LINK = re.compile(r"^(\d+): ([^\s:@]+)(?:@(\S+))?: <([^>]*)> (.*)$")
-_HARDWARE = re.compile(r"^\s+link/(\S+)")
+_HARDWARE = re.compile(r"^\s*link/(\S+)")
+_UNINDENTED = re.compile(r"(?:link/|inet6? |valid_lft |altname |RX|TX|prefix)")
+"""How lines below an interface begin whose blanks were lost."""
 _BRIEF = re.compile(
     r"^([\w.@:-]{1,32})\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)\b"
     r"((?:\s{1,40}[0-9a-fA-F:.]{2,45}/\d{1,3}(?: metric \d{1,10})?)*)\s*$"
 )
 _IFCONFIG = re.compile(r"^([\w.@:-]{1,32})(?:: flags=\d+<([^>]*)>\s+mtu (\d{1,9})|\s+Link encap:\S)")
-_ADDRESS = re.compile(r"^(?:(\d+): ([^\s:@]+))?\s+inet6? (?:addr: ?)?([0-9a-fA-F:.]{2,45})(?:/(\d+))?(.*)$")
+_ADDRESS = re.compile(r"^(?:(\d+): ([^\s:@]+)\s)?\s*inet6? (?:addr: ?)?([0-9a-fA-F:.]{2,45})(?:/(\d+))?(.*)$")
 _LENGTH = re.compile(r"(?:netmask |Mask:|prefixlen )([\d.]+)\b")
 
 _KINDS: dict[InterfaceKind, str] = {
@@ -91,7 +93,7 @@ def _shown(text: str) -> dict[str, dict[str, dict[str, Any]]]:
         elif match := _IFCONFIG.match(line):
             current = found["ifconfig"].setdefault(match[1], {"addresses": []})
             current |= {"flags": (match[2] or "").split(","), "mtu": int(match[3] or 0)}
-        elif current is None or not line[:1].isspace() or not line.strip():
+        elif current is None or not (line[:1].isspace() or _UNINDENTED.match(line)) or not line.strip():
             current = None
         elif " MTU:" in line:  # ifconfig of busybox
             current["flags"] = line.split()
@@ -121,7 +123,7 @@ def _made(shown: dict[str, dict[str, Any]]) -> tuple[Interface, ...]:
         Interface(
             name,
             one.get("index", place),
-            _kind(name, one),
+            kind_of(name, one),
             "UP" in one["flags"],
             "LOWER_UP" in one["flags"] or "RUNNING" in one["flags"],
             one.get("mtu", 0),
@@ -133,7 +135,8 @@ def _made(shown: dict[str, dict[str, Any]]) -> tuple[Interface, ...]:
     return tuple(sorted(found, key=lambda interface: interface.index))[:MOST_INTERFACES]
 
 
-def _kind(name: str, shown: dict[str, Any]) -> InterfaceKind:
+def kind_of(name: str, shown: dict[str, Any]) -> InterfaceKind:
+    """An interface's kind by its link type, what it is joined to, and its name."""
     link_type, beside, known = shown.get("type", ""), shown.get("beside", ""), shown.get("kind")
     if link_type == "loopback" or name == "lo":
         return "loopback"

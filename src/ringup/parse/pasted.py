@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ringup.model import Interface, RdmaPort
+from ringup.parse import json_output
 from ringup.parse.gpus import parse_square
 from ringup.parse.interfaces import parse_addresses
 from ringup.parse.rdma_output import IN_LIBRARY_ORDER, merge, parse_rdma
 from ringup.parse.topology import Matrix, parse_topo_matrix
-from ringup.units import LONGEST_LINE, lines_of
+from ringup.units import LONGEST_LINE, lines_of, natural
 
 MOST_CHARACTERS = 8 << 20
 _PEER_STATES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 """Of the table of `nvidia-smi topo -p2p`; `topo -m` has others."""
 _NOISE = re.compile(r" NCCL (?:INFO|TRACE|WARN) ")
+PROMPT = re.compile(
+    r"(?:\([\w.-]{1,40}\) ?)?\[?[\w.-]{1,40}@([A-Za-z][\w.-]{0,62})[ :~\]][^\n$#%]{0,200}[$#%](?: .*)?$"
+    r"|([a-z][a-z-]{0,30}\d[\w.-]{0,30})[:~ ][^\n$#%]{0,60}[$#] .*$"
+)
+"""A shell's prompt with its host: user@host:~$ COMMAND, [user@host dir]# COMMAND, node1:~ # COMMAND."""
+_PREFIX = re.compile(r"([A-Za-z][\w.-]{0,62}?\d[\w.-]{0,62}): ?(.*)")
+_UNUSED = {
+    "ethtool": re.compile(r"(?m)^Settings for \S+:$"),
+    "lspci": re.compile(r"(?m)^(?:-\[[0-9a-f]{4}:[0-9a-f]{2}\]|[ |\\+-]+[0-9a-f]{2}\.[0-7][- ])"),
+}
+"""Tools -> a line of theirs; what NCCL chooses does not depend on it."""
+_KNOWN = re.compile(
+    "|".join(
+        (
+            r"\s*\d+: |\s*(?:link/|inet6? |valid_lft|altname|GID\[)|\s*[A-Za-z_][\w ./()-]{0,60}:",
+            r".*==>|.*\bstate \S+ physical_state|Infiniband device|CA '|hca_id|n_gids_found|-\[",
+            r"\s*(?:DEV\s|-{3})|\s*\w+\s+\d+\s+\d+\s+[0-9a-fA-F:]{39}|\s*(?:GPU|NIC|mlx|CPU)\S*\s+\S",
+            r"\s*(?:X|SYS|NODE|PHB|PXB|PIX|NV#)\s+=|\S+\s+Link encap|[\w.@:-]+\s+(?:UP|DOWN|UNKNOWN)\b",
+            r"\s+(?:RX|TX|ether|UP|collisions|inet|unspec|loop|infiniband)\b|\s*[|+\\-]",
+            r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] |\s*\d+\s*$|\s+[\d,x./a-zA-Z]+\s*$",
+            r"\s*(?:port|phys|max|active|sm_|lid|state|rate|Legend|NIC Legend)\b",
+        )
+    )
+)
+"""How lines begin that a supported tool prints."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +58,12 @@ class Pasted:
     """The text was longer than is read."""
     peers: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """Pairs of GPUs -> what `nvidia-smi topo -p2p` says of them, "OK" or why not."""
+    is_part: bool = False
+    """Only some interfaces were pasted: every machine has `lo`, and it is not among them."""
+    unused: tuple[str, ...] = ()
+    """Tools whose output was recognised and changes no prediction."""
+    not_understood: tuple[int, ...] = ()
+    """Numbers of lines that no tool prints."""
 
     @property
     def is_empty(self) -> bool:
@@ -51,14 +83,73 @@ def parse_pasted(text: str) -> Pasted:
     # Without lines no tool prints: NCCL's own, and those too long.
     kept = (line for line in cut.splitlines() if len(line) <= LONGEST_LINE and not _NOISE.search(line))
     lines = "\n".join(kept)
+    by_json = json_output.ports_of(lines)
+    ports = merge([*parse_rdma(lines), *by_json])
+    matrix = parse_topo_matrix(lines)
+    if not ports:  # `topo -m` alone names the devices, and that is all it tells of them
+        names = dict.fromkeys(name for _, name in matrix if not name.startswith("NIC"))
+        ports = tuple(RdmaPort(name, 1) for name in names)
+    interfaces, in_order = parse_addresses(lines)
+    known = json_output.interfaces_of(lines)
     return Pasted(
-        parse_rdma(lines),
-        any(parse(lines) for parse in IN_LIBRARY_ORDER),
-        *parse_addresses(lines),
-        parse_topo_matrix(lines),
+        ports,
+        bool(by_json) or any(parse(lines) for parse in IN_LIBRARY_ORDER),
+        known or interfaces,
+        bool(known) or in_order,
+        matrix,
         len(text) > MOST_CHARACTERS,
         {pair: cell for pair, cell in parse_square(lines_of(lines)).items() if cell in _PEER_STATES},
+        bool(known or interfaces) and not any(i.kind == "loopback" for i in known or interfaces),
+        tuple(tool for tool, form in _UNUSED.items() if form.search(lines)),
+        tuple(_strange(cut)),
     )
+
+
+def _strange(text: str) -> Iterator[int]:
+    """Numbers of lines that look like no tool's; at most as many as a person reads."""
+    found, in_json = 0, False
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        in_json = bare.startswith(("[", "{")) or (in_json and bare[:1] in '"}],{[')
+        known = (
+            not bare
+            or bare[:1] in "#$\x1b"
+            or in_json
+            or len(line) > LONGEST_LINE
+            or PROMPT.match(line)
+            or _KNOWN.match(line)
+        )
+        if not known and found < 200:
+            found += 1
+            yield number
+
+
+def hosts_in(text: str) -> dict[str, str]:
+    """
+    Host -> its part of a paste from several, by the prompts or by what clush and pdsh put in front of each
+    line; one entry named "" where there are no two hosts.
+
+    >>> hosts_in("u@n1:~$ ip a\\n1: lo: x\\nu@n2:~$ ip a\\n1: lo: y\\n")["n2"]
+    '1: lo: y\\n'
+    """
+    lines = text[:MOST_CHARACTERS].splitlines(keepends=True)
+    prefixed = [_PREFIX.match(line) for line in lines if line.strip()]
+    names = {match[1] for match in prefixed if match}
+    if len(names) > 1 and all(prefixed) and len(prefixed) > 2 * len(names):
+        found: dict[str, str] = dict.fromkeys(sorted(names, key=natural), "")
+        for match in prefixed:
+            assert match is not None
+            found[match[1]] += match[2] + "\n"
+        return found
+    found, current = {"": ""}, ""
+    for line in lines:
+        if match := PROMPT.match(line):
+            current = match[1] or match[2]
+            found.setdefault(current, "")
+        else:
+            found[current] += line
+    named = {name: part for name, part in found.items() if name and part.strip()}
+    return named if len(named) > 1 else {"": text}
 
 
 def together(one: Pasted, other: Pasted) -> Pasted:
@@ -72,4 +163,6 @@ def together(one: Pasted, other: Pasted) -> Pasted:
         {**other.matrix, **one.matrix},
         one.is_cut or other.is_cut,
         {**other.peers, **one.peers},
+        first.is_part,
+        tuple(dict.fromkeys((*one.unused, *other.unused))),
     )

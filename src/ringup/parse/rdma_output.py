@@ -26,6 +26,8 @@ _DEVINFO_CA = re.compile(rf"^hca_id:\s+({_NAME})\s*$")
 _DEVINFO_PORT = re.compile(r"^\s+port:\s+(\d{1,3})\s*$")
 _PAIR = re.compile(r"^\s+([A-Za-z_][\w ]*):\s+(\S.*)$")
 _GID = re.compile(r"^\s+GID\[\s*(\d+)\]:\s+([0-9a-fA-F:.]+)(?:,(.*))?$")
+_BLANKS = re.compile(r"[ \t]+")
+"""`| column -t` puts more of them between the words."""
 _NETDEV = re.compile(
     rf"(?:^|\s)(?:({_BUS}) )?({_NAME}) (?:\(.{{0,200}} )?port (\d{{1,3}}) "
     r"(?:\((\w+)\) *)?==> (\S+) \((\w+)\)\s*$"
@@ -35,7 +37,7 @@ _LINK = re.compile(
     r"physical_state \S+(?: netdev (\S+))?"
 )
 _GIDS_ROW = re.compile(
-    rf"^({_NAME})\s+(\d{{1,3}})\s+(\d{{1,4}})\s+([0-9a-fA-F:]{{39}})\s+(?:[\d.]+\s+)?v([12])(?:\s+(\S+))?\s*$"
+    rf"^\s*({_NAME})\s+(\d{{1,3}})\s+(\d{{1,4}})\s+([0-9a-fA-F:]{{39}})\s+(?:[\d.]+\s+)?v([12])(?:\s+(\S+))?\s*$"
 )
 
 
@@ -152,7 +154,9 @@ def parse_ibdev2netdev(text: str) -> list[RdmaPort]:
     [('mlx5_1:1', 'ib0', 'ACTIVE'), ('mlx5_2:1', 'ens17np0', '')]
     """
     found = []
-    for bus, device, number, state, netdev, up in map(re.Match.groups, _rows(text, _NETDEV)):
+    for bus, device, number, state, netdev, up in map(
+        re.Match.groups, _rows(_BLANKS.sub(" ", text), _NETDEV)
+    ):
         # An interface may be down over a port that is active, never the other way round.
         known = state_of(state or "") or ("ACTIVE" if up == "Up" else "")
         found.append(RdmaPort(device, int(number), known, netdev=netdev, bus_id=(bus or "").lower()))
@@ -190,7 +194,12 @@ def parse_show_gids(text: str) -> list[RdmaPort]:
         kind = "RoCE v2" if version == "2" else "IB/RoCE v1"
         table = found.setdefault((device, int(port)), [])
         table.append(Gid(int(index), gid_of(gid), kind, netdev or ""))
-    return [RdmaPort(*key, netdev=gids[0].netdev, gids=(*gids[:MOST_PORTS],)) for key, gids in found.items()]
+    made = []
+    for key, gids in found.items():
+        # Only RoCE has a version 2.
+        layer = "Ethernet" if any(gid.kind == "RoCE v2" for gid in gids) else ""
+        made.append(RdmaPort(*key, link_layer=layer, netdev=gids[0].netdev, gids=(*gids[:MOST_PORTS],)))
+    return made
 
 
 IN_LIBRARY_ORDER = (parse_ibv_devinfo, parse_rdma_link)

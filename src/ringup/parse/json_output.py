@@ -1,0 +1,102 @@
+"""What `ip -j addr` and `rdma -j link` print: JSON, on one line or several, among other lines."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ringup.model import Address, Interface, RdmaPort
+from ringup.parse.interfaces import KINDS, MOST_INTERFACES, kind_of
+from ringup.parse.rdma_output import state_of
+
+MOST_LISTS = 64
+
+
+def lists_in(text: str) -> Iterator[list[dict[str, Any]]]:
+    """Every JSON list of objects that begins a line of `text`."""
+    decoder, at = json.JSONDecoder(), 0
+    for _ in range(MOST_LISTS):
+        while at < len(text) and not (text[at] == "[" and (at == 0 or text[at - 1] == "\n")):
+            following = text.find("\n[", at)
+            if following < 0:
+                return
+            at = following + 1
+        if at >= len(text):
+            return
+        try:
+            found, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            at += 1
+            continue
+        if isinstance(found, list) and found and all(isinstance(one, dict) for one in found):
+            yield found
+
+
+def interfaces_of(text: str) -> tuple[Interface, ...]:
+    """
+    >>> made = interfaces_of('[{"ifindex": 2, "ifname": "eno1", "flags": ["UP"], "mtu": 9000, "addr_info": '
+    ...     '[{"family": "inet", "local": "10.0.0.1", "prefixlen": 24, "scope": "global"}]}]')
+    >>> made[0].name, made[0].mtu_bytes, made[0].addresses[0].address
+    ('eno1', 9000, '10.0.0.1')
+    """
+    found = []
+    for one in (one for every in lists_in(text) for one in every if "ifname" in one and "ifindex" in one):
+        details = one.get("linkinfo")
+        shown = {"type": str(one.get("link_type", "")), "beside": str(one.get("link", ""))}
+        kind = KINDS.get(str(details.get("info_kind", "")) if isinstance(details, dict) else "")
+        flags = one.get("flags") if isinstance(one.get("flags"), list) else []
+        found.append(
+            Interface(
+                str(one["ifname"])[:64],
+                _whole(one.get("ifindex")),
+                kind or kind_of(str(one["ifname"]), shown),
+                "UP" in (flags or ()),
+                "LOWER_UP" in (flags or ()),
+                _whole(one.get("mtu")),
+                master=str(one.get("master", ""))[:64],
+                addresses=tuple(_addresses(one.get("addr_info"))),
+            )
+        )
+    return tuple(sorted(found, key=lambda interface: interface.index))[:MOST_INTERFACES]
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else 0
+
+
+def _addresses(listed: object) -> Iterator[Address]:
+    for one in listed[:MOST_INTERFACES] if isinstance(listed, list) else ():
+        try:
+            known = ipaddress.ip_interface(f"{one['local']}/{one['prefixlen']}")
+        except (KeyError, TypeError, ValueError):
+            continue
+        scope = (
+            "host"
+            if known.is_loopback
+            else "link"
+            if known.is_link_local
+            else str(one.get("scope", "global"))
+        )
+        yield Address(
+            str(known.ip), known.network.prefixlen, "inet" if known.version == 4 else "inet6", scope
+        )
+
+
+def ports_of(text: str) -> list[RdmaPort]:
+    """
+    >>> made = ports_of('[{"ifname": "mlx5_0", "port": 1, "state": "ACTIVE", "netdev": "eth2"}]')
+    >>> made[0].name, made[0].link_layer
+    ('mlx5_0:1', 'Ethernet')
+    """
+    found = []
+    for one in (one for every in lists_in(text) for one in every if "ifname" in one and "port" in one):
+        netdev = str(one.get("netdev", ""))
+        layer = "InfiniBand" if "subnet_prefix" in one else "Ethernet" if netdev else ""
+        port = RdmaPort(
+            str(one["ifname"])[:64], _whole(one["port"]) or 1, state_of(str(one.get("state", "")))
+        )
+        found.append(replace(port, link_layer=layer, netdev=netdev))
+    return found
