@@ -24,6 +24,20 @@ def all_traps(
     )
 
 
+def ruled_out(name: str, environment: Mapping[str, str]) -> str:
+    """Which other variable leaves this one without effect; "" for none."""
+    is_of_rdma = name.startswith("NCCL_IB_") and name != "NCCL_IB_DISABLE"
+    if is_of_rdma and is_disabled(environment):
+        return f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']} switches off what it is for"
+    if is_of_rdma and environment.get("NCCL_NET", "").lower() == "socket":
+        return f"NCCL_NET={environment['NCCL_NET']} leaves no use for it"
+    if name == "NCCL_P2P_LEVEL" and environment.get("NCCL_P2P_DISABLE") == "1":
+        return "NCCL_P2P_DISABLE=1 leaves no use for it"
+    if name == "NCCL_DEBUG_SUBSYS" and not environment.get("NCCL_DEBUG"):
+        return "nothing is logged as long as NCCL_DEBUG is not set"
+    return ""
+
+
 def spelling(name: str, value: str, limit: int = 16) -> Iterator[str]:
     """What is wrong with a filter whatever the node has."""
     said = f"{name}={value}"

@@ -6,7 +6,7 @@ A variable that steers NCCL's choice is judged by the choice with it and without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -94,7 +94,7 @@ def judge(name: str, one: Selection, interface: str = "") -> tuple[Verdict, str]
         return "obsolete", unread
     if foreign := _foreign(name, one):
         return foreign
-    if ruled_out := _ruled_out(name, one.environment):
+    if ruled_out := traps.ruled_out(name, one.environment):
         return "contradicting", ruled_out
     if row.kind == "experiment":
         return "debugging", f"for experiments: {row.what}"
@@ -110,20 +110,6 @@ def _foreign(name: str, one: Selection) -> tuple[Verdict, str] | None:
     if not product:
         return "site", f"it is for {cloud}'s machines; this one does not tell whose it is"
     return "leftover", f"it is for {cloud}'s machines, and this one is {printable(product, 60)}"
-
-
-def _ruled_out(name: str, environment: Mapping[str, str]) -> str:
-    """Which other variable leaves this one without effect; "" for none."""
-    is_of_rdma = name.startswith("NCCL_IB_") and name != "NCCL_IB_DISABLE"
-    if is_of_rdma and rdma_devices.is_disabled(environment):
-        return f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']} switches off what it is for"
-    if is_of_rdma and environment.get("NCCL_NET", "").lower() == "socket":
-        return f"NCCL_NET={environment['NCCL_NET']} leaves no use for it"
-    if name == "NCCL_P2P_LEVEL" and environment.get("NCCL_P2P_DISABLE") == "1":
-        return "NCCL_P2P_DISABLE=1 leaves no use for it"
-    if name == "NCCL_DEBUG_SUBSYS" and not environment.get("NCCL_DEBUG"):
-        return "nothing is logged as long as NCCL_DEBUG is not set"
-    return ""
 
 
 def _debugging(name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
