@@ -24,6 +24,7 @@ LAYERS = {
     "parse": 1,
     "nccl": 1,
     "network": 1,
+    "launchfiles": 1,
     "secrets": 1,
     "bundle": 1,
     "flight_recorder": 1,

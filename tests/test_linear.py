@@ -24,7 +24,6 @@ MOST_STEPS = 400
 
 MADE_AT_RUN_TIME = {
     "lint/fixes.py": "a name in the script, escaped, in a line of at most 4,096 characters",
-    "lint/shell.py": "the end of a here-document: an escaped word",
     "logs/defects.py": "the table's own patterns; see test_logs_defects.py",
     "logs/evidence.py": "what LogEvidence.all is asked for: found where it is called",
     "logs/lines.py": "escaped words, any of them",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ringup import lint
 from ringup.cli import command_line
+from ringup.launchfiles.files import read
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL
 from ringup.rules import PROBLEMS, Finding
 
@@ -78,6 +79,18 @@ PAIRED = "if rank == 0:\n    dist.broadcast(x, 0)\nelse:\n    dist.broadcast(x, 
 RANK = 'rank = int(os.environ["RANK"])\n'
 NAMES = "scontrol show hostnames $SLURM_JOB_NODELIST"
 BY_SLURM = "bash -c 'torchrun --nnodes=2 --node-rank=$SLURM_NODEID --master-addr=$MASTER_ADDR train.py'"
+C10D = "torchrun --nnodes {} --rdzv-backend=c10d --rdzv-id=1 --rdzv-endpoint={} train.py"
+POD = """kind: Job
+spec:
+  parallelism: 2
+  completions: 2
+  template: {{spec: {{containers: [{{name: a, command: [bash, -c, "{}"]}}]}}}}
+"""
+MEGATRON = "torchrun --nproc_per_node {} pretrain_gpt.py --tensor-model-parallel-size "
+PRESET = "name: a, env: [{name: NCCL_RINGS, value: x}]"
+BATCHES = "deepspeed --num_gpus 8 train.py --deepspeed ds.json"
+HOSTS = "cat > hosts <<EOF\n{}\nEOF"
+DEEPSPEED = "deepspeed --hostfile hosts"
 EIGHT = "#SBATCH --ntasks-per-node=8"
 TORCHRUN = "torchrun --nproc-per-node 8 train.py"
 
@@ -318,7 +331,10 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     ),
     "export-takes-further-words": (
         [job("export NCCL_IB_HCA=mlx5 :"), job("export A = b")],
-        [job("export A=1 B='x y'", "export -n A=2", "export PATH  # found", "export A=`date +%s`")],
+        [
+            job("export A=1 B='x y'", "export -n A=2", "export PATH  # found", "export A=`date +%s`"),
+            job("A=1", "export A B=2"),
+        ],
     ),
     "launcher-started-per-task": (
         [
@@ -334,7 +350,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     ),
     "node-variable-read-too-early": (
         [
-            job(SRUN + 'bash -c "torchrun --node-rank $SLURM_NODEID"'),
+            job(SRUN + 'bash -c "torchrun --nnodes 2 --node-rank $SLURM_NODEID --master-addr=$H a.py"'),
             job(SRUN + "python a.py ${SLURM_PROCID}"),
         ],
         [
@@ -347,8 +363,18 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [job("echo $(hostname -i)", "# MASTER_ADDR=$(hostname -i)", "export MASTER_ADDR=$(hostname -s)")],
     ),
     "launcher-argument-misread": (
-        [job("accelerate launch --same_network false train.py")],
-        [job("accelerate launch --same_network train.py")],
+        [
+            job("accelerate launch --same_network false train.py"),
+            job("torchrun --nproc_per_node 8 python train.py"),
+            job("torchrun --nproc_per_node 8 srun train.py"),
+            job("torchrun --nproc_per_node 8"),
+        ],
+        [
+            job("accelerate launch --same_network train.py"),
+            job("torchrun --no-python python train.py"),
+            job("torchrun $ARGUMENTS"),
+            job("torchrun --help"),
+        ],
     ),
     "node-rank-duplicate": (
         [
@@ -371,12 +397,22 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         ],
     ),
     "rendezvous-without-id": (
-        [job(SRUN + "torchrun --rdzv_backend c10d --rdzv_conf is_host=1 train.py")],
+        [job(SRUN + C10D.format(2, "$H:1 --rdzv-conf is_host=1").replace("--rdzv-id=1 ", ""))],
         [job(SRUN + "torchrun --rdzv_backend c10d --rdzv_conf is_host=1 --rdzv_id 7 train.py")],
     ),
     "rendezvous-host-unsure": (
-        [{"a.sh": "torchrun --nnodes 2 --rdzv-backend=c10d --rdzv-id=1 --rdzv-endpoint=$A:$P train.py"}],
-        [{"a.sh": "torchrun --nnodes 1 --rdzv-backend=c10d --rdzv-id=1 --rdzv-endpoint=$A:$P train.py"}],
+        [
+            {"a.sh": C10D.format(2, "10.0.0.1:$P")},
+            job(f"F=$({NAMES} | head -n1)", "H=$(srun -w $F hostname -i)", SRUN + C10D.format(2, "$H:1")),
+        ],
+        # torch compares the endpoint with the node's own host name first (elastic/rendezvous/utils.py).
+        [
+            {"a.sh": C10D.format(1, "10.0.0.1:$P")},
+            {"a.sh": C10D.format(2, "node1:$P")},
+            {"a.sh": C10D.format(2, "$A:$P")},
+            job(f"H=$({NAMES} | head -n 1)", SRUN + C10D.format(2, "$H:1")),
+            job("H=$(hostname)", SRUN + C10D.format(2, "$H:1")),
+        ],
     ),
     "port-in-file": (
         [job("export MASTER_PORT=29500", "torchrun train.py"), job("colossalai run --host a,b train.py")],
@@ -394,8 +430,14 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [job("#SBATCH --cpus-per-task=8", SRUN + "-c 8 " + TORCHRUN), job(SRUN + TORCHRUN)],
     ),
     "variable-never-set": (
-        [job("accelerate launch --num_processes $total train.py")],
         [
+            job("accelerate launch --num_processes $total train.py"),
+            job("A=1", SRUN + "bash -c 'torchrun --nproc_per_node $A train.py'"),
+        ],
+        [
+            job("source conf.sh", "accelerate launch --num_processes $total train.py"),
+            job("export A=1", SRUN + "bash -c 'torchrun --nproc_per_node $A train.py'"),
+            job("A=1", SRUN + 'bash -c "torchrun --nproc_per_node $A train.py"'),
             job("total=8", "accelerate launch --num_processes $total train.py"),
             job("torchrun $TRAIN train.py"),
         ],
@@ -411,10 +453,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     "head-is-elsewhere": (
         [
             nodes(("first (10.0.0.60)", 0, "10.0.0.63"), ("10.0.0.95", 1, "10.0.0.63")),
-            nodes(("a", 0, "localhost")),
-            job(f"MASTER_ADDR=$({NAMES} | tail -n 1)", SRUN + BY_SLURM),
+            job(f"export MASTER_ADDR=$({NAMES} | tail -n 1)", SRUN + BY_SLURM),
             job(f"hosts=($({NAMES}))", "export MASTER_ADDR=${hosts[1]}", SRUN + BY_SLURM),
-            job("export MASTER_ADDR=127.0.0.1", SRUN + "python train.py"),
         ],
         [
             nodes(("first (10.0.0.63)", 0, "10.0.0.63")),
@@ -451,6 +491,175 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     "nproc-exceeds-gpus": (
         [job("#SBATCH --gres=gpu:a100:4", SRUN + TORCHRUN)],
         [job("#SBATCH --gres=gpu:a100:8", SRUN + TORCHRUN)],
+    ),
+    "rendezvous-endpoint-own": (
+        [
+            nodes(("a", 0, "localhost")),
+            job("export MASTER_ADDR=127.0.0.1", SRUN + "python train.py"),
+            job(SRUN + "bash -c '" + C10D.format("$SLURM_NNODES", "$(hostname):1") + "'"),
+            {"a.yaml": POD.format("torchrun --nnodes=2 --node_rank=$(I) --master_addr=localhost train.py")},
+        ],
+        [
+            {"a.sh": "torchrun --nproc-per-node 8 --master-addr localhost train.py"},
+            job(SRUN + C10D.format("$SLURM_NNODES", "$(hostname):1")),
+            job("N=${N:-1} H=${H:-localhost}", "torchrun --nnodes $N --master_addr $H train.py"),
+            job(SRUN + "torchrun --standalone train.py"),
+        ],
+    ),
+    # Without an endpoint torch takes localhost for c10d and 127.0.0.1 for static (run.py,
+    # elastic/rendezvous/utils.py); accelerate asserts main_process_ip (utils/launch.py).
+    "rendezvous-endpoint-missing": (
+        [
+            job(SRUN + "torchrun --nnodes=2 --rdzv_backend=c10d --master_addr=$H train.py"),
+            job("export MASTER_ADDR=$H", SRUN + "torchrun --nnodes=2 --node_rank=$R train.py"),
+            job(SRUN + "accelerate launch --num_machines 2 --machine_rank $R --num_processes 16 train.py"),
+        ],
+        [
+            job(SRUN + "torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$H train.py"),
+            job(SRUN + "torchrun --nnodes=2 $MORE train.py"),
+            job("export PET_MASTER_ADDR=$H", SRUN + "torchrun --nnodes=2 --node_rank=$R train.py"),
+            job(SRUN + "accelerate launch --config_file a.yaml --num_machines 2 train.py"),
+            job("torchrun --nnodes=1 --rdzv_backend=c10d train.py"),
+            {"a.yaml": POD.format("torchrun train.py").replace("kind: Job", "kind: PyTorchJob")},
+        ],
+    ),
+    "several-worlds": (
+        [
+            job(SRUN + "torchrun --nproc_per_node=8 train.py"),
+            job(SRUN + "bash -c 'exec torchrun --standalone --nproc_per_node=8 train.py'"),
+            job(SRUN + "accelerate launch --num_processes 8 train.py"),
+            job(SRUN + "deepspeed --num_gpus 8 train.py"),
+            job("mpirun -np 2 --map-by ppr:1:node torchrun --nproc_per_node=8 train.py"),
+            {
+                "job.sh": "#SBATCH -N 4\n#SBATCH --ntasks-per-node=1\nsrun torchrun --nnodes 2 "
+                "--rdzv_backend c10d --rdzv_endpoint $H:1 train.py\n"
+            },
+            {"a.yaml": POD.format("torchrun --nproc_per_node=8 train.py")},
+        ],
+        [
+            job(SRUN + "-N 1 torchrun --nproc_per_node=8 train.py"),
+            job(SRUN + "torchrun --nnodes=$SLURM_NNODES --node_rank=$R --master_addr=$H train.py"),
+            job("export PET_NNODES=2", SRUN + "torchrun --nproc_per_node=8 train.py"),
+            job(SRUN + "torchrun $MORE train.py"),
+            job(SRUN + "python train.py"),
+            job("torchrun --nproc_per_node=8 train.py"),
+            {"a.sh": "srun torchrun --nproc_per_node=8 train.py"},
+            {"a.yaml": POD.format("torchrun train.py").replace("kind: Job", "kind: PyTorchJob")},
+        ],
+    ),
+    "command-cut-short": (
+        [
+            job("torchrun --nnodes=1 \\ # one", "  train.py"),
+            job("torchrun --nnodes=1 \\", "  # --tee 3 \\", "  train.py"),
+            job("torchrun --nnodes=1", "  --nproc_per_node=8 train.py"),
+        ],
+        [
+            job("torchrun --nnodes=1 \\", "  train.py  # one"),
+            job("A=(--nnodes=1  # one", "  --nproc_per_node=8)", "torchrun ${A[@]} train.py"),
+            job("echo a \\", "# nothing follows", "", "torchrun train.py"),
+        ],
+    ),
+    "launcher-option-wrong": (
+        [
+            job("torchrun --nnodes= --nproc_per_node=8 train.py"),
+            job("torchrun --nproc_per_nod=8 --rdzc_backend=c10d train.py"),
+            job("torchrun --rdzv_endpoint=<host>:<port> train.py"),
+            job("N=", "torchrun --nnodes $N --nproc_per_node 8 train.py").copy()
+            | job("accelerate launch --num_machinez 2 train.py"),
+        ],
+        [
+            job("torchrun --nproc-per-node 8 --nnodes $N train.py --nnodes= '--x=<a>'"),
+            job("accelerate launch --fsdp_anything 1 train.py"),
+        ],
+    ),
+    # megatron/training/arguments.py and core/num_microbatches_calculator.py assert both.
+    "parallel-sizes-do-not-divide": (
+        [
+            job(MEGATRON.format(8) + "3"),
+            job("T=4", MEGATRON.format(8) + "$T --pipeline-model-parallel-size 4"),
+            job(MEGATRON.format(8) + "8 --micro-batch-size 3 --global-batch-size 16"),
+            job(MEGATRON.format(8) + "2 --expert-model-parallel-size 8"),
+        ],
+        [
+            job(MEGATRON.format(8) + "4 --pipeline-model-parallel-size 2 --micro-batch-size 2"),
+            job(MEGATRON.format(8) + "$T"),
+            job(MEGATRON.format("$N") + "3"),
+            job(MEGATRON.format(8) + "8 --micro-batch-size 2 --global-batch-size 16"),
+        ],
+    ),
+    "preset-without-effect": (
+        [
+            job("export NCCL_IB_DISABLE=1", "export NCCL_IB_HCA=mlx5_0", SRUN + TORCHRUN),
+            job("export NCCL_RINGS=x"),
+            job("export NCCL_IB_DISABLE=yes"),
+            job("NCCL_DEBUG_SUBSYS=NET python train.py"),
+            {
+                "a.yaml": POD.format("torchrun train.py").replace(
+                    "name: a", "name: a, env: [{name: NCCL_RINGS, value: x}]"
+                )
+            },
+        ],
+        [
+            job("export NCCL_IB_DISABLE=0", "export NCCL_IB_HCA=mlx5_0"),
+            job("export NCCL_DEBUG=INFO", "export NCCL_DEBUG_SUBSYS=NET"),
+            job("export NCCL_SOCKET_IFNAME=^docker,lo", "export NCCL_IB_DISABLE=$X"),
+        ],
+    ),
+    "container-keeps-out": (
+        [
+            job("docker run --ipc=host img torchrun --nnodes 2 --node_rank $R --master_addr $H train.py"),
+            job("docker run --network=host img torchrun --nproc_per_node 8 train.py"),
+            job("export NCCL_DEBUG=INFO", "docker run --ipc host --net host img " + TORCHRUN),
+            job("docker run --ipc=host --net=host --device=/dev/infiniband img " + TORCHRUN),
+            job("export NCCL_DEBUG=INFO", SRUN + "apptainer exec --cleanenv img.sif " + TORCHRUN),
+        ],
+        [
+            job("docker run --ipc=host img " + TORCHRUN),
+            job("export NCCL_DEBUG=INFO", "docker run --shm-size 8g -e NCCL_DEBUG img " + TORCHRUN),
+            job("export NCCL_DEBUG=INFO", SRUN + "apptainer exec --nv img.sif " + TORCHRUN),
+            job("export NCCL_DEBUG=INFO", SRUN + "--container-image=img " + TORCHRUN),
+        ],
+    ),
+    # DeepSpeed 0.19.8 launcher/runner.py: fetch_hostfile, _parse_hostfile, parse_resource_filter.
+    "hostfile-wrong": (
+        [
+            job(HOSTS.format("n1 slots=8\nn2 8"), DEEPSPEED + " train.py"),
+            job(HOSTS.format("n1 slots=8\nn1 slots=8"), DEEPSPEED + " train.py"),
+            job(HOSTS.format("n1 slots=8"), DEEPSPEED + " --include n2:0 train.py"),
+            job(HOSTS.format("n1 slots=8"), DEEPSPEED + " --num_nodes 2 train.py"),
+        ],
+        [
+            job(HOSTS.format("n1 slots=8\n# n2\nn2 slots=8"), DEEPSPEED + " --include n2:0 train.py"),
+            job(DEEPSPEED + " train.py"),
+            job("deepspeed --hostfile $H train.py"),
+        ],
+    ),
+    "rank-from-the-scheduler": (
+        [
+            {**script('r = int(os.environ["SLURM_PROCID"])'), "a.sh": TORCHRUN},
+            {**script("from mpi4py import MPI"), "a.sh": TORCHRUN},
+        ],
+        [
+            {**script('r = int(os.environ["SLURM_PROCID"])'), "a.sh": "srun -n 8 python train.py"},
+            {**script('r = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))'), "a.sh": TORCHRUN},
+        ],
+    ),
+    # DeepSpeed 0.19.8 runtime/config.py: _batch_assertion.
+    "deepspeed-batch-disagrees": (
+        [
+            {**job(BATCHES), "ds.json": '{"train_batch_size": 12, "train_micro_batch_size_per_gpu": 2}'},
+            {
+                **job(BATCHES),
+                "ds.json": '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, '
+                '"gradient_accumulation_steps": 2}',
+            },
+        ],
+        [
+            {**job(BATCHES), "ds.json": '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2}'},
+            {**job(BATCHES), "ds.json": '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2}'},
+            {**job(BATCHES), "ds.json": "[1"},
+            job(BATCHES),
+        ],
     ),
     "ranks-started-twice": (
         [{**script("mp.spawn(f, nprocs=n)"), "a.sh": TORCHRUN}],
@@ -637,17 +846,15 @@ N=2; srun -N2 --label bash -c 'exec torchrun \\
 CUDA_VISIBLE_DEVICES=0 nohup env A=1 python3.11 -u -m torch.distributed.run --nnodes $N x.py --nnodes 7 &
 /opt/bin/accelerate launch --multi_gpu y.py && python -c 'print(1)' ; python z.py
 """
-    from ringup.lint import shell
-
-    found = shell.launches(shell.read("x.sh", text))
+    found = read("x.sh", text).launches
     assert [(one.launcher, one.script, one.line) for one in found] == [
         ("torchrun", "train.py", 5),
         ("torchrun", "x.py", 7),
         ("accelerate", "y.py", 8),
-        ("python", "z.py", 8),
     ]
-    assert found[0].srun == {"N": "2", "label": ""} and found[0].option("nnodes") == "$SLURM_NNODES"
-    assert found[1].option("nnodes") == "2" and found[1].variable("CUDA_VISIBLE_DEVICES") == "0"
+    assert found[0].srun and found[0].srun.option("-N") == "2"
+    assert found[0].shown(found[0].option("nnodes")) == "$SLURM_NNODES"
+    assert found[1].option("nnodes") == "2" and found[1].env["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 PIECES = [

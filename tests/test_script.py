@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 
-from ringup import bundle
+from ringup import bundle, lint
 from ringup.cli import command_line
 from ringup.errors import LaunchError, UsageError
-from ringup.jobfiles import KINDS, templating
+from ringup.jobfiles import BATCH, KINDS, templating
 from ringup.jobfiles.quoting import quoted
 from ringup.planning.launchers import LAUNCHERS
 from tests import clusters as c
@@ -34,7 +34,16 @@ USUAL = ("--python", "/opt/venv/bin/python", "--chdir", "/home/ada/minGPT-ddp", 
 def written(
     capsys: pytest.CaptureFixture[str], kind: str, *options: str, words: tuple[str, ...] = MINGPT
 ) -> str:
-    """What `ringup script KIND` prints."""
+    """What `ringup script KIND` prints; of batch kinds the file that finds its network."""
+    finds = ["--find-network"] * (kind in BATCH)
+    assert command_line.dispatch(["script", kind, *finds, *options, "--", *words]) == 0
+    return capsys.readouterr().out
+
+
+def short(
+    capsys: pytest.CaptureFixture[str], kind: str, *options: str, words: tuple[str, ...] = MINGPT
+) -> str:
+    """The batch file as a person writes it."""
     assert command_line.dispatch(["script", kind, *options, "--", *words]) == 0
     return capsys.readouterr().out
 
@@ -208,6 +217,123 @@ def test_words_and_variables_reach_the_launcher_as_they_were_given(
     assert call["env"]["GLOO_SOCKET_IFNAME"]
     assert call["env"]["NCCL_SOCKET_IFNAME"] == "=" + call["env"]["GLOO_SOCKET_IFNAME"]
     assert not list(tmp_path.glob(".job-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BATCH)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_batch_file_is_short_and_shellcheck_finds_nothing(
+    capsys: pytest.CaptureFixture[str], kind: str, launcher: str, tmp_path: Path
+) -> None:
+    usual = short(
+        capsys, kind, "--nodes", "2", "--nproc", "8", "--with", launcher, words=("train.py", "--lr", "1")
+    )
+    most = 45 if kind == "slurm" else 75 if launcher in ("python", "jax") else 50
+    assert usual.count("\n") <= most
+    options = [*options_of(kind, ""), "--with", launcher, "--setup", "module load cuda"]
+    file = tmp_path / "job.sh"
+    file.write_text(short(capsys, kind, *options, words=HOSTILE))
+    done = subprocess.run([needs("shellcheck"), str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BATCH)
+@pytest.mark.parametrize("launcher", ["torchrun", "python"])
+def test_a_short_file_starts_every_node_with_its_own_number(
+    capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path, kind: str, launcher: str
+) -> None:
+    options = ["--nodes", "2", "--nproc", "2", "--chdir", str(tmp_path), "--python", "python-job"]
+    hostile = "it's $HOME `id`\n\\"
+    options += ["--env", f"ODD={hostile}", "--with", launcher]
+    text = short(capsys, kind, *options, words=HOSTILE)
+    tasks = 2 if launcher == "python" else 1
+    loops = "for ((i = 0; i < 2; i++)); do for ((j = 0; j < TASKS; j++)); do\n"
+    numbers = "SLURM_NODEID=$i SLURM_LOCALID=$j SLURM_PROCID=$((i * TASKS + j))"
+    body = f'{loops}{numbers} "$@" & done; done; wait\n'
+    program(played / "srun", f"while [[ $1 == -* ]]; do shift; done\n{body}")
+    program(played / "scontrol", 'printf "node0\\nnode1\\n"\n')
+    program(played / "pbsdsh", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    program(played / "blaunch", 'shift; exec "$@"\n')
+    (tmp_path / "nodes").write_text("node0\nnode1\n")
+    env = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[0-1]", "TASKS": str(tasks)}
+    env |= {"PBS_JOBID": "7.pbs", "LSB_JOBID": "7", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    done = run_file(text, tmp_path, **env, LSB_MCPU_HOSTS="node0 2 node1 2")
+    assert done.returncode == 0, done.stderr
+    calls = shown(tmp_path / "shown")
+    assert {call["env"]["ODD"] for call in calls} == {hostile}
+    assert all(tuple(call["words"][-len(HOSTILE) :]) == HOSTILE for call in calls)
+    assert {call["env"]["MASTER_ADDR"] for call in calls} == {"node0"}
+    if launcher == "torchrun":
+        ranks = sorted(word for call in calls for word in call["words"] if word.startswith("--node-rank"))
+        assert ranks == ["--node-rank=0", "--node-rank=1"]
+    else:
+        assert sorted(call["env"]["RANK"] for call in calls) == ["0", "1", "2", "3"]
+        assert {call["env"]["WORLD_SIZE"] for call in calls} == {"4"}
+    assert not list(tmp_path.glob(".job-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pbs", "lsf"])
+def test_a_node_that_fails_ends_a_short_file_and_the_others(
+    capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path, kind: str
+) -> None:
+    text = short(capsys, kind, "--nodes", "2", "--nproc", "1", "--chdir", str(tmp_path), "--python", "x")
+    start = '[ "${@: -1}" = 1 ] && exit 3; exec sleep 600\n'
+    for name in ("pbsdsh", "blaunch"):
+        program(played / name, start)
+    (tmp_path / "nodes").write_text("node0\nnode1\n")
+    env = {"PBS_JOBID": "7.pbs", "LSB_JOBID": "7", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    assert run_file(text, tmp_path, **env, LSB_MCPU_HOSTS="node0 2 node1 2").returncode != 0
+
+
+TORCHRUN = "srun torchrun --nproc_per_node=8 t.py --lr 1\n"
+FOUR = "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n#SBATCH --partition=gpu\n#SBATCH --gres=gpu:8\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            f"{FOUR}module load cuda\nexport NCCL_DEBUG=INFO MASTER_PORT=1\n{TORCHRUN}",
+            [
+                "--nodes=4",
+                "--partition=gpu",
+                "--gpus-per-node=8",
+                "module load cuda",
+                "NCCL_DEBUG=INFO",
+                "t.py",
+            ],
+        ),
+        (f"{FOUR}srun deepspeed --num_gpus 8 t.py\n", ["deepspeed.launcher.launch", "NPROC=8"]),
+        ("torchrun --standalone --nproc_per_node=4 python t.py\n", ["--nodes=1", "NPROC=4", "    t.py"]),
+        (f"{FOUR}srun accelerate launch --num_processes 8 -m pkg.t\n", ["accelerate", "--module", "pkg.t"]),
+    ],
+)
+def test_a_wrong_file_is_answered_with_the_one_it_means(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, wanted: list[str]
+) -> None:
+    (tmp_path / "job.sh").write_text(text)
+    assert command_line.dispatch(["script", "slurm", "--from", str(tmp_path / "job.sh")]) == 0
+    said = capsys.readouterr()
+    assert all(word in said.out for word in wanted), said.out
+    assert "job.sh:" in said.err and "; here: " in said.err
+    (tmp_path / "right.sh").write_text(said.out)
+    found = lint.lint({"right.sh": said.out})
+    assert [f for f in found if f.severity != "note"] == [], found
+    assert command_line.dispatch(["lint", "--fix", str(tmp_path / "job.sh")]) == 1
+    assert said.out in capsys.readouterr().out
+    assert (tmp_path / "job.sh").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("echo hello\n", "no launch line recognised"), ("torchrun a.py\ntorchrun b.py\n", "several things")],
+)
+def test_a_file_that_means_no_one_job_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "job.sh").write_text(text)
+    with pytest.raises(UsageError, match=why):
+        command_line.dispatch(["script", "slurm", "--from", str(tmp_path / "job.sh")])
 
 
 def test_a_secret_must_be_set_where_the_file_is_submitted(

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from ringup.jobfiles import BATCH
 from tests.guards import wait_for
 from tests.jobs.launched import JOBS
 from tests.lab import Lab
@@ -55,6 +56,7 @@ def cluster(lab: Callable[..., Lab]) -> Lab:
 def written(lab: Lab, folder: Path, kind: str, *words: str, options: tuple[str, ...] = ()) -> Path:
     """The file of `ringup script KIND`, written on the first host."""
     file = folder / f"{kind}.sh"
+    options += ("--find-network",) * (kind in BATCH)
     command = [*RINGUP, "script", kind, "--output", str(file), "--nproc", "1", "--backend", "gloo", *options]
     lab.run("node0", [*command, "--", *words], cwd=folder, check=True)
     return file

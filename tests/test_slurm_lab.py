@@ -188,6 +188,7 @@ def written(slurm: Slurm, folder: Path, *words: str, launcher: str = "torchrun")
     """The file of `ringup script slurm`, as written on the login node."""
     file = folder / "job.sh"
     options = ["--nodes", "2", "--nproc", "1", "--backend", "gloo", "--name", "mingpt", "--output", str(file)]
+    options.append("--find-network")
     command = [*RINGUP, "script", "slurm", *options, "--with", launcher, "--", *words]
     slurm.lab.run(slurm.login, command, cwd=folder, check=True)
     return file

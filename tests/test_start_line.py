@@ -13,8 +13,8 @@ import pytest
 from ringup.cli import request
 from ringup.cli.commands import parser_for
 from ringup.errors import UsageError
+from ringup.launchfiles.settings_file import settings
 from ringup.model import Job
-from ringup.planning.accelerate_config import settings
 from ringup.planning.launchers import Place, shown_to_shim, start
 from ringup.planning.start_line import StartLine, take_apart
 
@@ -31,6 +31,10 @@ def shown(line: StartLine) -> str:
         parts.append(f"to the launcher {shlex.join(line.launcher_arguments)}")
     if line.replaced:
         parts.append(f"replaced {shlex.join(what for what, _ in line.replaced)}")
+    if line.scheduled:
+        parts.append(f"scheduled {shlex.join(line.scheduled)}")
+    parts += [f"forwarded {name}" for name in line.forwarded]
+    parts += [f"{name} {shlex.quote(v)}" for name in ("setup", "chdir") if (v := getattr(line, name))]
     kind = {"script": "", "module": "-m ", "command": "--no-python "}[line.kind]
     return "; ".join([*parts, kind + shlex.join((line.script, *line.arguments))])
 
@@ -55,7 +59,18 @@ REFUSED = [
     ),
     # Horovod and Open MPI
     ("horovodrun -np 16 -H server1:4,server2:4 python train.py", "horovodrun -np", "Horovod"),
-    ("mpirun -np 8 -H host1:4,host2:4 -x NCCL_DEBUG=INFO python train.py", "mpirun -np", "behind mpirun"),
+    ("mpirun -np 8 -H host1:4,host2:2 python train.py", "-H host1:4,host2:2", "slots=N"),
+    ("mpirun -np 8 -N 4 torchrun train.py", "-N 4", "ppr:1:node"),
+    ("srun --container-image=x torchrun train.py", "srun --container-image", "srun out"),
+    ("numactl -N 0 torchrun train.py", "numactl -N", "leave it out"),
+    ("nsys profile -o x torchrun train.py", "nsys profile", "--no-python nsys"),
+    ("ssh n1 torchrun train.py", "ssh n1", "-H"),
+    ("sbatch job.sh", "sbatch job.sh", "--from FILE"),
+    ("bash -c 'torchrun a.py; torchrun b.py'", "bash -c", "the line in it"),
+    ("bash -c 'make data; torchrun a.py'", "make: cannot", "--setup"),
+    ("torchrun --nproc_per_node 8 python train.py", "torchrun python", "leave python out"),
+    ("torchrun --rdzc_backend=c10d train.py", "torchrun --rdzc_backend", "did you mean --rdzv-backend?"),
+    ("uv run --with x torchrun train.py", "uv run --with x", "uv sync"),
     # Fabric
     ("fabric run ./path/to/train.py --strategy=ddp --devices=8", "fabric run", "Fabric("),
     # PyTorch's documentation of elastic jobs
@@ -119,6 +134,8 @@ NAMES_THE_KIND |= {"--accelerate_config"}
 @pytest.mark.parametrize("text", [text for text, _ in UNDERSTOOD], ids=range(len(UNDERSTOOD)))
 def test_no_word_of_a_line_is_dropped(text: str) -> None:
     found = repr(take_apart(shlex.split(text)))
+    if any(word in text for word in ("bash", "conda", "mpirun", "/bin/torchrun")):
+        return  # their words are read again
     for word in shlex.split(text):
         name, _, value = word.partition("=")
         assert word in NAMES_THE_KIND or word in found or (repr(name) in found and repr(value) in found)
@@ -207,6 +224,51 @@ def test_what_a_line_and_the_command_line_say_is_put_together() -> None:
 def test_where_both_say_something_else_it_is_an_error(text: str, what: str) -> None:
     with pytest.raises(UsageError, match=re.escape(what)):
         asked(text)
+
+
+def test_what_a_job_file_asks_the_scheduler_for_is_taken_over_where_one_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = "-- srun -p gpu -A me -t 1:00:00 -c 8 --gres=gpu:a100:4 torchrun --nproc_per_node=4 train.py"
+    args = asked(f"--slurm --nodes 2 {line}")[0]
+    assert (args.queue, args.account, args.time, args.cpus, args.gpus) == ("gpu", "me", "1:00:00", 8, 4)
+    capsys.readouterr()
+    assert asked(f"-H a {line}")[0].queue == ""
+    assert "-p gpu: the allocation has its own" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("torchrun", "--nproc-per-node 4"),
+        ("torchrun", "--rdzv_backend=c10d"),
+        ("accelerate", "--num_machines=3 --machine_rank=0"),
+        ("deepspeed", "--hostfile=h"),
+    ],
+)
+def test_an_option_that_ringup_sets_is_refused_in_launcher_args(launcher: str, words: str) -> None:
+    with pytest.raises(UsageError, match=f"--launcher-args {words[:9]}.*ringup sets"):
+        asked(f"-H a --with {launcher} --launcher-args '{words}' -- train.py")
+    assert asked("-H a --launcher-args --tee=3 -- train.py")[1].launcher_arguments == ("--tee=3",)
+
+
+def test_gpu_and_auto_stand_for_the_gpus_there_are() -> None:
+    for word in ("gpu", "auto"):
+        assert asked(f"-H a --nproc {word} -- train.py")[1].nproc == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "script --nodes 2 slurm --nproc 8 -- train.py --epochs 3",
+        "script slurm --nodes 2 --nproc 8 -- train.py --epochs 3",
+        "script --nodes 2 --nproc 8 slurm -- torchrun train.py --epochs 3",
+    ],
+)
+def test_options_of_script_stand_before_or_behind_the_kind(text: str) -> None:
+    args = parser_for("script").read(shlex.split(text)[1:])
+    assert (args.script[0], args.nodes, args.nproc) == ("slurm", 2, 8)
+    assert args.script[-3:] == ["train.py", "--epochs", "3"]
 
 
 def test_restarts_of_a_launcher_become_the_runs_own_and_nobody_elses() -> None:

@@ -431,8 +431,38 @@ class Clean(Output):
     nodes: list[NodeLeftovers]
 
 
+class ShownLaunch(TypedDict):
+    """A launch line as it was understood; null where only the run, or another file, knows."""
+
+    file: str
+    line: int
+    launcher: str
+    """torchrun, launch, accelerate, deepspeed, ..., python."""
+    started_by: str
+    """srun, mpirun, ssh, ..., a manifest's kind; batch: the scheduler's one node; shell: by hand."""
+    wrapping: list[str]
+    """Programs between the two: apptainer, uv, numactl, ..."""
+    nodes: int | None
+    ranks_per_node: int | None
+    worlds: int | None
+    endpoint: str | None
+    module: str | None
+    script: str | None
+    unknown: list[str]
+    """Fields whose value is not known."""
+
+
+class UnreadFile(TypedDict):
+    file: str
+    line: int
+    reason: str
+
+
 class Lint(Output):
     findings: list[ShownFinding]
+    launches: list[ShownLaunch]
+    not_read: list[UnreadFile]
+    """Files without a launch line, and parts that were not understood."""
     fixed: list[ShownFinding]
     """With --fix: those that are repaired; `findings` are those left."""
     start: dict[str, HowToStart]

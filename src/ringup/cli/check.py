@@ -11,7 +11,9 @@ from ringup.cli import options, pipeline, pods
 from ringup.output import terminal
 
 JUNIT = options.value("--junit", "F", "write the findings as JUnit XML as well", None, options.writable)
-OPTIONS = (*options.CHECK, JUNIT)
+_FAILING = "write the names of nodes with errors, one a line, for srun --exclude=F and --exclude-from F"
+FAILING = options.value("--failing", "F", _FAILING, None, options.writable)
+OPTIONS = (*options.CHECK, JUNIT, FAILING)
 
 
 @pods.everywhere
@@ -26,6 +28,10 @@ def run(args: argparse.Namespace) -> int:
         names = [node.name for node in judged.cluster.nodes]
         text = machine_formats.junit(names, judged.findings, judged.skipped, args.strict)
         terminal.write(Path(args.junit), text)
+    if args.failing:
+        bad = {f.node for f in judged.findings if f.severity == "error"}
+        names = [node.name for node in judged.cluster.nodes if node.unreached or node.name in bad]
+        terminal.write(Path(args.failing), "".join(f"{name}\n" for name in names))
     if args.json:
         print(json.dumps(console.check_json(judged.report)))
     else:

@@ -37,5 +37,6 @@ def parser_for(name: str) -> Parser:
 
     module = importlib.import_module(f"ringup.cli.{name}")
     parser = Parser(f"ringup {name}", module.__doc__, module.OPTIONS)
+    parser.kinds = getattr(module, "KINDS", ())
     parser.set_defaults(run_command=module.run)
     return parser

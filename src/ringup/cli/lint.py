@@ -1,13 +1,16 @@
 """
 What in a training script will break or hang when it runs on several nodes.
 
-Python scripts, shell files and job files (Slurm, PBS, LSF) are read, never run; of a directory all such files
-below it.  Files given together are also compared with one another: the lines for two nodes, a script with the
+Python scripts, shell files, job files (Slurm, PBS, LSF) and manifests (YAML) are read, never run; of a
+directory all such files below it.  What was read comes first: each launch line with its nodes, ranks and
+worlds, and the files in which none was recognised.
+Files given together are also compared with one another: the lines for two nodes, a script with the
 job file that starts it.  `# ringup: ignore[RULE]` at the end of a line leaves out what is found there.
 
 --fix repairs what is certain: a misspelt variable of NCCL or Gloo, `==` in an assignment, blanks in NCCL's
 lists, `export A = b`, a dash in place of two hyphens, a blank behind a backslash.  It changes nothing else in
-a file and no line with an ignore comment.
+a file and no line with an ignore comment.  Of a job file that starts another job than it means it prints the
+right one, as `ringup script KIND --from FILE` writes it.
 """
 
 from __future__ import annotations
@@ -17,21 +20,20 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringup import progress
-from ringup.cli import options, request
-from ringup.errors import UsageError
+from ringup.cli import options
+from ringup.cli.before_run import read
+from ringup.errors import RingupError, UsageError
 from ringup.output import terminal
 from ringup.rules import INTERNAL_ERRORS, Finding, skipped_json
-from ringup.units import plural
+from ringup.units import plural, printable
 
 if TYPE_CHECKING:
-    from ringup.lint import HowToStart
-    from ringup.model import Cluster
-    from ringup.planning import Plan
+    from ringup.launchfiles.model import NotRead
+    from ringup.lint import Examined, HowToStart
 
 
 FORMATS = ("text", "json", "sarif", "github")
@@ -41,11 +43,13 @@ OPTIONS = (
     options.flag("--json", "the same as --format json"),
     options.flag("--fix", "repair what is certain, and list the rest"),
     options.flag("--diff", "print what --fix would change, and change nothing"),
+    options.flag("--strict", "exit 3 when no launch line was recognised in a file, or a rule failed"),
     options.flag("--quiet", "findings alone"),
 )
 
 
-SUFFIXES = (".py", ".sh", ".bash", ".sbatch", ".slurm", ".pbs", ".lsf")
+MANIFESTS = (".yaml", ".yml")
+SUFFIXES = (".py", ".sh", ".bash", ".sbatch", ".slurm", ".pbs", ".lsf", ".job", *MANIFESTS)
 NOT_OURS = {"node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env"}
 MOST_FILES = 5000
 
@@ -67,17 +71,6 @@ def files_of(paths: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def read(path: str) -> str:
-    """A file's text, whatever bytes it holds.  Raises UsageError where it is too long or cannot be read."""
-    from ringup.lint import LONGEST
-
-    hint = "name a script or a job file"
-    text = request.read_text(path, LONGEST + 1, hint)
-    if len(text) > LONGEST:
-        raise UsageError(f"{path} is longer than {LONGEST >> 20} Mi characters", hint=hint)
-    return text
-
-
 def run(args: argparse.Namespace) -> int:
     from ringup import lint
     from ringup.cli import fixing
@@ -86,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
 
     files = {path: read(path) for path in files_of(args.scripts)}
     with progress.line(f"reading {plural(len(files), 'script')}"):
-        findings = fixes.not_ignored(lint.lint(files), files)
+        examined = lint.examine(files, nearby)
+    findings = fixes.not_ignored(examined.findings, files)
     if any(finding.rule in fixes.REPAIRS for finding in findings):
         repaired, done, left = fixes.repair(files)
     else:
@@ -100,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         fixing.apply(args.scripts, files, repaired, show=False)
         files, findings = repaired, left
     form = "json" if args.json else args.format
+    left_unread = unread(examined, args.scripts)
     if form == "sarif":
         print(json.dumps(machine_formats.sarif(findings), indent=1))
     elif form == "github":
@@ -110,14 +105,83 @@ def run(args: argparse.Namespace) -> int:
             terminal.print_json(
                 findings=[console.finding_json(f) for f in findings],
                 **({"fixed": [console.finding_json(f) for f in done]} if args.fix else {}),
+                launches=[one.as_json() for job in examined.jobs for one in job.launches],
+                not_read=[
+                    {"file": n.path, "line": n.line, "reason": printable(n.reason)} for n in left_unread
+                ],
                 not_checked=skipped_json(INTERNAL_ERRORS.values()),
                 start={path: vars(start) for path, start in starts.items()},
             )
         else:
             fixable = 0 if args.fix else len(done)
             show_fixed(done if args.fix else [], files)
+            if not args.quiet:
+                show_read(examined, left_unread)
             show(findings, starts, args.quiet, f" ({fixable} fixed by --fix)" if fixable else "")
-    return 1 if any(f.severity == "error" for f in findings) else 0
+            if args.fix:
+                show_right_files(examined, findings)
+    if any(f.severity == "error" for f in findings):
+        return 1
+    return 3 if args.strict and (left_unread or INTERNAL_ERRORS) else 0
+
+
+LAUNCHING = (
+    *("several-worlds", "launcher-started-per-task", "launcher-on-first-node-alone", "node-rank-duplicate"),
+    *("rendezvous-endpoint-missing", "rendezvous-endpoint-own", "node-variable-read-too-early"),
+    *("launcher-argument-misread", "command-cut-short", "launcher-option-wrong", "world-size-disagrees"),
+)
+"""Rules of files that start another job than they mean."""
+
+
+def show_right_files(examined: Examined, findings: Sequence[Finding]) -> None:
+    """For each job file with an error of launching: the file that starts what it means."""
+    from ringup.cli import script
+    from ringup.cli.commands import parser_for
+
+    wrong = {f.where.rpartition(":")[0] for f in findings if f.severity == "error" and f.rule in LAUNCHING}
+    for job in (j for j in examined.jobs if j.path in wrong and j.launches and j.path != "-"):
+        scheduler = "".join(d.scheduler for d in job.job.directives[:1])
+        words = [SCHEDULERS.get(scheduler, "slurm"), "--from", job.path, "--quiet"]
+        head = f"What {terminal.path_shown(job.path)} means, as `ringup script {words[0]} --from` writes it:"
+        terminal.show(f"\n{head}\n")
+        try:
+            script.run(parser_for("script").read(words))
+        except RingupError as error:
+            terminal.show(f"{printable(str(error))}\nhint: {printable(error.hint)}")
+
+
+SCHEDULERS = {"PBS": "pbs", "BSUB": "lsf"}
+NEARBY_BYTES = 1 << 18
+
+
+def nearby(path: str, name: str) -> str | None:
+    """The text of a file that one of the files names, below its folder or the current one."""
+    if len(name) > 1000 or "\0" in name:
+        return None
+    for folder in dict.fromkeys((Path(path).parent, Path())):
+        try:
+            file = folder / name
+            if file.is_file() and file.stat().st_size <= NEARBY_BYTES:
+                return file.read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def unread(examined: Examined, named: Sequence[str]) -> list[NotRead]:
+    """What was not understood; manifests of a directory without a launch are of another kind."""
+    every = [one for job in examined.jobs for one in job.read.not_read]
+    return [one for one in every if one.path in named or not one.path.endswith(MANIFESTS)]
+
+
+def show_read(examined: Examined, left: Sequence[NotRead]) -> None:
+    """What was understood, a line each: `job.sh:4  srun torchrun: 2 nodes x 8 ranks, one world`."""
+    for launch in (one for job in examined.jobs for one in job.launches):
+        more = f" (unknown: {', '.join(launch.unknown)})" if launch.unknown else ""
+        where = terminal.path_shown(f"{launch.job.path}:{launch.line}")
+        terminal.show(f"{where}  {printable(launch.summary)}{printable(more)}")
+    for one in left:
+        terminal.show(f"{terminal.path_shown(f'{one.path}:{one.line}')}  not read: {printable(one.reason)}")
 
 
 def show_fixed(done: list[Finding], files: Mapping[str, str]) -> None:
@@ -148,82 +212,3 @@ def show(
             words = f"start it with `ringup run --with {start.launcher}`: {start.why}"
             terminal.show(f"{terminal.path_shown(path)}: {words}")
     terminal.show(console.counts(findings) + how_many_fixed)
-
-
-# -- before a run ------------------------------------------------------------------------------
-
-ALSO_ON_ONE_NODE = (
-    *("collective-on-some-ranks", "device-chosen-too-late", "device-never-chosen", "script-not-readable"),
-)
-"""What breaks between the ranks of one machine, too."""
-STOPS = ("local-rank-as-global-rank", "master-address-in-code", "spawn-knows-one-node")
-"""Errors with which several nodes never form one world, whatever they are; other errors become warnings."""
-
-
-def before_run(args: argparse.Namespace, script: str) -> None:
-    """
-    Read a run's script where its file is on this machine; set `args.launcher` if it was not given.
-
-    What was read is left in `args` for `of_nodes`.
-    """
-    from ringup import lint
-    from ringup.lint import fixes
-
-    given = args.launcher if args.launcher != "auto" else ""
-    args.launcher = given or "torchrun"
-    args.script_findings, args.script_start, args.script_workers = [], None, ("", 0)
-    args.script_world = ("", -1, -1)
-    path = Path(args.chdir or ".") / script
-    try:
-        text = read(str(path)) if script and path.is_file() else ""
-    except (UsageError, OSError):  # a name longer than file systems allow is an OSError of is_file
-        return
-    if not text or not lint.is_script(script, text):
-        return
-    start = lint.how_to_start(text, script)
-    if not given and start.launcher != "torchrun":
-        args.launcher = start.launcher
-        why = f"{start.why} ({script}:{start.line})"
-        terminal.say(f"ringup: uses --with {start.launcher}: {why}", quiet=args.quiet)
-    args.script_start = start
-    args.script_workers = lint.workers(text, script)
-    if start.kind != "spawn":  # counts its own ranks
-        args.script_world = lint.written_world(text, script)
-    args.script_findings = fixes.not_ignored(lint.lint({script: text}), {script: text})
-
-
-def misfit(args: argparse.Namespace) -> list[Finding]:
-    """A finding where --with names a launcher that cannot start the script."""
-    from ringup import lint
-
-    start, (script, *given) = args.script_start, args.script
-    # An option of the script's own that the user gives is the user's to know.
-    if start is None or (start.argument and any(w.partition("=")[0] == start.argument for w in given)):
-        return []
-    return lint.misfit(start, args.launcher, script)
-
-
-def softened(findings: list[Finding], but: Sequence[str] = ()) -> list[Finding]:
-    """Errors as warnings, `but` those of some rules: a text alone does not tell how the script is used."""
-    return [
-        replace(f, severity="warning") if f.severity == "error" and f.rule not in but else f for f in findings
-    ]
-
-
-def of_nodes(args: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> list[Finding]:
-    """What was read in the script, as far as it concerns a run of this plan on these nodes."""
-    from ringup import lint
-
-    several = len(cluster.nodes) > 1
-    found = [f for f in args.script_findings if several or f.rule in ALSO_ON_ONE_NODE]
-    # Nodes of one machine share localhost.
-    found = softened(found, [rule for rule in STOPS if not cluster.is_local or rule != STOPS[1]])
-    if plan and plan.world_size > 1:
-        wrong = lint.wrong_world(args.script_world, plan.world_size)
-        found = [f for f in found if not wrong or f.rule != wrong[0].rule] + wrong + misfit(args)
-    for node in plan.nodes if plan else ():
-        facts = cluster.node(node.node)
-        if not {"cpu_count", "container"} & set(facts.unknown):
-            cpus = min(facts.cpu_count, facts.container.cpus)
-            found += lint.too_many_workers(args.script_workers, node.node, node.nproc, cpus)
-    return found

@@ -43,6 +43,13 @@ positive = number("a count of at least 1", 1, sys.maxsize, int)
 MOST_RANKS = 4096
 """Of a node, whose guard refuses more (agent/guard/ranks.py)."""
 ranks = number(f"a count of ranks from 1 to {MOST_RANKS}", 1, MOST_RANKS, int)
+
+
+def gpus_or(kind: Callable[[str], float]) -> Callable[[str], float | None]:
+    """A count, or `gpu` and `auto`, as torchrun has them, for the default."""
+    return lambda text: None if text in ("gpu", "auto") else kind(text)
+
+
 port = number("a port from 1 to 65535", 1, 65535, int)
 lease = number("a time from 5 to 86400 seconds", 5, 86400)
 """No shorter than heartbeats can keep."""
@@ -163,7 +170,11 @@ JSON = flag("--json", "JSON on stdout, everything else on stderr")
 QUIET = flag("--quiet", "print only the result")
 PYTHON = value("--python", "PY", "interpreter on the nodes (python3)", "")
 NPROC = value(
-    "--nproc --nproc-per-node --nproc_per_node", "N", "ranks per node (default: visible GPUs)", None, ranks
+    "--nproc --nproc-per-node --nproc_per_node",
+    "N",
+    "ranks per node (default, gpu, auto: visible GPUs)",
+    None,
+    gpus_or(ranks),
 )
 _WITH = f"launcher that starts the ranks: {', '.join(LAUNCHERS)} (auto: as the script asks)"
 LAUNCHER = value("--with", "LAUNCHER", _WITH, "auto", dest="launcher", choices=("auto", *LAUNCHERS))
@@ -174,6 +185,8 @@ ANYWAY = flag("--anyway", "start despite errors")
 LOG_DIR = value("--log-dir", "D", "one file per rank, run.json (default: runs/RUN)", None, folder)
 SCRIPT_WORDS = "-- SCRIPT ARGS"
 """Metavar of what stands behind `--`."""
+KIND_WORDS = "KIND -- SCRIPT ARGS"
+"""The same, with the kind of file in front."""
 SCRIPT = words("script", SCRIPT_WORDS, "the training script and its arguments")
 _FROM = "use a file written by --save; no node is contacted"
 
@@ -181,6 +194,7 @@ NODES = group(
     "nodes",
     value("-H --hosts", "NODES", "node[1-8],gpu3,user@host; the first is the head"),
     value("--hostfile", "F", "one node per line; slots=N and host:N are accepted", None, readable),
+    value("--exclude-from", "F", "leave out the nodes named in F, one a line", None, readable),
     value("--local", "N", "N nodes simulated on this machine (no root, no ssh)", None, positive),
     flag("--groups", "allow ClusterShell groups (@name) and * in -H"),
     value("--ssh-config", "F", "ssh's configuration file, instead of ~/.ssh/config", None, readable),

@@ -11,7 +11,7 @@ from pathlib import Path
 from shutil import which
 from typing import NoReturn
 
-from ringup.cli.options import SCRIPT_WORDS, Options, add
+from ringup.cli.options import KIND_WORDS, SCRIPT_WORDS, Options, add
 from ringup.errors import UsageError
 from ringup.planning.start_line import starts_ranks
 from ringup.units import printable
@@ -36,6 +36,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str | None, options: Options) -> None:
         super().__init__(prog=prog, description=description, formatter_class=Paragraphs, allow_abbrev=False)
         add(self, options)
+        self.kinds: Sequence[str] = ()
+        """Words of which one comes before the script; options may come before and behind it."""
 
     def read(self, words: Sequence[str], namespace: argparse.Namespace | None = None) -> argparse.Namespace:
         """
@@ -43,10 +45,10 @@ class Parser(argparse.ArgumentParser):
 
         Without `--` an option behind the script could be either's: nobody is given it in silence.
         """
-        words = self._separated(words)
+        words = self._separated(self._joined(words))
         found, left = self.parse_known_args(words, namespace)
         script = getattr(found, "script", None)
-        script = script if isinstance(script, list) else []
+        script = script[bool(self.kinds) :] if isinstance(script, list) else []
         hosts = getattr(found, "hosts", None)
         if left:
             self._refuse(*self._unknown(left, hosts))
@@ -71,10 +73,28 @@ class Parser(argparse.ArgumentParser):
                 )
         return found
 
+    def _joined(self, words: Sequence[str]) -> list[str]:
+        """`--launcher-args --x` as one word, and the kind of file behind the options."""
+        end = words.index("--") if "--" in words else len(words)
+        head, at, kind_at = list(words[:end]), 0, -1
+        while at < len(head):
+            if head[at] == "--launcher-args" and at + 1 < len(head):
+                head[at : at + 2] = [f"--launcher-args={head[at + 1]}"]
+            elif head[at] in self.kinds and kind_at < 0:
+                kind_at = at
+            elif not head[at].startswith("-") and self.kinds:
+                break
+            option = self._option_string_actions.get(head[at])
+            at += 2 if option and option.nargs is None else 1
+        if kind_at >= 0:
+            self.prog += f" {head[kind_at]}"
+            head.insert(at - 1, head.pop(kind_at))
+        return [*head, *words[end:]]
+
     def _separated(self, words: Sequence[str]) -> list[str]:
         """The words with `--` in front of a start line that begins with a launcher, an interpreter or -m."""
         known, at = self._option_string_actions, 0
-        if "--" in words or not any(action.metavar == SCRIPT_WORDS for action in self._actions):
+        if "--" in words or not any(action.metavar in (SCRIPT_WORDS, KIND_WORDS) for action in self._actions):
             return list(words)
         while at < len(words):
             word = words[at]
@@ -109,6 +129,6 @@ class Parser(argparse.ArgumentParser):
         import difflib
 
         hints = [f"did you mean {near}?" for near in difflib.get_close_matches(option, known, 1, 0.75)]
-        if any(action.metavar == SCRIPT_WORDS for action in self._actions):
+        if any(action.metavar in (SCRIPT_WORDS, KIND_WORDS) for action in self._actions):
             hints.append(f"options of the script go after --: {self.prog} ... -- train.py {option}")
         return f"no option {option}", " ".join(hints) or shows

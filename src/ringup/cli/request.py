@@ -15,10 +15,12 @@ from pathlib import Path
 
 from ringup import hosts as hosts_module
 from ringup.errors import NodesError, UsageError
+from ringup.launchfiles.programs import OPTIONS, meaning_of
+from ringup.launchfiles.settings_file import settings
+from ringup.launchfiles.start import Kind
 from ringup.model import Host, Job
 from ringup.output.terminal import path_shown, say
-from ringup.planning.accelerate_config import settings
-from ringup.planning.start_line import Kind, StartLine, configured, take_apart
+from ringup.planning.start_line import StartLine, configured, take_apart
 from ringup.secrets import holds_secret
 from ringup.transport import Transport
 from ringup.units import printable, summarize_names
@@ -50,6 +52,24 @@ def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
     Raises UsageError when two sources are named or the list cannot be read, NodesError where an allocation
     cannot be understood.
     """
+    found, path = _named_nodes(args), getattr(args, "exclude_from", None)
+    if not path:
+        return found
+    bad = {
+        word
+        for line in read_text(path, 1 << 22).splitlines()
+        for word in re.split(r"[\s,]+", line.partition("#")[0])
+    }
+    left = tuple(host for host in found if host.name not in bad)
+    if not left:
+        raise UsageError(f"--exclude-from {path} leaves no node", hint="name more nodes, or edit the file")
+    if len(left) < len(found):
+        out = summarize_names(host.name for host in found if host.name in bad)
+        say(f"ringup: left out by {path_shown(path)}: {out}", quiet=getattr(args, "quiet", False))
+    return left
+
+
+def _named_nodes(args: argparse.Namespace) -> tuple[Host, ...]:
     given = named(args)
     if len(given) > 1:
         hint = "give one of -H, --hostfile, --local"
@@ -177,13 +197,30 @@ def environment_from(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def launcher_words(text: str) -> tuple[str, ...]:
-    """`--launcher-args` as words, quoted as in a shell.  Raises UsageError for a quote that is not closed."""
+OWN = (
+    *("nodes", "nproc", "world_size", "port", "rendezvous", "rendezvous id", "restarts", "address", "rank"),
+    *("hosts", "hostfile", "include", "nodes only", "gpus"),
+)
+"""Meanings of a launcher's options that ringup decides."""
+
+
+def launcher_words(text: str, launcher: str = "") -> tuple[str, ...]:
+    """
+    `--launcher-args` as words, quoted as in a shell.
+
+    Raises UsageError for a quote that is not closed, and for an option that ringup sets itself.
+    """
     try:
-        return tuple(shlex.split(text))
+        words = tuple(shlex.split(text))
     except ValueError as error:
         hint = "quote it as in a shell: '--a 1 --b \"x y\"'"
         raise UsageError(f"--launcher-args {text!r}: {error}", hint=hint) from error
+    for word in words if launcher in OPTIONS else ():
+        name = word.partition("=")[0]
+        if name.startswith("-") and meaning_of(launcher, name).rstrip("=") in OWN:
+            hint = "leave it out; --nodes, --nproc, --master-port, --rdzv and -H are ringup's options"
+            raise UsageError(f"--launcher-args {name}: ringup sets this option itself", hint=hint)
+    return words
 
 
 # -- the script ----------------------------------------------------------------------------------
@@ -253,13 +290,27 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
     if line.launcher_arguments:
         own = shlex.join(line.launcher_arguments)
         args.launcher_args = f"{own} {args.launcher_args}".strip()
-    args.python = args.python or line.python
-    args.env = [f"{name}={value}" for name, value in line.env.items()] + args.env
-    replaced = [f"{what}: {why}" for what, why in line.replaced]
+    args.python, args.chdir = args.python or line.python, args.chdir or line.chdir
+    args.setup = " && ".join(part for part in (line.setup, args.setup) if part)
+    args.env = [*(f"{name}={value}" for name, value in line.env.items()), *line.forwarded, *args.env]
+    replaced = [f"{what}: {why}" for what, why in line.replaced] + _scheduled(args, line)
     if line.taken:
         say(f"ringup: taken over from the start line: {', '.join(line.taken)}", quiet=args.quiet)
     if replaced:
         say(f"ringup: replaced: {'; '.join(replaced)}", quiet=args.quiet)
+
+
+def _scheduled(args: argparse.Namespace, line: StartLine) -> list[str]:
+    """srun's options that a job file has into `args`; those that have no use in a running allocation."""
+    if not getattr(args, "slurm", hasattr(args, "image")):
+        return [f"{written}: the allocation has its own" for written in line.scheduled]
+    for written, (name, value) in line.scheduled.items():
+        number = value.rpartition(":")[2]
+        if name in ("gpus", "cpus") and not number.isdecimal():
+            raise UsageError(f"{written}: {value!r} is not a number", hint=f"--{name} N")
+        given = int(number) if name in ("gpus", "cpus") else value
+        _agree(args, name, f"--{name}", given, (None, 0, "") if name != "gpus" else (None,))
+    return []
 
 
 DEEPSPEED_HOSTFILE = "/job/hostfile"
@@ -293,7 +344,7 @@ def _agree(
     own = getattr(args, name, unset[0])
     if own not in (*unset, value):
         raise UsageError(f"{option} {own}, but the start line says {value}", hint="leave one of them out")
-    if own == unset[0]:
+    if own == unset[0] or not own:
         setattr(args, name, value)
 
 
@@ -326,7 +377,7 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
         python=args.python,
         nproc=getattr(args, "nproc", None) or 0,
         launcher=launcher,
-        launcher_arguments=launcher_words(getattr(args, "launcher_args", "")),
+        launcher_arguments=launcher_words(getattr(args, "launcher_args", ""), getattr(args, "launcher", "")),
         backend=args.backend,
         rendezvous=getattr(args, "rdzv", "static"),
         port=int(port) if port else 0,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringup.cli import launching, lint, options, pipeline, pods, request, submit
+from ringup.cli import before_run, launching, options, pipeline, pods, request, submit
 from ringup.cli.launching import claimed
 from ringup.cli.restarts import RESTARTS, check_node_count
 from ringup.errors import UsageError
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from ringup.cli import restarting
 
     words = request.script_words(args)
-    lint.before_run(args, request.job_from(args, words).file)
+    before_run.before_run(args, request.job_from(args, words).file)
     job = request.job_from(args, words)
     if args.from_file and not args.dry_run:
         hint = "add --dry-run, or leave --from out"
@@ -109,7 +109,7 @@ def decide_and_start(
 
     whole, cluster = cluster, restarting.used_first(cluster, args)
     judged = launching.judge(cluster, run_id, args, claims)
-    findings = [*judged.findings, *lint.of_nodes(args, cluster, judged.plan)]
+    findings = [*judged.findings, *before_run.of_nodes(args, cluster, judged.plan)]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity or "error"))
     judged = replace(judged, findings=findings)
     pipeline.write_page(judged, args)

@@ -1,10 +1,15 @@
 """
 Write the file that starts the job without ringup: for a batch scheduler, ssh, docker or Kubernetes.
 
-KIND is one of slurm pbs lsf ssh docker k8s-job jobset pytorchjob trainjob volcano.  With nodes named (or
---from), what was found there goes into the file, each variable with its reason; without, a job file finds
-its network when it runs.  With --max-restarts, --spares or --save-signal the job needs ringup: it starts
-`ringup run`, and the file has what the scheduler must know of it.
+KIND is one of slurm pbs lsf ssh docker k8s-job jobset pytorchjob trainjob volcano.  With nodes named, what
+was found there goes into the file, each variable with its reason.  A batch file has its ranks meet at the
+first node's name; with --find-network it carries a program that finds the network when it runs.
+
+--from FILE takes facts that --save wrote, or a job file, a manifest or a shell file: the file written then
+starts the job that FILE means, and what differs is named.
+
+With --max-restarts, --spares or --save-signal the job needs ringup: it starts `ringup run`, and the file has
+what the scheduler must know of it.
 """
 
 from __future__ import annotations
@@ -21,9 +26,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ringup.cli import lint, options, pipeline, request
+from ringup.cli import before_run, from_file, options, pipeline, request
 from ringup.cli.options import Options, Row
-from ringup.cli.parser import Parser
 from ringup.cli.restarts import RESTARTS, check_node_count, policy_from
 from ringup.errors import LaunchError, UsageError
 from ringup.jobfiles import KINDS, KNOWN_NODES, PODS, Asked, Restarts, quoting
@@ -41,41 +45,44 @@ LEFT_AFTER_SAVE_S = 60
 OURS = {
     *("slurm", "nodes", "name", "queue", "account", "time", "cpus", "gpus", "option"),
     *("script", "help", "hosts", "hostfile", "local", "ssh_config", "from_file", "save", "html"),
-    *("output", "image", "namespace", "rdma", "master_port"),
+    *("output", "image", "namespace", "rdma", "master_port", "find_network"),
     *("detach", "dry_run", "log_dir", "env", "json", "chdir"),
 }
 """Options that the job itself is not given as they are."""
 
 
-KIND = options.value("kind", "KIND", "the kind of file", choices=KINDS)
-REST = options.words("rest", "[options] -- SCRIPT ARGS", "the training script", argparse.REMAINDER)
+SCRIPT = options.words("script", options.KIND_WORDS, "kind of file, training script and its arguments")
 FILE = options.group(
     "the file",
     options.value("--output", "F", "write to this file instead of stdout", None, options.writable),
-    options.value("--nproc", "N", "ranks per node", None, options.positive),
+    options.value("--nproc", "N", "ranks per node", None, options.gpus_or(options.positive)),
     options.LAUNCHER,
     options.value("--launcher-args", "'...'", "options for the launcher itself", ""),
     options.RENDEZVOUS,
+    options.flag("--find-network", "slurm, pbs, lsf: a program in the file finds the network when it runs"),
     options.flag("--debug", "also variables that show where a job hangs"),
     options.value("--image", "IMAGE", "docker, Kubernetes: container image", ""),
     options.value("--namespace", "NS", "Kubernetes: namespace", ""),
     options.value("--rdma", "RESOURCE", "Kubernetes: RDMA resource, e.g. rdma/hca_shared_devices_a", ""),
 )
-BEHIND_KIND = (
+OPTIONS = (
     *(FILE, options.SCHEDULERS, options.NODES, options.JOB, options.COLLECTING, RESTARTS),
     options.flag("--json", "the file's text as JSON on stdout"),
     options.QUIET,
+    SCRIPT,
 )
-"""These may stand before or behind the KIND."""
-OPTIONS = (KIND, REST, *BEHIND_KIND)
 
 
 def run(args: argparse.Namespace) -> int:
-    kind = args.kind
-    parser = Parser(f"ringup script {kind}", __doc__, (*BEHIND_KIND, options.SCRIPT))
-    args = parser.read(args.rest, args)
+    kind, *args.script = args.script or [""]
+    if kind not in KINDS:
+        raise UsageError(f"{kind!r} is no kind of file", hint=f"one of {' '.join(KINDS)} comes before --")
     from ringup.jobfiles.templating import render
 
+    if args.from_file and from_file.is_launch_file(args.from_file):
+        path, args.from_file = args.from_file, None
+        args.script = args.script or from_file.fill(args, path)
+        from_file.explain(args, path)
     words = request.script_words(args, "ringup script KIND [options] -- train.py ARGS")
     show_lint(args, request.job_from(args, words).file)
     asked = asked_from(args, words, kind)
@@ -119,8 +126,8 @@ def show_lint(args: argparse.Namespace, script: str) -> None:
     from ringup.output import console
 
     style = terminal.Style(sys.stderr)
-    lint.before_run(args, script)
-    for finding in lint.softened([*args.script_findings, *lint.misfit(args)]):
+    before_run.before_run(args, script)
+    for finding in before_run.softened([*args.script_findings, *before_run.misfit(args)]):
         if finding.severity != "note":
             terminal.say("\n".join(console.brief_lines(finding, style)), quiet=args.quiet)
 
@@ -175,6 +182,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         image=quoting.line(getattr(args, "image", ""), "--image "),
         namespace=quoting.line(getattr(args, "namespace", ""), "--namespace "),
         rdma=quoting.line(getattr(args, "rdma", ""), "--rdma "),
+        finds_network=getattr(args, "find_network", True),
     )
 
 

@@ -66,10 +66,13 @@ class Asked:
     rdma: str = ""
     """Kubernetes resource of the RDMA devices, "" for none."""
     restarts: Restarts | None = None
+    finds_network: bool = False
+    """Whether the file finds the network when it runs, by a program in it (`--find-network`)."""
 
 
 KINDS = ("slurm", "pbs", "lsf", "ssh", "docker", "k8s-job", "jobset", "pytorchjob", "trainjob", "volcano")
 """What `ringup script KIND` takes; each is a template."""
+BATCH = ("slurm", "pbs", "lsf")
 KNOWN_NODES = ("ssh", "docker")
 """Kinds that name the nodes."""
 PODS = ("k8s-job", "jobset", "pytorchjob", "trainjob", "volcano")

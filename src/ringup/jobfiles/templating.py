@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from ringup.agent_bundle import source
 from ringup.errors import LaunchError
-from ringup.jobfiles import KNOWN_NODES, PODS, Asked, quoting
+from ringup.jobfiles import BATCH, KNOWN_NODES, PODS, Asked, quoting
 from ringup.planning import formats
 from ringup.secrets import holds_secret
 from ringup.units import printable
@@ -34,7 +34,8 @@ def render(kind: str, asked: Asked) -> str:
     own = [v for v in asked.env if v.node is not None and v.name not in quoting.INTERFACE_NAMES]
     nodes_of_own = [v.node for v in own]
     nodes = asked.plan.nodes if asked.plan else ()
-    template = _environment().get_template(f"{kind}.j2")
+    is_short = kind in BATCH and not asked.restarts and not asked.finds_network
+    template = _environment().get_template(f"{'short' if is_short else kind}.j2")
     return template.render(
         kind=kind,
         asked=asked,

@@ -8,7 +8,7 @@ Files are read, never run or imported.  Only what the text shows is reported.
 
     source, values   a Python script and what its expressions may be
     ranks, rendezvous, collectives   rules on a script
-    shell   a shell or job file and its launch lines
+    job_file   a shell or job file or manifest, read by `launchfiles`
     job_rules, across_files   rules on those, and between files
 """
 
@@ -19,17 +19,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ringup.launchfiles.files import Nearby
+
 # Some of these are imported for their rules alone.
 from ringup.lint import (  # noqa: F401
     across_files,
     collectives,
+    job_environment,
     job_rules,
     ranks,
     rendezvous,
     settings,
-    shell,
     source,
 )
+from ringup.lint.job_file import JobFile, job_file
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL, judge
 from ringup.rules import SEVERITIES, Finding, Fix, complete, described
 
@@ -80,18 +83,31 @@ def is_script(path: str, text: str) -> bool:
     return path.endswith(".py") or (first.startswith("#!") and "python" in first)
 
 
-def lint(files: Mapping[str, str]) -> list[Finding]:
+@dataclass(frozen=True)
+class Examined:
+    findings: list[Finding]
+    """Worst first."""
+    jobs: list[JobFile]
+    """Shell files, job files and manifests as they were read."""
+
+
+def lint(files: Mapping[str, str], nearby: Nearby | None = None) -> list[Finding]:
     """
     Findings of files (path -> text), worst first.
 
     Files given together are also compared: the lines for two nodes, a script and its job file.
     """
+    return examine(files, nearby).findings
+
+
+def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
+    """Findings of files, and the launches that were read in them."""
     scripts: list[ranks.Reading] = []
-    jobs: list[shell.Job] = []
+    jobs: list[JobFile] = []
     findings: list[Finding] = []
     for path, text in files.items():
         if not is_script(path, text):
-            jobs.append(shell.read(path, text))
+            jobs.append(job_file(path, text, files, nearby))
             findings += judge(SHELL, jobs[-1])
             continue
         try:
@@ -104,7 +120,7 @@ def lint(files: Mapping[str, str]) -> list[Finding]:
             findings.append(complete(found, NOT_READABLE))
     findings += judge(ACROSS, across_files.All(scripts, jobs))
     findings.sort(key=lambda f: (SEVERITIES.index(f.severity or "error"), _place(f.where)))
-    return findings
+    return Examined(findings, jobs)
 
 
 def _place(where: str) -> tuple[str, int]:
@@ -145,6 +161,19 @@ def misfit(start: HowToStart, launcher: str, script: str) -> list[Finding]:
     found = Finding(f"{script}:{start.line}", words, f"--with {start.launcher}", fix=fix)
     rule = "local-rank-argument-missing" if start.kind == "local-rank" else "ranks-started-twice"
     return [complete(found, ACROSS[rule][0])]
+
+
+def of_scheduler(text: str, script: str, launcher: str) -> list[Finding]:
+    """A finding where a script takes its rank from the scheduler, for a run with several ranks a node."""
+    try:
+        name = across_files.scheduler_rank(source.read(script, text))
+    except SyntaxError:
+        name = ""
+    if not name:
+        return []
+    words = f"it takes its rank from {name}, which is the node's number here: --with {launcher} sets RANK"
+    found = Finding(f"{script}:1", words, "RANK and LOCAL_RANK", severity="warning")
+    return [complete(found, ACROSS["rank-from-the-scheduler"][0])]
 
 
 def workers(text: str, path: str = "script") -> tuple[str, int]:

@@ -8,39 +8,39 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ringup.lint.job_rules import allocated_nodes
+from ringup.launchfiles import marks
+from ringup.launchfiles.directives import gpus_per_node
+from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.model import Launch
+from ringup.lint.job_file import JobFile
 from ringup.lint.ranks import Reading, local_rank_argument, most_workers, needs_local_rank_argument
 from ringup.lint.rendezvous import DEBUG_NAMES, means_itself, without_timeout, written_points
 from ringup.lint.rule import ACROSS, fault
-from ringup.lint.shell import Job, Launch, launches
-from ringup.lint.source import SPAWNS
+from ringup.lint.source import SPAWNS, Script
 from ringup.rules import Finding
+from ringup.units import lines_of
 
 _ADDRESS = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){3})(?![\d.])")
 
 
 class Part:
-    """One node's launch line, with what it says about the meeting; "" for what it leaves to the shell."""
+    """One node's launch line, with what it says about the rendezvous; "" for what it leaves to the shell."""
 
-    def __init__(self, job: Job, launch: Launch, hosts: Sequence[str]) -> None:
+    def __init__(self, job: JobFile, launch: Launch, hosts: Sequence[str]) -> None:
         self.job, self.launch = job, launch
         self.hosts = hosts
         """Addresses that the comments above it name: where it is to be run."""
-        option, variable = launch.option, launch.variable
-        endpoint = option("rdzv_endpoint")
-        address, _, port = endpoint.rpartition(":") if ":" in endpoint else (endpoint, "", "")
+        variable = {n: v for n, v in launch.command.variables.items() if isinstance(v, str)}.get
         is_bare = launch.launcher == "python"
-        own = {"python": "RANK", "llamafactory": "NODE_RANK"}.get(launch.launcher)
-        self.rank = _literal(variable(own) if own else option("node_rank", "machine_rank"))
-        self.address = _literal(
-            option("master_addr", "main_process_ip") or address or variable("MASTER_ADDR")
-        )
-        self.port = _literal(option("master_port", "main_process_port") or port or variable("MASTER_PORT"))
-        nodes = option("nnodes", "num_machines") or variable("NNODES")
-        self.count = _literal(variable("WORLD_SIZE") if is_bare else nodes)
+        address, colon, port = launch.endpoint.rpartition(":")
+        self.rank = _literal((variable("RANK") or "") if is_bare else launch.node_rank_text)
+        self.address = _literal((address if colon else launch.endpoint) or (variable("MASTER_ADDR") or ""))
+        own_port = launch.option("master-port", "main-process-port")
+        self.port = _literal(own_port or (port if colon else "") or (variable("MASTER_PORT") or ""))
+        self.count = _literal((variable("WORLD_SIZE") or "") if is_bare else launch.nnodes_text)
         """Number of nodes, or the world size of a bare script."""
-        self.id = _literal(option("rdzv_id"))
-        self.ranks = option("nproc_per_node", "num_gpus")
+        self.id = _literal(launch.option("rdzv-id"))
+        self.ranks = _literal(launch.option("nproc-per-node", "num-gpus"))
         self.where = job.where(launch.line)
 
     def finding(self, found: str, wanted: str) -> Finding:
@@ -48,13 +48,13 @@ class Part:
 
 
 def _literal(text: str) -> str:
-    return "" if "$" in text or "`" in text else text
+    return "" if has_mark(text) else text
 
 
 @dataclass(frozen=True)
 class All:
     scripts: Sequence[Reading]
-    jobs: Sequence[Job]
+    jobs: Sequence[JobFile]
 
     @functools.cached_property
     def parts(self) -> list[Part]:
@@ -63,7 +63,7 @@ class All:
     def started(self) -> Iterator[tuple[Part, Reading]]:
         """Launch lines together with the script they start, where that was given."""
         for part in self.parts:
-            name = part.launch.script.rpartition("/")[2]
+            name = part.launch.start.script.rpartition("/")[2]
             for script in self.scripts:
                 if name and script.script.path.rpartition("/")[2] == name:
                     yield part, script
@@ -74,7 +74,7 @@ class All:
         for part in self.parts:
             if not part.rank.isdecimal():
                 continue
-            rounds = groups.setdefault((part.launch.launcher, part.launch.script), [[]])
+            rounds = groups.setdefault((part.launch.launcher, part.launch.start.script), [[]])
             if _is_shown_again(part, rounds[-1]):
                 rounds.append([])
             rounds[-1].append(part)
@@ -104,34 +104,12 @@ def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
     return len(ranks) > 1 or (part.address, part.port) != (same[0].address, same[0].port)
 
 
-def _parts(job: Job) -> Iterator[Part]:
-    before = 0
-    comments = [c for command in job.commands for c in command.comments]
-    for launch in launches(job):
-        above = " ".join(c.raw for c in comments if before < c.line < launch.line)
+def _parts(job: JobFile) -> Iterator[Part]:
+    before, texts = 0, ["", *lines_of(job.text)]
+    for launch in job.launches:
+        above = " ".join(t for t in texts[before + 1 : launch.line] if t.lstrip().startswith("#"))
         before = launch.line
         yield Part(job, launch, tuple(dict.fromkeys(_ADDRESS.findall(above))))
-
-
-_LATER = re.compile(
-    r"\|\s*(?:tail\s+(?:-n\s*)?-?1\b|sed\s+-n\s+['\"]?(?:[2-9]|\$)\d*p|head\s[^|]*\|\s*tail\b)"
-)
-_ELEMENT = re.compile(r"\$\{\w+\[(-1|[1-9]\d*)\]\}")
-
-
-def _address_of(job: Job, written: str) -> str:
-    """What is wrong with MASTER_ADDR where the first node has rank 0; "" for nothing that is certain."""
-    if re.search(r"(?m)^[ \t]{0,200}(?:else|elif)\b", job.text):  # which of them counts is not known
-        return ""
-    if means_itself(written):
-        return f"MASTER_ADDR is {written}: each node connects only to itself"
-    nodes = "scontrol show hostname" in job.text
-    first = re.search(r"head\s+(?:-n\s*)?-?1\b", written)
-    if nodes and not first and "scontrol show hostname" in written and _LATER.search(written):
-        return "MASTER_ADDR is another node of the list than the first, which has rank 0"
-    if nodes and _ELEMENT.fullmatch(written):
-        return f"MASTER_ADDR is {written}, and the first node of the list has rank 0"
-    return ""
 
 
 @fault("head-is-elsewhere", ACROSS)
@@ -145,14 +123,10 @@ def head_is_elsewhere(files: All) -> Iterator[Finding]:
     """
     for part in files.parts:
         launch = part.launch
-        written = launch.option("master_addr", "main_process_ip") or launch.variable("MASTER_ADDR")
-        rank = launch.option("node_rank", "machine_rank")
-        by_slurm = launch.srun is not None or "SLURM_" in rank
-        is_static = launch.launcher != "colossalai" and launch.option("rdzv_backend") in ("", "static")
-        several = allocated_nodes(part.job)[0] if by_slurm else ""
-        several = several or (part.count if launch.launcher != "python" else "")
-        if is_static and several.isdecimal() and int(several) > 1 and _address_of(part.job, written):
-            yield part.finding(_address_of(part.job, written), "an address of the first node")
+        held = {mark.name for mark in launch.job.marks.all_of(launch.host or part.address)}
+        if marks.OTHER_NODE in held and launch.backend == "static" and launch.nodes != 1:
+            found = "MASTER_ADDR is another node of the list than the first, which has rank 0"
+            yield part.finding(found, "an address of the first node")
             continue
         known = part.rank == "0" and part.hosts and _ADDRESS.fullmatch(part.address)
         if known and part.address not in part.hosts and not means_itself(part.address):
@@ -199,12 +173,7 @@ def world_size_disagrees(files: All) -> Iterator[Finding]:
     for part in files.parts:
         if part.rank.isdecimal() and part.count.isdecimal() and int(part.rank) >= int(part.count):
             yield part.finding(f"rank {part.rank} of {part.count}", f"ranks from 0 to {int(part.count) - 1}")
-        nodes, line = part.job.option("nodes", "N")
-        are_counted = nodes.isdecimal() and part.count.isdecimal() and part.launch.launcher != "python"
-        if are_counted and nodes != part.count:
-            found = f"{part.count} nodes, but {nodes} in line {line}"
-            yield part.finding(found, "the allocation's number: $SLURM_NNODES")
-        total, machines = part.launch.option("num_processes"), part.launch.option("num_machines")
+        total, machines = part.launch.option("num-processes"), part.launch.option("num-machines")
         if total.isdecimal() and machines.isdecimal() and int(machines) and int(total) % int(machines):
             found = f"{total} processes over {machines} machines: {int(total) // int(machines)} on each"
             yield part.finding(found, "a multiple of the machines: --num_processes is the total")
@@ -213,23 +182,22 @@ def world_size_disagrees(files: All) -> Iterator[Finding]:
 @fault("nproc-exceeds-gpus", ACROSS)
 def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
     for part in files.parts:
-        value, line = part.job.option("gres", "gpus-per-node")
-        gpus = re.search(r"(?:^|:)(\d+)$", value)
-        if gpus and part.ranks.isdecimal() and int(part.ranks) > int(gpus[1]):
-            found = f"{part.ranks} processes on {gpus[1]} GPUs (line {line})"
+        gpus, line = gpus_per_node(part.job.job.directives)
+        if gpus and part.ranks.isdecimal() and int(part.ranks) > gpus:
+            found = f"{part.ranks} processes on {gpus} GPUs (line {line})"
             yield part.finding(found, "as many processes as GPUs")
 
 
 @fault("local-rank-argument-rejected", ACROSS)
 def local_rank_argument_rejected(files: All) -> Iterator[Finding]:
-    passed = {"launch": ("use_env", "--local-rank"), "deepspeed": ("no_local_rank", "--local_rank")}
+    passed = {"launch": ("use-env", "--local-rank"), "deepspeed": ("no-local-rank", "--local_rank")}
     for part, read in files.started():
         launch, script = part.launch, read.script
         switch, spelling = passed.get(launch.launcher, ("", ""))
         strict = any(c.name.endswith(".parse_args") for c in script.calls)
         argument = local_rank_argument(script)
         is_taken = argument is not None and spelling in argument.spellings
-        if spelling and strict and switch not in launch.options and not is_taken:
+        if spelling and strict and not launch.has(switch) and not is_taken:
             found = f"{launch.launcher} passes {spelling}=N, {script.path} does not take it"
             yield part.finding(found, "torchrun, or an argument of both spellings")
 
@@ -245,7 +213,7 @@ def local_rank_argument_missing(files: All) -> Iterator[Finding]:
     """
     for part, read in files.started():
         argument = needs_local_rank_argument(read.script)
-        given = any("local_rank" in a.replace("-", "_") for a in part.launch.arguments)
+        given = any("local_rank" in a.replace("-", "_") for a in part.launch.start.arguments)
         passes_none = part.launch.launcher in ("torchrun", "python", "accelerate")
         if argument is not None and passes_none and not given:
             found = f"{part.launch.launcher} passes no {argument.spellings[0]}"
@@ -267,6 +235,35 @@ def ranks_started_twice(files: All) -> Iterator[Finding]:
         if spawned and launcher in ("torchrun", "launch", "accelerate") and part.ranks != "1":
             found = f"{launcher} starts a script that spawns its own ranks ({read.where(spawned[0].line)})"
             yield part.finding(found, "one of the two")
+
+
+BY_SCHEDULER = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+"""Variables by which a scheduler or MPI numbers the tasks that it starts itself."""
+
+
+def scheduler_rank(script: Script) -> str:
+    """What the script takes its rank from where that is the scheduler's task alone; "" for anything else."""
+    if "RANK" in script.strings or "LOCAL_RANK" in script.strings:
+        return ""
+    named = next((name for name in BY_SCHEDULER if name in script.strings), "")
+    return named or ("mpi4py" if "mpi4py" in script.imported else "")
+
+
+@fault("rank-from-the-scheduler", ACROSS)
+def rank_from_the_scheduler(files: All) -> Iterator[Finding]:
+    """
+    The script takes its rank from the scheduler or MPI, and a launcher starts several ranks in each task.
+
+    Why: all ranks of a node see the number of the node's one task: they call themselves the same rank.
+
+    Fix: RANK and LOCAL_RANK of the launcher in the script, or one task a rank and no launcher
+    (`srun --ntasks-per-node=8 python train.py`).
+    """
+    for part, read in files.started():
+        name, launcher = scheduler_rank(read.script), part.launch.launcher
+        if name and launcher in ("torchrun", "launch", "accelerate", "deepspeed") and part.ranks != "1":
+            found = f"{read.script.path} takes its rank from {name}: one number for all ranks of a node"
+            yield part.finding(found, f"RANK, which {launcher} sets")
 
 
 @fault("no-timeout-while-debugging", ACROSS)

@@ -1,34 +1,49 @@
-"""What in a shell or job file breaks, hangs or does something else than it says."""
+"""What in a shell file, job file or manifest breaks, hangs or does something else than it says."""
 
 from __future__ import annotations
 
+import difflib
+import posixpath
 import re
+from collections.abc import Iterator
 
+from ringup.launchfiles import marks
+from ringup.launchfiles.directives import last
+from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
+from ringup.launchfiles.programs import LAUNCHERS, OPTIONS, PROGRAMS
+from ringup.launchfiles.shell import Word
+from ringup.launchfiles.start import PYTHON
+from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault, lines
-from ringup.lint.shell import Job, Launch, launches
-from ringup.rules import Fix
-from ringup.units import lines_of
+from ringup.rules import Finding, Fix
+from ringup.units import lines_of, plural, printable
 
-_PER_TASK = re.compile(r"\$\{?(SLURM_(?:PROCID|NODEID|LOCALID|TASK_PID)|SLURMD_NODENAME)\b")
 _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
 _FLAG_VALUE = re.compile(r"(?i)^(?:true|false|yes|no|none|0|1)$")
 _LITERAL_PORT = re.compile(r"^\d{2,5}$")
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _STARTS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|python")
-NODE_LAUNCHERS = ("torchrun", "launch", "accelerate", "deepspeed", "llamafactory")
-PORTS = ("master_port", "main_process_port")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=")
+_NAMED = re.compile(
+    r"\b(?:for|read|local|export|mapfile|readarray)[ \t]+(?:-\w{1,9}[ \t]{1,4}){0,4}([A-Za-z_]\w*)"
+)
+_EXPORTED = re.compile(r"(?m)(?:^[ \t]*(?:export|declare[ \t]+-x)[ \t]|--(?:export|env)[= ])(.*)")
+PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f"))
 
 
-def several_nodes(launch: Launch, job: Job) -> bool:
-    """Whether it is one of several nodes' lines, or may be."""
-    count = launch.option("nnodes", "num_machines") or launch.variable("NNODES")
-    if count not in ("", "1", "1:1") or job.option("nodes", "N")[0] not in ("", "1"):
-        return True
-    return "," in launch.option("host") or bool(launch.option("hostfile"))
+def several_nodes(launch: Launch) -> bool:
+    """Whether the launcher is told of several nodes, or of a number that only the run knows."""
+    return launch.nnodes != 1 and bool(launch.nnodes_text or launch.option("host", "hostfile"))
+
+
+# -- the text ------------------------------------------------------------------------------------
 
 
 @fault("slashes-are-no-comment", SHELL)
-def slashes_are_no_comment(job: Job) -> Found:
+def slashes_are_no_comment(job: JobFile) -> Found:
     """
     `//` after a command is taken for a comment.
 
@@ -46,7 +61,7 @@ def slashes_are_no_comment(job: Job) -> Found:
 
 
 @fault("dash-is-no-hyphen", SHELL)
-def dash_is_no_hyphen(job: Job) -> Found:
+def dash_is_no_hyphen(job: JobFile) -> Found:
     """
     An option begins with a typographic dash instead of hyphens.
 
@@ -62,7 +77,7 @@ def dash_is_no_hyphen(job: Job) -> Found:
 
 
 @fault("backslash-before-space", SHELL)
-def backslash_before_space(job: Job) -> Found:
+def backslash_before_space(job: JobFile) -> Found:
     """
     A line continuation (backslash) is followed by a space.
 
@@ -76,8 +91,42 @@ def backslash_before_space(job: Job) -> Found:
             yield number, "a space after the backslash", "a line end"
 
 
+@fault("command-cut-short", SHELL)
+def command_cut_short(job: JobFile) -> Found:
+    """
+    A comment or a missing backslash ends a command before its last words.
+
+    Why: the shell ends the command there.  The launcher starts without the options and the script that
+    follow; the rest is run as a command of its own.
+
+    Fix: no comment behind a backslash or between the lines of a command; a backslash on every line but the
+    last.
+    """
+    texts = ["", *lines_of(job.text)]
+    cut = {command.cut_at for command in job.commands if command.cut_at}
+    yield from (
+        (n, "a comment behind the backslash ends the command", "nothing behind it") for n in sorted(cut)
+    )
+    for command in job.commands:
+        end = command.last_line
+        follows = next((n for n in range(end + 1, len(texts)) if not texts[n].lstrip().startswith("#")), 0)
+        is_continued = 0 < end < len(texts) and texts[end].rstrip().endswith("\\")
+        is_comment = end + 1 < len(texts) and texts[end + 1].lstrip().startswith("#")
+        goes_on = bool(follows) and re.match(r"\s+\S|--\w", texts[follows])
+        if is_continued and is_comment and goes_on and end not in cut:
+            yield end + 1, "a comment between the lines of a command ends it", "no comment inside a command"
+        word = command.words[0]
+        if re.match(r"--[A-Za-z]", word.raw) and not any(n in cut for n in range(word.line - 30, word.line)):
+            above = range(min(word.line, len(texts)) - 1, 0, -1)
+            before = next((n for n in above if texts[n].strip()), 0)
+            is_comment = texts[before].lstrip().startswith("#")
+            if before and not is_comment and not texts[before].rstrip().endswith("\\"):
+                found = f"`{printable(word.raw, 40)}` is run as a command: line {before} has no backslash"
+                yield word.line, found, "a backslash at the end of the line above"
+
+
 @fault("export-takes-further-words", SHELL)
-def export_takes_further_words(job: Job) -> Found:
+def export_takes_further_words(job: JobFile) -> Found:
     """
     Words after an assignment are exported as well, or refused.
 
@@ -87,38 +136,185 @@ def export_takes_further_words(job: Job) -> Found:
     Fix: one word after `=` (quoted where it has spaces), `#` before a comment.
     """
     for command in job.commands:
-        texts = command.texts
-        if texts[:1] != ["export"] or not any("=" in t for t in texts[1:]):
+        if command.texts[:1] != ["export"] or not any("=" in w.raw for w in command.words[1:]):
             continue
-        odd = [w for w in command.words[1:] if "=" not in w.raw and not w.raw.startswith("-")]
+        own = {word.text.partition("=")[0] for word in job.job.assigned if word.line < command.line}
+        odd = [w for w in command.words[1:] if "=" not in w.raw and w.raw[0] != "-" and w.raw not in own]
         odd += [w for w in command.words[1:] if w.raw == "="]
         if odd:
             yield odd[0].line, f"`{odd[0].raw[:40]}` behind the assignment", "NAME=VALUE alone"
 
 
-@fault("launcher-started-per-task", SHELL)
-def launcher_started_per_task(job: Job) -> Found:
-    value, line = job.option("ntasks-per-node", "tasks-per-node")
-    total, total_line = job.option("ntasks", "n")
-    nodes = job.option("nodes", "N")[0]
-    for launch in launches(job):
-        if launch.launcher not in NODE_LAUNCHERS or launch.srun is None:
+# -- options and script ----------------------------------------------------------------------------
+
+
+@fault("launcher-argument-misread", SHELL)
+def launcher_argument_misread(job: JobFile) -> Found:
+    for launch in job.launches:
+        start, known = launch.start, LAUNCHERS.keys() | PROGRAMS.keys()
+        program = posixpath.basename(start.script)
+        if launch.launcher not in OPTIONS or launch.command.cut_at:
             continue
-        own = launch.srun.get("ntasks_per_node", "")
-        count = own or ("" if "n" in launch.srun or "ntasks" in launch.srun else value)
-        if count.isdecimal() and int(count) > 1:
-            found = f"{count} tasks a node, and each starts {launch.launcher} (line {launch.line})"
-            yield launch.line if own else line, found, "one task a node: --ntasks-per-node=1"
-            return
-        tasks = launch.srun.get("n") or launch.srun.get("ntasks") or total
-        if not count and tasks.isdecimal() and nodes.isdecimal() and int(tasks) > int(nodes):
-            at = launch.line if launch.srun.get("n") else total_line or launch.line
-            yield at, f"{tasks} tasks on {nodes} nodes, and each starts {launch.launcher}", "one task a node"
-            return
+        if _FLAG_VALUE.match(start.script) and start.kind == "script":
+            found = f"{launch.launcher} takes {start.script!r} for the script: the flag has no value"
+            yield launch.line, found, "the flag alone, then the script"
+        elif start.kind == "script" and (program in known or PYTHON.fullmatch(program)):
+            found = f"{launch.launcher} takes `{program}` for the script, and runs it by Python"
+            yield launch.line, found, "the script itself"
+        elif not (start.script or launch.is_opaque or _is_cut(job, launch) or launch.has("help")):
+            yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
+
+
+def _is_cut(job: JobFile, launch: Launch) -> bool:
+    """Whether another rule says why words are missing: a cut, or a placeholder."""
+    texts = lines_of(job.text)[max(0, launch.line - 1) : launch.command.last_line + 1]
+    return any(re.search(r"\\[ \t]+$|\\$", text) for text in texts[-2:]) or bool(job.job.placeholders)
+
+
+@fault("launcher-option-wrong", SHELL)
+def launcher_option_wrong(job: JobFile) -> Found:
+    """
+    An option of the launcher is misspelt, empty or still a placeholder.
+
+    Why: torchrun, accelerate, DeepSpeed and ColossalAI end with a usage message; an empty count is no number;
+    `<host>` makes the shell read a file of that name.
+
+    Fix: the option as the launcher spells it, with a value.
+    """
+    placeholders = {line for line, _ in job.job.placeholders}
+    for launch in job.launches:
+        if launch.launcher not in OPTIONS:
+            continue
+        for option in launch.start.options:
+            line = _word(launch, option.at).line
+            if not option.is_known and not has_mark(option.name):
+                near = difflib.get_close_matches(option.name, OPTIONS[launch.launcher], 1, 0.75)
+                yield job.finding(
+                    line,
+                    f"{launch.launcher} has no option {printable(option.written.split()[0], 60)}",
+                    near[0] if near else "an option of the launcher, or the script in front of it",
+                    severity="error" if near else "warning",
+                )
+            elif option.is_known and not option.is_flag and not option.value and line not in placeholders:
+                why = ": the variable in it is empty" if "$" in _word(launch, option.at).raw else ""
+                yield line, f"{option.written.partition('=')[0].split()[0]} has no value{why}", "a value"
+        for line, text in job.job.placeholders:
+            if launch.line <= line <= launch.command.last_line + 1:
+                yield line, f"{text} is a placeholder, and the shell takes `<` for a file", "the value"
+                break
+
+
+def _word(launch: Launch, at: int) -> Word:
+    return launch.command.words[min(at, len(launch.command.words) - 1)]
+
+
+# -- how many, and where ---------------------------------------------------------------------------
+
+
+@fault("launcher-started-per-task", SHELL)
+def launcher_started_per_task(job: JobFile) -> Found:
+    for launch in job.launches:
+        each = launch.per_node or 0
+        is_node_launcher = launch.launcher in NODE_LAUNCHERS and launch.is_away
+        if not is_node_launcher or each < 2 or (launch.nnodes and launch.nnodes == launch.instances):
+            continue
+        step = launch.srun
+        own = step and step.option("--ntasks-per-node", "-n", "--ntasks")
+        line = launch.line if own or not step else _tasks_line(job) or launch.line
+        found = f"{each} tasks a node, and each starts {launch.launcher} (line {launch.line})"
+        yield line, found, "one task a node: --ntasks-per-node=1" if step else "one process a node"
+        return
+
+
+def _tasks_line(job: JobFile) -> int:
+    return max(last(job.job.directives, n)[1] for n in ("ntasks-per-node", "tasks-per-node", "ntasks", "n"))
+
+
+@fault("several-worlds", SHELL)
+def several_worlds(job: JobFile) -> Found:
+    """
+    The launcher is started on several nodes, and each start forms a world of its own.
+
+    Why: without a number of nodes torchrun and accelerate train on their node alone, and DeepSpeed without a
+    host file does, too.  Every node trains the same model on the same data, and writes the same checkpoint.
+
+    Fix: `--nnodes=$SLURM_NNODES` with one rendezvous endpoint (accelerate: `--num_machines`,
+    `--machine_rank`, `--main_process_ip`); for DeepSpeed a host file on the first node without srun, or
+    torchrun.
+    """
+    for launch in job.launches:
+        worlds = launch.worlds or 1
+        is_itself = launch.meets_itself and launch.nnodes != 1
+        if worlds < 2 or is_itself or not launch.is_away or (launch.per_node or 1) > 1:
+            continue
+        if launch.launcher == "deepspeed":
+            told, wanted = "has no host file", "one start on the first node with --hostfile, or torchrun"
+        elif launch.start.option("standalone") is not None:
+            told, wanted = "has --standalone: its node alone", "--nnodes and a rendezvous endpoint"
+        else:
+            count = launch.nnodes or 1
+            told = (
+                f"is told of {plural(count, 'node')}"
+                if launch.nnodes_text
+                else "is not told how many nodes there are"
+            )
+            wanted = "--nnodes=$SLURM_NNODES" if launch.launcher in TORCH else "the number of nodes"
+        found = f"{launch.started_by} starts it on {launch.nodes} nodes, and {launch.launcher} {told}"
+        found += f": {worlds} worlds"
+        yield launch.line, found, wanted
+
+
+@fault("rendezvous-endpoint-missing", SHELL)
+def rendezvous_endpoint_missing(job: JobFile) -> Found:
+    """
+    A launcher of several nodes is given no address at which they meet.
+
+    Why: with c10d torchrun reads `--rdzv-endpoint` alone and takes localhost without it (`--master-addr` is
+    ignored); static it takes 127.0.0.1 where `--master-addr` is missing, whatever MASTER_ADDR is.  Accelerate
+    takes None.  Every node then waits for itself.
+
+    Fix: `--rdzv-endpoint=$HEAD:$PORT`, HEAD the first node's name, the same on every node.
+    """
+    for launch in job.launches:
+        is_open = launch.is_set_outside or launch.unread_config or launch.is_opaque
+        if launch.endpoint or is_open or (launch.nnodes or 0) < 2 or launch.nodes == 1 == launch.replicas:
+            continue
+        if launch.launcher in TORCH and launch.backend == "c10d":
+            ignored = " (--master_addr is ignored)" if launch.option("master-addr") else ""
+            found = f"c10d without --rdzv-endpoint{ignored}: each node meets itself"
+            yield launch.line, found, "--rdzv-endpoint"
+        elif launch.launcher in TORCH and launch.backend == "static":
+            ignored = "; torchrun does not read MASTER_ADDR" if launch.env.get("MASTER_ADDR") else ""
+            found = f"no --master-addr: every node takes 127.0.0.1{ignored}"
+            yield launch.line, found, "--master-addr, an address of the first node"
+        elif launch.launcher == "accelerate" and not _by_deepspeed(launch):
+            yield launch.line, "no --main_process_ip for several machines", "--main_process_ip"
+
+
+def _by_deepspeed(launch: Launch) -> bool:
+    return launch.has("deepspeed-hostfile", "deepspeed-multinode-launcher")
+
+
+@fault("rendezvous-endpoint-own", SHELL)
+def rendezvous_endpoint_own(job: JobFile) -> Found:
+    """
+    The address at which several nodes meet is each node's own: localhost, or a host name read on every node.
+
+    Why: each node opens a store at itself and waits there for the others.
+
+    Fix: the name or address of the first node, read once, the same on every node.
+    """
+    for launch in job.launches:
+        count = launch.nodes if launch.launcher == "python" and launch.is_away else launch.nnodes
+        is_own_world = launch.start.option("standalone") is not None
+        if launch.launcher in ("colossalai", "deepspeed") or is_own_world or (count or 0) < 2:
+            continue
+        if own := launch.host_is_own:
+            yield launch.line, f"the ranks meet at {own}: each node connects only to itself", "the first node"
 
 
 @fault("node-variable-read-too-early", SHELL)
-def node_variable_read_too_early(job: Job) -> Found:
+def node_variable_read_too_early(job: JobFile) -> Found:
     """
     A variable that differs per task is read in the batch shell, before srun has started the tasks.
 
@@ -126,19 +322,145 @@ def node_variable_read_too_early(job: Job) -> Found:
 
     Fix: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'`, in single quotes.
     """
-    for command in job.commands:
-        if command.texts[:1] != ["srun"]:
+    wanted = "single quotes around the command, so that each task reads its own"
+    seen = set()
+    by_command = {id(launch.command): launch for launch in job.launches}
+    for command in job.job.commands:
+        if not any(step.program == "srun" for step in (*command.around, *command.start.steps)):
             continue
-        for word in command.words[1:]:
-            quoted = re.sub(r"'[^']*'", "", word.raw) if not word.raw.startswith('"') else word.raw
-            if match := _PER_TASK.search(re.sub(r"\\\$", "", quoted)):
-                found = f"${match[1]} is replaced before srun starts: 0 on every node"
-                yield word.line, found, "single quotes around the command, so that each task reads its own"
+        launch = by_command.get(id(command))
+        if command.start.text is not None or (launch and (launch.nodes == 1 or _ignores_rank(launch))):
+            continue
+        for word in command.words:
+            early = [m for m in job.job.marks.all_of(word.text) if m.name in PER_TASK and m.site == "batch"]
+            is_launched = launch is not None or command.start.launcher or command.start.rest
+            if early and is_launched and word.line not in seen:
+                seen.add(word.line)
+                yield word.line, f"${early[0].name} is replaced before srun starts: 0 on every node", wanted
                 break
 
 
+def _ignores_rank(launch: Launch) -> bool:
+    """Whether the launcher does not use the node rank: c10d numbers the nodes itself."""
+    is_known = launch.launcher in (*TORCH, "accelerate")
+    return is_known and (launch.backend == "c10d" or launch.nnodes == 1)
+
+
+def has_one_rank_for_all(launch: Launch) -> str:
+    """How every node started gets the same node rank; "" where it does not, or may not."""
+    is_static = launch.launcher in (*TORCH, "accelerate") and launch.backend == "static"
+    one = launch.nodes == 1 or launch.replicas == 1
+    one = one or launch.started_by in ("ssh", "kubectl", "xargs", "parallel")
+    is_open = launch.is_opaque or launch.is_set_outside or launch.unread_config or _by_deepspeed(launch)
+    on_one = launch.srun is not None and launch.srun.has("-w", "--nodelist")
+    if not is_static or not launch.is_away or one or on_one or is_open or (launch.nnodes or 0) < 2:
+        return ""
+    text = launch.node_rank_text
+    if not text:
+        is_set = launch.launcher in TORCH and launch.has("rdzv-conf", "rdzv-endpoint")
+        return "" if is_set else "nothing gives the node's rank"
+    return f"the node rank is {text}" if text.isdecimal() else ""
+
+
+@fault("node-rank-duplicate", SHELL)
+def node_rank_not_read(job: JobFile) -> Found:
+    """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and none at all, which torchrun takes for 0."""
+    for launch in job.launches:
+        how = has_one_rank_for_all(launch)
+        if how:
+            same = launch.node_rank_text or "0"
+            yield job.finding(
+                launch.line,
+                f"{launch.started_by} starts this on every node, and {how}: all are node {same}",
+                "--node-rank, read by each task",
+                fix=Fix("srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...', in single quotes"),
+            )
+        old = launch.launcher == "llamafactory" and launch.env.get("RANK")
+        if old and not launch.env.get("NODE_RANK") and launch.env.get("NNODES", "") not in ("", "1"):
+            yield job.finding(
+                launch.line,
+                "RANK is given; LLaMA-Factory 0.9.1 and later read NODE_RANK: every node is node 0",
+                "NODE_RANK (both for older versions, too)",
+                fix=Fix(
+                    "Set NODE_RANK as well as RANK.", env={"NODE_RANK": launch.shown(launch.env["RANK"])}
+                ),
+            )
+
+
+QUERIES = ("hostname", "nvidia-smi", "echo", "cat", "mkdir", "rm", "date", "ls", "ip", "cp", "which", "ps")
+"""What people run on other nodes beside a job."""
+OTHERS = ("ray", "ringup", "dask", "flux", "horovodrun")
+
+
+def starts_elsewhere(job: JobFile) -> bool:
+    """Whether anything in the file starts more than a query on other nodes."""
+    for command in job.job.commands:
+        start = command.start
+        program = posixpath.basename((start.rest or (start.script or start.program,))[0])
+        is_away = any(step.role == "starter" for step in (*command.around, *start.steps))
+        if is_away and program not in QUERIES:
+            return True
+        if any(posixpath.basename(text) in OTHERS for text in command.texts[:2]):
+            return True
+    return False
+
+
+@fault("launcher-on-first-node-alone", SHELL)
+def launcher_on_first_node_alone(job: JobFile) -> Found:
+    """
+    A job file asks for several nodes, and nothing in it starts the launcher on more than the first.
+
+    Why: Slurm and PBS run the file on the first node only; a launcher of several nodes then waits for the
+    others, one of a single node leaves them idle.
+
+    Fix: `srun --ntasks-per-node=1` in front of the launcher (mpirun, pbsdsh), or `ringup run -- ...` in its
+    place.
+    """
+    away = None
+    for launch in job.launches:
+        own = launch.has("config-file") or _by_deepspeed(launch) or launch.is_opaque
+        is_node_launcher = launch.launcher in ("torchrun", "launch", "accelerate", "llamafactory")
+        if launch.started_by != "batch" or launch.allocated < 2 or not is_node_launcher or own:
+            continue
+        away = starts_elsewhere(job) if away is None else away
+        if away:
+            return
+        is_one = launch.nnodes == 1
+        what = "trains on the first node alone" if is_one else "waits for nodes on which nothing starts it"
+        yield job.finding(
+            launch.line,
+            f"{launch.allocated} nodes are asked for, and {launch.launcher} {what}",
+            "srun in front of it",
+            severity="warning" if is_one else "error",
+        )
+        return
+
+
+@fault("world-size-disagrees", SHELL)
+def world_size_disagrees(job: JobFile) -> Found:
+    """Nodes or ranks that contradict what starts them."""
+    for launch in job.launches:
+        count, wanted = launch.instances, launch.nnodes or 0
+        if launch.launcher not in NODE_LAUNCHERS or wanted < 2 or launch.launcher == "deepspeed":
+            continue
+        if launch.is_away and count and count % wanted and launch.started_by != "ssh":
+            found = f"it waits for {wanted} nodes, and {launch.started_by} starts it {count} times"
+        elif (
+            launch.started_by == "batch"
+            and launch.nnodes_text.isdecimal()
+            and launch.allocated not in (0, wanted)
+        ):
+            found = f"{wanted} nodes, but {launch.allocated} are asked for"
+        else:
+            continue
+        yield launch.line, found, "the allocation's number: $SLURM_NNODES"
+
+
+# -- rendezvous ------------------------------------------------------------------------------------
+
+
 @fault("head-address-guessed", SHELL, severity="warning")
-def head_address_guessed(job: Job) -> Found:
+def head_address_guessed(job: JobFile) -> Found:
     """
     The head's address is taken from a command that gives the first address, whichever network it is on.
 
@@ -154,95 +476,8 @@ def head_address_guessed(job: Job) -> Found:
             yield number, f"`{match[0]}`", "an address that every node can reach"
 
 
-@fault("launcher-argument-misread", SHELL)
-def launcher_argument_misread(job: Job) -> Found:
-    for launch in launches(job):
-        if _FLAG_VALUE.match(launch.script):
-            found = f"{launch.launcher} takes {launch.script!r} for the script: the flag has no value"
-            yield launch.line, found, "the flag alone, then the script"
-
-
-def is_without_rank(launch: Launch, job: Job) -> bool:
-    """Whether srun starts torchrun with a static rendezvous (its default) of several nodes and no rank."""
-    if launch.launcher != "torchrun" or launch.srun is None or launch.option("nnodes") in ("", "1"):
-        return False
-    given = {"node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "standalone"} & launch.options.keys()
-    by_node = {"w", "nodelist", "N", "nodes"} & launch.srun.keys()
-    # A word before the script that is no option could hold any of them.
-    return not given and not by_node and "PET_" not in job.text and launch.script.endswith(".py")
-
-
-@fault("node-rank-duplicate", SHELL)
-def node_rank_not_read(job: Job) -> Found:
-    """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and none at all, which torchrun takes for 0."""
-    for launch in launches(job):
-        if is_without_rank(launch, job):
-            yield job.finding(
-                launch.line,
-                "srun starts this on every node, and nothing gives the node's rank: all are node 0",
-                "--node-rank, read by each task",
-                fix=Fix("srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...', in single quotes"),
-            )
-        old = launch.launcher == "llamafactory" and launch.variable("RANK")
-        if old and not launch.variable("NODE_RANK") and launch.variable("NNODES") not in ("", "1"):
-            yield job.finding(
-                launch.line,
-                "RANK is given; LLaMA-Factory 0.9.1 and later read NODE_RANK: every node is node 0",
-                "NODE_RANK (both for older versions, too)",
-                fix=Fix("Set NODE_RANK as well as RANK.", env={"NODE_RANK": launch.variable("RANK")}),
-            )
-
-
-STARTERS = re.compile(
-    r"\b(?:srun|mpirun|mpiexec|prun|prterun|pdsh|clush|pbsdsh|pbs_tmrsh|blaunch|jsrun|aprun|flux|dsh|ssh|parallel"
-    r"|ray|ringup|scontrol exec)\b"
-)
-"""What may start a line on other nodes of an allocation."""
-
-
-def allocated_nodes(job: Job) -> tuple[str, int]:
-    """(number of nodes, line) that #SBATCH or #PBS asks for, where it is more than one; ("", 0) otherwise."""
-    value, line = job.option("nodes", "N")
-    for name, text, number in job.directives:
-        if match := re.match(r"(?:select|nodes)=(\d+)", text if name == "l" else ""):
-            value, line = match[1], number
-    least = value.partition("-")[0]
-    return (least, line) if least.isdecimal() and int(least) > 1 else ("", 0)
-
-
-@fault("launcher-on-first-node-alone", SHELL)
-def launcher_on_first_node_alone(job: Job) -> Found:
-    """
-    A job file asks for several nodes, and nothing in it starts the launcher on more than the first.
-
-    Why: Slurm and PBS run the file on the first node only; a launcher of several nodes then waits for the
-    others, one of a single node leaves them idle.
-
-    Fix: `srun --ntasks-per-node=1` in front of the launcher (mpirun, pbsdsh), or `ringup run -- ...` in its
-    place.
-    """
-    count, line = allocated_nodes(job)
-    code = re.sub(r"(?m)(?:^|\s)#.*$", "", job.text)
-    if not count or STARTERS.search(code):
-        return
-    for launch in launches(job):
-        own = {"config_file", "deepspeed_hostfile", "deepspeed_multinode_launcher"} & set(launch.options)
-        if launch.launcher not in ("torchrun", "launch", "accelerate", "llamafactory") or own:
-            continue
-        several = launch.option("nnodes", "num_machines") or launch.variable("NNODES")
-        is_one = several in ("", "1", "1:1")
-        what = "trains on the first node alone" if is_one else "waits for nodes on which nothing starts it"
-        yield job.finding(
-            launch.line,
-            f"{count} nodes are asked for in line {line}, and {launch.launcher} {what}",
-            "srun in front of it",
-            severity="warning" if is_one else "error",
-        )
-        return
-
-
 @fault("rendezvous-without-id", SHELL, severity="note")
-def rendezvous_without_id(job: Job) -> Found:
+def rendezvous_without_id(job: JobFile) -> Found:
     """
     A c10d rendezvous of several nodes has no id.
 
@@ -251,37 +486,42 @@ def rendezvous_without_id(job: Job) -> Found:
 
     Fix: `--rdzv-id` with the job's id, the same on every node.
     """
-    for launch in launches(job):
-        c10d = launch.option("rdzv_backend") == "c10d" and launch.launcher == "torchrun"
-        if c10d and several_nodes(launch, job) and not launch.option("rdzv_id"):
+    for launch in job.launches:
+        is_c10d = launch.launcher == "torchrun" and launch.backend == "c10d" and launch.nnodes != 1
+        if is_c10d and not launch.setting("rdzv-id") and not launch.is_opaque:
             yield launch.line, "no --rdzv-id", "an id for this run"
 
 
 @fault("rendezvous-host-unsure", SHELL, severity="warning")
-def rendezvous_host_unsure(job: Job) -> Found:
+def rendezvous_host_unsure(job: JobFile) -> Found:
     """
-    With the c10d rendezvous, torch guesses from the host name which node is the endpoint.
+    With the c10d rendezvous, torch guesses from the host name which node owns the endpoint's address.
 
-    Why: only addresses of the node's own host name count as its own; an address of another network card,
-    or 127.0.1.1 in the hosts file, and nobody opens the store: every node waits (pytorch issue 73656).
+    Why: torch compares the endpoint with the node's own host name, then with the addresses of that name; an
+    address of another network card, or 127.0.1.1 in the hosts file, and no node opens the store: every node
+    waits (pytorch issue 73656).
 
-    Fix: static rendezvous (`--node-rank`, `--master-addr`), or `--rdzv-conf is_host=1` on the head and
-    `is_host=0` elsewhere, with `--local-addr`.
+    Fix: the first node's name as endpoint; static rendezvous (`--node-rank`, `--master-addr`); or
+    `--rdzv-conf is_host=1` on the head and `is_host=0` elsewhere, with `--local-addr`.
     """
-    for launch in launches(job):
-        guesses = launch.option("rdzv_backend") == "c10d" and "is_host" not in launch.option("rdzv_conf")
-        if guesses and launch.launcher in ("torchrun", "accelerate") and several_nodes(launch, job):
-            endpoint = launch.option("rdzv_endpoint", "main_process_ip") or "the endpoint"
+    for launch in job.launches:
+        is_c10d = launch.launcher in ("torchrun", "accelerate") and launch.backend == "c10d"
+        if not is_c10d or "is_host" in launch.option("rdzv-conf") or not several_nodes(launch):
+            continue
+        held = {mark.name for mark in job.job.marks.all_of(launch.host)}
+        if _ADDRESS.fullmatch(launch.host) or held & {marks.FIRST_ADDRESS, marks.OWN_ADDRESS}:
+            if launch.host_is_own:
+                continue
             yield job.finding(
                 launch.line,
-                f"nothing says which node is {endpoint}",
-                "is_host in --rdzv-conf, or static rendezvous",
+                f"nothing says which node is {launch.shown(launch.endpoint)}",
+                "the first node's name, is_host in --rdzv-conf, or static rendezvous",
                 worked_around_by="`ringup run` uses static rendezvous, or gives is_host with c10d",
             )
 
 
 @fault("port-in-file", SHELL, severity="note")
-def port_in_file(job: Job) -> Found:
+def port_in_file(job: JobFile) -> Found:
     """
     The port of the rendezvous is written in the file.
 
@@ -291,20 +531,30 @@ def port_in_file(job: Job) -> Found:
     Fix: a port that is free at that moment (`ringup run` finds one), or one derived from the job's id.
     """
     found: list[tuple[int, str]] = []
-    for launch in launches(job):
-        endpoint = launch.option("rdzv_endpoint").rpartition(":")
-        values = [launch.option(*PORTS), launch.variable("MASTER_PORT"), endpoint[2] if endpoint[1] else ""]
+    for launch in job.launches:
+        endpoint = launch.option("rdzv-endpoint").rpartition(":")
+        values = [
+            launch.option("master-port", "main-process-port"),
+            launch.env.get("MASTER_PORT", ""),
+            endpoint[2] if endpoint[1] else "",
+            str(launch.command.variables.get("MASTER_PORT", "")),
+        ]
         port = next((v for v in values if _LITERAL_PORT.match(v)), "")
+        if launch.replicas is not None:
+            continue
         if port and port != "0":
             found.append((launch.line, port))
-        elif launch.launcher == "colossalai" and not launch.option(*PORTS):
+        elif launch.launcher == "colossalai" and not launch.option("master-port"):
             found.append((launch.line, "29500 by default"))
     if found:
         yield found[0][0], f"port {found[0][1]}{lines([n for n, _ in found])}", "a port known to be free"
 
 
+# -- Slurm, variables, the rest ----------------------------------------------------------------------
+
+
 @fault("tasks-outlive-a-failure", SHELL, severity="note")
-def tasks_outlive_a_failure(job: Job) -> Found:
+def tasks_outlive_a_failure(job: JobFile) -> Found:
     """
     srun leaves the other nodes running when one has failed.
 
@@ -312,16 +562,16 @@ def tasks_outlive_a_failure(job: Job) -> Found:
 
     Fix: `srun --kill-on-bad-exit=1 --wait=60`.
     """
-    for launch in launches(job):
-        several = launch.srun is not None and job.option("nodes", "N")[0] not in ("", "1")
-        kills = {"kill_on_bad_exit", "K", "K1"} & set(launch.srun or ()) or "SLURM_KILL_BAD_EXIT" in job.text
-        if several and not kills:
+    for launch in job.launches:
+        step = launch.srun
+        kills = step and any(o.name.startswith(("--kill-on-bad-exit", "-K")) for o in step.options)
+        if step and not kills and launch.allocated > 1 and "SLURM_KILL_BAD_EXIT" not in job.text:
             yield launch.line, "no --kill-on-bad-exit", "--kill-on-bad-exit=1"
             return
 
 
 @fault("processors-not-passed-on", SHELL, severity="note")
-def processors_not_passed_on(job: Job) -> Found:
+def processors_not_passed_on(job: JobFile) -> Found:
     """
     srun does not take --cpus-per-task from the batch file.
 
@@ -332,32 +582,50 @@ def processors_not_passed_on(job: Job) -> Found:
     value, line = job.option("cpus-per-task", "c")
     if not value or "SRUN_CPUS_PER_TASK" in job.text:
         return
-    for launch in launches(job):
-        if launch.srun is not None and not {"cpus_per_task", "c"} & set(launch.srun):
+    for launch in job.launches:
+        if launch.srun is not None and not launch.srun.has("--cpus-per-task", "-c"):
             found = f"--cpus-per-task={value}, and srun in line {launch.line} has none"
             yield line, found, "SRUN_CPUS_PER_TASK, for Slurm 22.05 to 23.02"
             return
 
 
 @fault("variable-never-set", SHELL, severity="warning")
-def variable_never_set(job: Job) -> Found:
+def variable_never_set(job: JobFile) -> Found:
     """
-    A launch line uses a variable that the file never sets.
+    A launch line uses a variable that the file never sets, or does not export to the shell that reads it.
 
     Why: it is empty then, and the option takes the next word for its value.
 
-    Fix: set it above, or write the number.
+    Fix: set it above, `export` it for `srun bash -c '...'`, or write the number.
     """
-    known = GIVEN | set(re.findall(r"\b([A-Za-z_]\w*)=", job.text))
-    known |= set(re.findall(r"\b(?:for|read|local|export)\s+(?:-\w{1,9}\s{1,4}){0,4}([a-z_]\w*)", job.text))
-    for word in (w for launch in launches(job) for w in launch.command.words if w.raw[0] != "'"):
-        for a, b in re.findall(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))", word.raw):
-            if (a or b) not in known:
-                yield word.line, f"${a or b} is set nowhere in this file", "a value"
+    if job.job.sources:
+        return  # they may set it
+    known = GIVEN | set(_ASSIGNED.findall(job.text)) | set(_NAMED.findall(job.text))
+    for launch in job.launches:
+        for word in launch.command.words[: max(launch.start.script_at, 1)]:
+            for name in [
+                m.name for m in job.job.marks.all_of(word.text) if re.fullmatch(r"[a-z_]\w*", m.name)
+            ]:
+                if name not in known and launch.replicas is None:
+                    yield word.line, f"${name} is set nowhere in this file", "a value"
+        yield from _not_exported(job, launch)
+
+
+def _not_exported(job: JobFile, launch: Launch) -> Found:
+    """Variables of the batch shell that the shell behind `srun bash -c '...'` does not get."""
+    if launch.command.site != "task" or not any(step.role == "shell" for step in launch.command.around):
+        return
+    held = {m.name for w in launch.command.words for m in job.job.marks.all_of(w.text) if m.site == "task"}
+    set_here = {word.text.partition("=")[0] for word in job.job.assigned}
+    exported = {name for line in _EXPORTED.findall(job.text) for name in _NAME.findall(line)}
+    for name in sorted((held & set_here) - exported):
+        if "set -a" not in job.text:
+            found = f"${name} is set here, not exported: empty in the shell that {launch.started_by} starts"
+            yield launch.line, found, f"export {name}"
 
 
 @fault("launcher-deprecated", SHELL, severity="note")
-def launcher_deprecated(job: Job) -> Found:
+def launcher_deprecated(job: JobFile) -> Found:
     """
     torch.distributed.launch is deprecated.
 
@@ -365,12 +633,12 @@ def launcher_deprecated(job: Job) -> Found:
 
     Fix: torchrun, and LOCAL_RANK from the environment.
     """
-    for launch in [one for one in launches(job) if one.launcher == "launch"][:1]:
+    for launch in [one for one in job.launches if one.launcher == "launch"][:1]:
         yield launch.line, "torch.distributed.launch", "torchrun"
 
 
 @fault("ssh-loop-leaves-ranks", SHELL, severity="warning")
-def ssh_loop_leaves_ranks(job: Job) -> Found:
+def ssh_loop_leaves_ranks(job: JobFile) -> Found:
     """
     Ranks are started over ssh in the background, and nothing ends them with the script.
 
@@ -381,7 +649,53 @@ def ssh_loop_leaves_ranks(job: Job) -> Found:
     """
     for command in job.commands:
         texts = command.texts
-        lasts = texts[:1] == ["ssh"] and command.ends_with == "&" and "-tt" not in texts
+        lasts = texts[:1] == ["ssh"] and command.background and "-tt" not in texts
         if lasts and _STARTS_RANKS.search(" ".join(texts[1:])):
             yield command.line, "ssh ... &", "something that ends the ranks"
             return
+
+
+# -- sizes -------------------------------------------------------------------------------------------
+
+
+@fault("parallel-sizes-do-not-divide", SHELL)
+def parallel_sizes_do_not_divide(job: JobFile) -> Iterator[Finding]:
+    """
+    Tensor, pipeline, context or expert parallel sizes do not divide the number of ranks, or a batch does not.
+
+    Why: Megatron asserts that the ranks are a multiple of tensor x pipeline x context sizes
+    (`megatron/training/arguments.py`), and the global batch a multiple of micro batch x data-parallel size
+    (`num_microbatches_calculator.py`): every rank ends at the start.
+
+    Fix: sizes whose product divides the ranks.
+    """
+    for launch in job.launches:
+        given = {n: launch.number(v) for n, v in launch.arguments.items()}
+        names = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
+        sizes = {n: size for n in names if (size := given.get(n))}
+        world, product = launch.world_size, 1
+        for size in sizes.values():
+            product *= size
+        if (
+            not world
+            or "tensor-model-parallel-size" not in sizes
+            or any(n in given and not given[n] for n in names)
+        ):
+            continue
+        if world % product:
+            shown = " x ".join(f"{n.partition('-')[0]} {size}" for n, size in sizes.items())
+            yield job.finding(
+                launch.line, f"{world} ranks, and {shown} is {product}", "sizes that divide the ranks"
+            )
+            continue
+        expert, pipeline = given.get("expert-model-parallel-size") or 1, sizes.get(names[1], 1)
+        tensor = given.get("expert-tensor-parallel-size") or sizes[names[0]]
+        if expert > 1 and world % (expert * tensor * pipeline):
+            shown = f"expert {expert} x tensor {tensor} x pipeline {pipeline}"
+            found = f"{world} ranks, and {shown} is {expert * tensor * pipeline}"
+            yield job.finding(launch.line, found, "sizes that divide the ranks")
+        micro, whole = given.get("micro-batch-size"), given.get("global-batch-size")
+        data = world // product
+        if micro and whole and whole % (micro * data):
+            found = f"global batch {whole} is no multiple of micro batch {micro} x {data} data-parallel ranks"
+            yield job.finding(launch.line, found, f"a multiple of {micro * data}")

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ringup.launchfiles.marks import has_mark
+from ringup.lint.job_file import JobFile
 from ringup.lint.ranks import Reading
 from ringup.lint.rule import SCRIPT, SHELL, Found, fault
-from ringup.lint.shell import Job
 from ringup.nccl import traps, variables
 from ringup.units import LONGEST_LINE, printable
 
@@ -27,13 +28,15 @@ class Setting(NamedTuple):
     """As the program sees it; "" where it is not written out."""
 
 
-def settings(read: Job | Reading) -> Iterator[Setting]:
+def settings(read: JobFile | Reading) -> Iterator[Setting]:
     """What a file sets, as far as it is written in it."""
-    if isinstance(read, Job):
-        for word in (word for command in read.commands for word in command.assigned):
-            name, _, value = word.raw.partition("=")
-            text = "" if "$" in value or "`" in value else word._replace(raw=value).text
-            yield Setting(word.line, name, text)
+    if isinstance(read, JobFile):
+        for word in read.job.assigned:
+            name, _, value = word.text.partition("=")
+            yield Setting(word.line, name, "" if has_mark(value) else value)
+        for launch in read.launches:
+            pairs = launch.env.items() if launch.replicas is not None else ()
+            yield from (Setting(launch.line, name, "" if has_mark(v) else v) for name, v in pairs)
         return
     for name, given, node in read.environment_writes():
         for constant in read.constants(given)[:1] or [""]:
@@ -44,7 +47,7 @@ def settings(read: Job | Reading) -> Iterator[Setting]:
             yield Setting(call.line, name, str(value))
 
 
-def _named(read: Job | Reading) -> Iterator[tuple[int, str]]:
+def _named(read: JobFile | Reading) -> Iterator[tuple[int, str]]:
     """(line, name) of every variable of NCCL and Gloo that is set, in a shell file in any way (docker -e)."""
     if isinstance(read, Reading):
         yield from ((one.line, one.name) for one in settings(read))
@@ -56,7 +59,7 @@ def _named(read: Job | Reading) -> Iterator[tuple[int, str]]:
 
 @fault("unknown-nccl-variable", SHELL, severity="warning")
 @fault("unknown-nccl-variable", SCRIPT, severity="warning")
-def unknown_nccl_variable(read: Job | Reading) -> Found:
+def unknown_nccl_variable(read: JobFile | Reading) -> Found:
     for line, name in _named(read):
         if meant := variables.meant(name):
             found = f"neither NCCL nor Gloo reads {printable(name, 80)}"
@@ -65,7 +68,7 @@ def unknown_nccl_variable(read: Job | Reading) -> Found:
 
 @fault("nccl-filter-never-matches", SHELL, severity="warning")
 @fault("nccl-filter-never-matches", SCRIPT, severity="warning")
-def nccl_filter_never_matches(read: Job | Reading) -> Found:
+def nccl_filter_never_matches(read: JobFile | Reading) -> Found:
     """
     A list of interfaces or RDMA devices for NCCL is written so that an entry matches nothing.
 
@@ -82,7 +85,7 @@ def nccl_filter_never_matches(read: Job | Reading) -> Found:
 
 
 @fault("value-begins-with-equals", SHELL, severity="warning")
-def value_begins_with_equals(job: Job) -> Found:
+def value_begins_with_equals(job: JobFile) -> Found:
     """
     A variable is assigned with two equals signs.
 
@@ -92,20 +95,17 @@ def value_begins_with_equals(job: Job) -> Found:
     Fix: one `=`.
     """
     lines = job.text.split("\n")
-    for command in job.commands:
-        for word in command.assigned:
-            name, _, value = word.raw.partition("=")
-            if "((" in lines[word.line - 1]:  # a comparison
-                continue
-            if value.lstrip("\"'").startswith("=") and name not in FILTERS:
-                text = word._replace(raw=value).text
-                found = f"the value of {name} is {printable(text, 80)!r}: the shell takes one = only"
-                yield job.finding(word.line, found, "one =", subject=f"env:{name}")
+    for word in job.job.assigned:
+        name, _, value = word.text.partition("=")
+        is_comparison = "((" in lines[word.line - 1]
+        if value.startswith("=") and name not in FILTERS and not is_comparison:
+            found = f"the value of {name} is {printable(value, 80)!r}: the shell takes one = only"
+            yield job.finding(word.line, found, "one =", subject=f"env:{name}")
 
 
 @fault("rdma-device-name-missing", SHELL, severity="warning")
 @fault("rdma-device-name-missing", SCRIPT, severity="warning")
-def rdma_device_name_missing(read: Job | Reading) -> Found:
+def rdma_device_name_missing(read: JobFile | Reading) -> Found:
     """NCCL_IB_HCA with names of network interfaces."""
     for one in settings(read):
         items = re.split(",", one.value.lstrip("^=")) if one.name == "NCCL_IB_HCA" else ()
@@ -118,7 +118,7 @@ def rdma_device_name_missing(read: Job | Reading) -> Found:
 
 @fault("interface-name-missing", SHELL, severity="warning")
 @fault("interface-name-missing", SCRIPT, severity="warning")
-def interface_name_missing(read: Job | Reading) -> Found:
+def interface_name_missing(read: JobFile | Reading) -> Found:
     """NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME with names of RDMA devices."""
     for one in settings(read):
         items = one.value.lstrip("^=").split(",") if one.name.endswith("_SOCKET_IFNAME") else ()

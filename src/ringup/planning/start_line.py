@@ -5,23 +5,25 @@ An option that ringup has becomes ringup's; what ringup decides itself (node ran
 is named with the reason; what concerns the launcher alone is handed on to it; anything else is an error.  No
 word of a line is dropped in silence.
 
-Sources of the options: torch 2.13 `distributed/run.py` and `launch.py`, accelerate 1.15 `commands/launch.py`,
-DeepSpeed 0.19.8 `launcher/runner.py`, ColossalAI 0.5 `cli/launcher/__init__.py`, axolotl 0.13 `cli/main.py`,
-trl 0.24 `cli.py`.
+The words are read by `launchfiles.start`, as those of job files are.  Sources beyond its own: axolotl 0.13
+`cli/main.py`, trl 0.24 `cli.py`.
 """
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import posixpath
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from ringup.errors import UsageError
-
-Kind = Literal["script", "module", "command"]
+from ringup.launchfiles import start
+from ringup.launchfiles.programs import FLAG, LAUNCHERS, OPTIONS, PASSED, meaning_of
+from ringup.launchfiles.start import PYTHON, Kind
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,17 @@ class StartLine:
     """The options that became ringup's, as written."""
     replaced: tuple[tuple[str, str], ...] = ()
     """(as written, why): what ringup decides itself."""
+    setup: str = ""
+    """A shell command that comes first: the environment of `conda run`."""
+    chdir: str = ""
+    forwarded: tuple[str, ...] = ()
+    """Variables that are passed on by name."""
+    scheduled: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """As written -> (option of ringup, value): what a job file asks the scheduler for."""
 
 
-# -- the options of the launchers -----------------------------------------------------------------
+# -- what becomes of an option ---------------------------------------------------------------------
 
-FLAG, PASSED = "flag", "passed"
-"""Options that the launcher itself is given, without and with a value."""
 REPLACED = {
     "address": "ringup takes the head's address on the network that all nodes reach",
     "rank": "ringup gives each node its rank",
@@ -78,111 +85,6 @@ REFUSED = {
     "own start": "leave it out: ringup starts the script itself",
     "mpirun": "say MULTI_GPU there: ringup starts accelerate on CPUs, too, and without mpirun",
 }
-_TORCHRUN = {
-    "nodes": "nnodes",
-    "nproc": "nproc-per-node",
-    "port": "master-port",
-    "rendezvous": "rdzv-backend",
-    "restarts": "max-restarts",
-    "address": "rdzv-endpoint master-addr local-addr",
-    "rank": "node-rank",
-    "rendezvous id": "rdzv-id rdzv-conf standalone=",
-    "logs": "log-dir redirects tee",
-    "own start": "run-path= logs-specs",
-    "kind of script": "module= no-python=",
-    FLAG: "virtual-local-rank use-env help",
-    PASSED: "monitor-interval start-method event-log-handler role local-ranks-filter numa-binding"
-    " duplicate-stdout-filters duplicate-stderr-filters signals-to-handle shutdown-timeout",
-}
-_ACCELERATE = {
-    "nodes": "num-machines",
-    "world_size": "num-processes",
-    "port": "main-process-port",
-    "rendezvous": "rdzv-backend",
-    "restarts": "max-restarts",
-    "gpus": "gpu-ids",
-    "hostfile": "deepspeed-hostfile",
-    "address": "main-process-ip",
-    "rank": "machine-rank",
-    "rendezvous id": "rdzv-conf",
-    "logs": "log-dir tee",
-    "ssh": "same-network= deepspeed-multinode-launcher",
-    "kind": "multi-gpu=",
-    "tpu": "tpu= tpu-cluster= tpu-use-sudo= vm aws-access-key-id aws-secret-access-key",
-    "own start": "mpirun-hostfile deepspeed-inclusion-filter deepspeed-exclusion-filter",
-    "kind of script": "module= no-python=",
-    FLAG: "quiet cpu enable-cpu-affinity dynamo-use-fullgraph dynamo-use-dynamic use-deepspeed use-fsdp"
-    " dynamo-use-regional-compilation use-parallelism-config use-megatron-lm no-tpu-cluster downcast-bf16"
-    " fp8-use-autocast-during-eval debug help",
-    PASSED: "config-file mixed-precision num-cpu-threads-per-process dynamo-backend dynamo-mode role"
-    " zero-stage monitor-interval env main-training-function deepspeed-config-file offload-optimizer-device"
-    " offload-param-device offload-optimizer-nvme-path offload-param-nvme-path gradient-accumulation-steps"
-    " gradient-clipping zero3-init-flag zero3-save-16bit-model deepspeed-moe-layer-cls-names",
-}
-_DEEPSPEED = {
-    "nodes": "num-nodes",
-    "nproc": "num-gpus num-accelerators",
-    "port": "master-port",
-    "hostfile": "hostfile",
-    "include": "include",
-    "address": "master-addr",
-    "rank": "node-rank",
-    "ssh": "launcher no-ssh= no-ssh-check= force-multi=",
-    "logs": "enable-each-rank-log log-level quiet= save-pid=",
-    "nodes only": "exclude",
-    "ssh options": "ssh-port launcher-args",
-    "setup": "venv-script",
-    "own start": "autotuning",
-    "kind of script": "module= no-python=",
-    FLAG: "no-local-rank bind-cores-to-rank help",
-    PASSED: "bind-core-list",
-}
-_COLOSSALAI = {
-    "hosts": "host",
-    "hostfile": "hostfile",
-    "nodes": "num-nodes",
-    "nproc": "nproc-per-node",
-    "port": "master-port",
-    "address": "master-addr",
-    "nodes only": "include exclude",
-    "ssh options": "ssh-port",
-    "own start": "extra-launch-args",
-    "kind of script": "module=",
-    FLAG: "help",
-}
-
-
-def _by_option(table: Mapping[str, str]) -> dict[str, str]:
-    """Option -> its meaning, a `=` behind it where it takes no value."""
-    found = {}
-    for meaning, names in table.items():
-        for name in names.split():
-            is_flag = meaning == FLAG or name.endswith("=")
-            found["--" + name.rstrip("=")] = meaning + "=" * is_flag
-    return found
-
-
-OPTIONS = {
-    "torchrun": _by_option(_TORCHRUN),
-    "launch": _by_option(_TORCHRUN),
-    "accelerate": _by_option(_ACCELERATE),
-    "deepspeed": _by_option(_DEEPSPEED),
-    "colossalai": _by_option(_COLOSSALAI),
-}
-"""Launcher -> option, dashes for underscores -> meaning."""
-SHORT = {
-    "-m": "--module",
-    "-r": "--redirects",
-    "-t": "--tee",
-    "-q": "--quiet",
-    "-i": "--include",
-    "-h": "--help",
-}
-SHORT |= {"-e": "--exclude", "-H": "--host"}
-TRAINING = ("--fsdp-", "--megatron-lm-", "--fp8-", "--parallelism-config-")
-"""How accelerate's options with a value begin that concern the training alone."""
-
-
 VARIABLES = {
     "MASTER_ADDR": "address",
     "MASTER_PORT": "port",
@@ -195,38 +97,11 @@ VARIABLES = {
 LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
 
 
-def meaning_of(launcher: str, written: str) -> str:
-    """What an option means to its launcher, which takes short forms and unique beginnings; "" for none."""
-    options = OPTIONS[launcher]
-    name = SHORT.get(written, written.replace("_", "-"))
-    if not name.startswith("--"):
-        return ""
-    found = [name] if name in options else [one for one in options if one.startswith(name)]
-    if launcher == "accelerate" and name not in options and name.startswith(TRAINING):
-        return PASSED
-    return options[found[0]] if len(found) == 1 else ""
-
-
 # -- a line --------------------------------------------------------------------------------------
 
-_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
+COUNTS = ("nodes", "nproc", "world_size")
+_OF_ALLOCATION = re.compile(r"\$\{?(?:SLURM|PBS|LSB|OMPI)_\w+\}?")
 _COMMAND = re.compile(r"[A-Za-z][\w-]{0,63}")
-_PYTHON = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)?)?t?")
-_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "launch",
-    "accelerate.commands.launch": "accelerate",
-    "deepspeed.launcher.runner": "deepspeed",
-    "deepspeed": "deepspeed",
-}
-_PROGRAMS = {
-    "torchrun": "",
-    "accelerate": "launch",
-    "accelerate-launch": "",
-    "deepspeed": "",
-    "colossalai": "run",
-}
-"""Program -> the subcommand that starts a job."""
 _BEFORE = {
     "nohup": "--detach lets a run go on without this terminal",
     "setsid": "--detach lets a run go on without this terminal",
@@ -236,34 +111,39 @@ _BEFORE = {
 }
 _OF_SHELLS = "give the line in it that starts the ranks; --no-python in front starts it once per rank"
 _INSIDE = "give the line behind the image, where ringup runs in it; `ringup script docker` writes job files"
+_AROUND = "put it in front of ringup, or leave it out: ringup starts the ranks on every node itself"
+_OF_ENVIRONMENT = "--python PATH of that environment, then -- train.py"
 _INSTEAD = {
-    **dict.fromkeys(("bash", "sh", "zsh", "source"), _OF_SHELLS),
-    **dict.fromkeys(("docker", "podman", "singularity", "apptainer", "enroot"), _INSIDE),
+    **dict.fromkeys(("bash", "sh", "zsh", "dash", "ksh", "source", "."), _OF_SHELLS),
+    **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc", "shifter"), _INSIDE),
+    **dict.fromkeys(("singularity", "apptainer", "enroot"), _INSIDE),
+    **dict.fromkeys(("pipenv", "pdm", "rye", "hatch", "pixi"), _OF_ENVIRONMENT),
     **dict.fromkeys(
-        ("pipenv", "pdm", "hatch", "pixi"), "--python PATH of that environment, then -- train.py"
+        ("numactl", "taskset", "nice", "ionice", "stdbuf", "timeout", "xargs", "parallel"), _AROUND
     ),
+    **dict.fromkeys(("nsys", "ncu"), "--no-python nsys profile python train.py profiles every rank"),
     "make": "give the line that make runs: `make -n` prints it",
     "sudo": "run ringup itself as that user",
-    "ssh": "name the nodes with -H, and give the line behind ssh",
+    **dict.fromkeys(("ssh", "pdsh", "clush", "dsh", "pssh", "blaunch", "pbsdsh"), "name the nodes with -H"),
     "kubectl": "`ringup script k8s-job` writes a job, `--pods` runs inside one",
-    "mpirun": "give the line behind mpirun: ringup starts it once per rank",
-    "mpiexec": "give the line behind mpiexec: ringup starts it once per rank",
     "horovodrun": "ringup starts no Horovod jobs",
     "ray": "start Ray itself; `ringup check` and `ringup logs` work beside it",
-    "sbatch": "`ringup run --slurm -- train.py`, or `ringup lint FILE`",
+    "sbatch": "`ringup script slurm --from FILE` writes the file anew; `ringup lint FILE` reads it",
     "tune": "`tune cp RECIPE RECIPE.py`, then -- torchrun --nproc_per_node 8 RECIPE.py --config FILE.yaml",
-    "fabric": "write its options into Fabric(...), then -- train.py",
-    "conda": "--setup 'conda activate NAME' -- train.py",
+    **dict.fromkeys(("fabric", "lightning"), "write its options into Fabric(...), then -- train.py"),
+    "composer": "-- torchrun --nproc_per_node 8 train.py starts the same ranks",
+    "torchx": "give the line that torchx starts: -- torchrun ... train.py",
     "poetry": '--python "$(poetry env info -e)" -- train.py',
 }
 """Programs that cannot be honoured -> what to do."""
+_CONDA = 'eval "$(conda shell.posix hook)" && conda activate {}'
 
 
 def starts_ranks(word: str) -> bool:
     """Whether a word begins a start line that is no plain script."""
     program = posixpath.basename(word)
-    own = program in (*_PROGRAMS, "llamafactory-cli", "lmf", "axolotl", "trl", "srun", "uv")
-    return own or bool(_PYTHON.fullmatch(program))
+    own = program in (*LAUNCHERS, "srun", "mpirun", "mpiexec", "uv", "conda", "mamba")
+    return own or bool(PYTHON.fullmatch(program))
 
 
 def take_apart(words: Sequence[str]) -> StartLine:
@@ -273,42 +153,65 @@ def take_apart(words: Sequence[str]) -> StartLine:
     >>> take_apart("NCCL_DEBUG=INFO torchrun --nproc_per_node 8 train.py --lr 1".split()).nproc
     8
     """
-    line, left = StartLine(), list(words)
-    variables = VARIABLES | (LLAMAFACTORY if "llamafactory-cli" in left else {})
-    while left:
-        program = posixpath.basename(left[0])
-        if _ASSIGNED.match(left[0]):
-            name, _, value = left[0].partition("=")
-            if name in variables:
-                line = _meant(line, variables[name], left.pop(0), value)
-            else:
-                line, left = replace(line, env={**line.env, name: value}), left[1:]
-        elif program in _BEFORE:
-            line = replace(line, replaced=(*line.replaced, (left.pop(0), _BEFORE[program])))
-        elif left[:2] == ["uv", "run"]:
-            line, left = replace(line, python=".venv/bin/python", taken=(*line.taken, "uv run")), left[2:]
-        elif program == "srun":
-            line, left = _srun(line, left[1:])
+    words, line = _unwrapped(words)
+    found = start.take_apart(words)
+    variables = VARIABLES | (LLAMAFACTORY if found.launcher == "llamafactory" else {})
+    for name, value in found.env.items():
+        if name in variables:
+            line = _meant(line, variables[name], f"{name}={value}", value)
         else:
-            break
+            line = replace(line, env={**line.env, name: value})
+    launcher = found.launcher if found.launcher != "python" else ""
+    for step in found.steps:
+        line = _stepped(line, step, bool(launcher), words)
+    left = list(itertools.dropwhile(start.ASSIGNED.match, words[found.at :]))
     program = posixpath.basename(left[0]) if left else ""
     if program in _INSTEAD:
         _refuse(" ".join(left[:2]), _INSTEAD[program])
-    if program in _PROGRAMS:
-        own = _PROGRAMS[program]
-        if own and left[1:2] != [own]:
-            _refuse(" ".join(left[:2]), f"a job starts with `{program} {own}`")
-        return _launched(replace(line, launcher=program.removesuffix("-launch")), left[2 if own else 1 :])
-    if _PYTHON.fullmatch(program):
-        return _interpreted(line, left)
-    if program in ("llamafactory-cli", "lmf", "axolotl") and left[1:2] != ["train"]:
-        _refuse(" ".join(left[:2]), f"a job starts with `{program} train`")
-    if program in ("llamafactory-cli", "lmf"):
-        return _ending(replace(line, launcher="llamafactory"), left[2:])
-    if program == "axolotl":
+    if launcher in OPTIONS:
+        return _launched(replace(line, launcher=launcher), found, left)
+    if launcher == "llamafactory":
+        return _ending(replace(line, launcher=launcher), left[2:])
+    if launcher == "axolotl":
         return _axolotl(line, left[2:])
-    if program == "trl":
+    if launcher == "trl":
         return _trl(line, left[1:])
+    if program in LAUNCHERS and not launcher:
+        _refuse(" ".join(left[:2]), f"a job starts with `{program} {LAUNCHERS[program][1]}`")
+    if PYTHON.fullmatch(program):
+        return _interpreted(line, left)
+    return _bare(line, left, program)
+
+
+def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
+    """The words with those of a `bash -c TEXT` in its place, and what the text does before the launch."""
+    found, line = start.take_apart(words), StartLine()
+    last = found.steps[-1] if found.steps else None
+    if found.text is None or last is None or last.program not in ("bash", "sh", "zsh", "dash", "ksh"):
+        return words, line
+    from ringup.launchfiles import model, shell
+
+    job = shell.read("", found.text)
+    launches = model.launches_of(job)
+    if len(launches) != 1:
+        _refuse(f"{last.program} -c", f"it starts {len(launches)} launchers; {_OF_SHELLS}")
+    setup = []
+    for command in job.commands[: job.commands.index(launches[0].command)]:
+        texts = [job.marks.shown(text) for text in command.texts]
+        if texts[0] == "cd" and len(texts) == 2:
+            line = replace(line, chdir=texts[1])
+        elif texts[0] in ("source", ".", "module", "conda", "ulimit"):
+            setup.append(shlex.join(texts))
+        elif texts[0] not in ("export", "set", "exec"):
+            _refuse(texts[0], f"--setup takes a command that comes first; {_OF_SHELLS}")
+    at = next(i for i, word in enumerate(words) if posixpath.basename(word) == last.program)
+    env = [f"{name}={job.marks.shown(value)}" for name, value in launches[0].command.env.items()]
+    inner = [job.marks.shown(text) for text in launches[0].command.texts]
+    return [*env, *words[:at], *inner], replace(line, setup=" && ".join(setup))
+
+
+def _bare(line: StartLine, left: list[str], program: str) -> StartLine:
+    """A script, `-m MODULE`, `--no-python COMMAND` or the name of a command."""
     if left[:1] == ["-m"]:
         return _ending(replace(line, kind="module"), left[1:])
     if left[:1] in (["--no-python"], ["--no_python"]):
@@ -318,6 +221,31 @@ def take_apart(words: Sequence[str]) -> StartLine:
     is_command = bool(left and _COMMAND.fullmatch(left[0]))
     line = _ending(replace(line, kind="command" if is_command else "script"), left)
     return _litgpt(line) if program == "litgpt" else line
+
+
+def _stepped(line: StartLine, step: start.Step, has_launcher: bool, words: Sequence[str]) -> StartLine:
+    """The line with what a starter or wrapper in front of the launcher asks for."""
+    program = posixpath.basename(step.program)
+    if program in _BEFORE and not any(o.name in ("-u", "-C", "--unset", "--chdir") for o in step.options):
+        return replace(line, replaced=(*line.replaced, (step.program, _BEFORE[program])))
+    if program == "uv":
+        if step.options:
+            _refuse(
+                f"uv run {step.options[0].written}", "`uv sync` makes that environment, then -- uv run ..."
+            )
+        return replace(line, python=".venv/bin/python", taken=(*line.taken, "uv run"))
+    if program == "srun":
+        return _srun(line, step, has_launcher)
+    if program in ("mpirun", "mpiexec"):
+        return _mpirun(line, step, has_launcher)
+    name = step.option("-n", "--name", "-p", "--prefix")
+    if program in ("conda", "mamba", "micromamba") and name:
+        taken = f"{program} run {step.options[0].written}"
+        return replace(line, setup=_CONDA.format(shlex.quote(name)), taken=(*line.taken, taken))
+    at = next((i for i, w in enumerate(words) if posixpath.basename(w) == program), 0)
+    raise UsageError(
+        f"{' '.join(words[at : at + 2])}: cannot be honoured", hint=_INSTEAD.get(program, _AROUND)
+    )
 
 
 def _refuse(what: str, hint: str) -> NoReturn:
@@ -358,39 +286,39 @@ def _interpreted(line: StartLine, left: list[str]) -> StartLine:
     line = replace(line, python=python if "/" in python else line.python, env=env)
     if left[:1] != ["-m"]:
         return _ending(line, left)
-    if left[1:2] and left[1] in _MODULES:
-        return _launched(replace(line, launcher=_MODULES[left[1]]), left[2:])
     return _ending(replace(line, kind="module"), left[1:])
 
 
-def _launched(line: StartLine, left: list[str]) -> StartLine:
-    """The launcher's options, read as it would read them, then the script."""
+def _launched(line: StartLine, found: start.CommandLine, left: list[str]) -> StartLine:
+    """The launcher's options, then the script."""
     kept: list[str] = []
-    while left and left[0].startswith("-"):
-        written = left.pop(0)
-        if written == "--":
-            break
-        name, equals, value = written.partition("=")
+    for option in found.options:
+        name = option.written.split()[0].partition("=")[0]
         meaning = meaning_of(line.launcher, name)
-        if not meaning or name in ("-h", "--help"):
-            _refuse(f"{line.launcher} {name}", "options of the script go behind it: train.py --lr 0.1")
-        is_flag = meaning.endswith("=")
-        if not is_flag and not equals:
-            if not left:
-                raise UsageError(f"{name} needs a value", hint=f"{name} VALUE train.py")
-            value = left.pop(0)
-            written = f"{name} {value}"
+        if not meaning or option.name == "--help":
+            near = difflib.get_close_matches(option.name, OPTIONS[line.launcher], 1, 0.75)
+            mean = "".join(f"did you mean {one}? " for one in near)
+            _refuse(f"{line.launcher} {name}", f"{mean}options of the script go behind it: train.py --lr 0.1")
+        if not option.has_value:
+            raise UsageError(f"{name} needs a value", hint=f"{name} VALUE train.py")
         if meaning.startswith("kind of script"):
             line = replace(line, kind="command" if "python" in name else "module")
         elif meaning.rstrip("=") in (FLAG, PASSED):
-            kept += [name] if is_flag else [name, value]
+            kept += [name] if option.is_flag else [name, option.value]
         else:
-            line = _meant(line, meaning.rstrip("="), written, value)
-        if line.launcher == "accelerate" and name.replace("_", "-") == "--config-file":
-            line = replace(line, config=value)
+            line = _meant(line, meaning.rstrip("="), option.written, option.value)
+        if line.launcher == "accelerate" and option.name == "--config-file":
+            line = replace(line, config=option.value)
     if line.hosts and line.hostfile:
         line = _of_hostfile(line)
-    return _ending(replace(line, launcher_arguments=(*line.launcher_arguments, *kept)), left)
+    if PYTHON.fullmatch(posixpath.basename(found.script)) and line.kind == "script":
+        _refuse(
+            f"{line.launcher} {found.script}", f"{line.launcher} wants the script itself: leave python out"
+        )
+    folder = posixpath.dirname(found.program) if not found.python else ""
+    line = replace(line, python=line.python or (f"{folder}/python" if folder else ""))
+    line = replace(line, launcher_arguments=(*line.launcher_arguments, *kept))
+    return _ending(line, [found.script, *found.arguments] if found.script_at >= 0 else [])
 
 
 def _of_hostfile(line: StartLine) -> StartLine:
@@ -423,7 +351,11 @@ def _meant(line: StartLine, meaning: str, written: str, value: str) -> StartLine
         _refuse(written, "--rdzv takes static or c10d")
     elif (meaning, value) in (("nproc", "gpu"), ("nproc", "auto"), ("port", "0")):
         found = {}
-    elif meaning in ("nodes", "nproc", "world_size", "port"):
+    elif meaning in COUNTS and _OF_ALLOCATION.fullmatch(value):
+        return replace(line, replaced=(*line.replaced, (written, "ringup counts nodes and GPUs itself")))
+    elif meaning == "port" and value.startswith("$"):
+        return replace(line, replaced=(*line.replaced, (written, "ringup finds a free port")))
+    elif meaning in (*COUNTS, "port"):
         low, _, high = value.partition(":")
         if high and low != high:
             _refuse(written, f"say how many nodes: --nodes {high}")
@@ -459,7 +391,7 @@ def _axolotl(line: StartLine, left: list[str]) -> StartLine:
         return _interpreted(line, ["python", *words])
     if launcher not in ("accelerate", "torchrun"):
         _refuse(f"axolotl --launcher {launcher}", "it takes accelerate, torchrun or python")
-    return _launched(replace(line, launcher=launcher), [*own, *words])
+    return _started(replace(line, launcher=launcher), [launcher, *own, *words])
 
 
 def _counted(line: StartLine, counts: Mapping[str, str]) -> StartLine:
@@ -507,7 +439,14 @@ def _trl(line: StartLine, left: list[str]) -> StartLine:
             own += [word] if equals or meaning.endswith("=") else [word, next(words, "")]
         else:
             kept.append(word)
-    return _launched(replace(line, launcher="accelerate"), [*own, "-m", f"trl.scripts.{left[0]}", *kept])
+    words_of_it = ["accelerate", *own, "-m", f"trl.scripts.{left[0]}", *kept]
+    return _started(replace(line, launcher="accelerate"), words_of_it)
+
+
+def _started(line: StartLine, words: list[str]) -> StartLine:
+    """The line with a launcher's words that another program would make."""
+    words = ["accelerate", "launch", *words[1:]] if words[0] == "accelerate" else words
+    return _launched(line, start.take_apart(words), words)
 
 
 SINGLE, NOT_STARTED = ("NO", "no", "false"), ("MULTI_CPU", "XLA", "TPU", "AMAZON_SAGEMAKER")
@@ -555,33 +494,99 @@ _SRUN = {
     "--ntasks": "world_size",
     "-n": "world_size",
 }
-
-
-_SRUN_ENDS = ("-l", "--label", "-u", "--unbuffered", "-K", "-K1", "--kill-on-bad-exit", "--wait")
+SCHEDULED = {
+    **dict.fromkeys(("-p", "--partition"), "queue"),
+    **dict.fromkeys(("-A", "--account"), "account"),
+    **dict.fromkeys(("-t", "--time"), "time"),
+    **dict.fromkeys(("-J", "--job-name"), "name"),
+    **dict.fromkeys(("-c", "--cpus-per-task"), "cpus"),
+    **dict.fromkeys(("--gres", "--gpus-per-node", "--gpus-per-task"), "gpus"),
+}
+"""srun's options that a job file has; in a running allocation they are decided."""
+_SRUN_ENDS = ("-l", "--label", "-u", "--unbuffered", "-K", "-K1", "--kill-on-bad-exit", "--wait", "-W")
+_SRUN_OWN = ("--export", "--mpi", "-o", "--output", "-e", "--error", "--overlap", "--exact", "--jobid", "-v")
 ENDS_TOGETHER = "ringup labels every line, and a rank that fails ends the others"
+_NODES_ITSELF = "ringup starts on every node itself"
 
 
-def _srun(line: StartLine, left: list[str]) -> tuple[StartLine, list[str]]:
+def _srun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
     """srun's counts; a launcher inside it counts its own ranks."""
-    counts = []
-    line = replace(line, replaced=(*line.replaced, ("srun", "ringup starts on every node itself")))
-    while left and left[0].startswith("-"):
-        written = left.pop(0)
-        name, equals, value = written.partition("=")
-        if name in _SRUN_ENDS:
-            line = replace(line, replaced=(*line.replaced, (written, ENDS_TOGETHER)))
-            continue
-        if name not in _SRUN:
-            _refuse(f"srun {name}", "leave srun out: ringup starts on every node of the allocation")
-        if not equals:
-            value = left.pop(0) if left else ""
-            written += f" {value}"
-        counts.append((_SRUN[name], written, value))
-    for meaning, written, value in counts:
-        if meaning == "nodes" or not any(
-            posixpath.basename(w) in _PROGRAMS or w in _MODULES for w in left[:4]
+    line = replace(line, replaced=(*line.replaced, ("srun", _NODES_ITSELF)))
+    for option in step.options:
+        name = option.name.partition("=")[0]
+        if name in SCHEDULED:
+            line = replace(
+                line, scheduled={**line.scheduled, option.written: (SCHEDULED[name], option.value)}
+            )
+        elif name in _SRUN_ENDS:
+            line = replace(line, replaced=(*line.replaced, (option.written, ENDS_TOGETHER)))
+        elif name in _SRUN_OWN and option.value in ("", "ALL", "none", "pmi2", "pmix") + (option.value,) * (
+            name != "--export"
         ):
-            line = _meant(line, meaning, written, value)
+            line = replace(line, replaced=(*line.replaced, (option.written, _NODES_ITSELF)))
+        elif name in ("-w", "--nodelist"):
+            line = _meant(line, "hosts", option.written, option.value)
+        elif name not in _SRUN:
+            _refuse(f"srun {name}", "leave srun out: ringup starts on every node of the allocation")
+        elif name in ("--nodes", "-N") or not has_launcher:
+            line = _meant(line, _SRUN[name], option.written, option.value)
         else:
-            line = replace(line, replaced=(*line.replaced, (written, "ringup starts one launcher per node")))
-    return line, left
+            line = replace(
+                line, replaced=(*line.replaced, (option.written, "ringup starts one launcher per node"))
+            )
+    return line
+
+
+_MPI = {
+    **dict.fromkeys(("-np", "--np", "-n", "--n"), "world_size"),
+    **dict.fromkeys(("-N", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost"), "nproc"),
+    **dict.fromkeys(("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f"), "hostfile"),
+}
+_MPI_HOSTS = ("-H", "--host", "-host", "--hosts", "-hosts")
+_WITHOUT_MPI = "ringup starts the ranks itself, without MPI"
+
+
+def _mpirun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
+    """
+    The hosts and counts of mpirun; -x becomes variables.
+
+    The ranks of a plain script then get RANK, WORLD_SIZE and LOCAL_RANK in place of OMPI_COMM_WORLD_*.
+    """
+    line = replace(line, replaced=(*line.replaced, (step.program, _WITHOUT_MPI)))
+    if not has_launcher:
+        line = replace(line, launcher="python")
+    for option in step.options:
+        mapped = re.fullmatch(r"ppr:(\d+):node", option.value) if option.name.endswith("map-by") else None
+        if option.name in _MPI_HOSTS:
+            line = _mpi_hosts(line, option.written, option.value)
+        elif option.name == "-x":
+            name, equals, value = option.value.partition("=")
+            line = (
+                replace(line, env={**line.env, name: value})
+                if equals
+                else replace(line, forwarded=(*line.forwarded, name))
+            )
+        elif option.name in _MPI or mapped:
+            meaning, value = ("nproc", mapped[1]) if mapped else (_MPI[option.name], option.value)
+            if has_launcher and meaning in ("world_size", "nproc"):
+                meaning = "nodes" if meaning == "world_size" else ""
+            if meaning:
+                line = _meant(line, meaning, option.written, value)
+            elif value != "1":
+                _refuse(
+                    option.written, "each of these would start a launcher: one a node, --map-by ppr:1:node"
+                )
+            else:
+                line = replace(line, replaced=(*line.replaced, (option.written, _WITHOUT_MPI)))
+        else:
+            line = replace(line, replaced=(*line.replaced, (option.written, _WITHOUT_MPI)))
+    return line
+
+
+def _mpi_hosts(line: StartLine, written: str, value: str) -> StartLine:
+    """`a:4,b:4`: the nodes, and how many ranks each gets."""
+    names, counts = zip(*(part.partition(":")[::2] for part in value.split(",")), strict=True)
+    if len(set(counts)) > 1:
+        _refuse(written, "the same number of slots on every node, or --hostfile with slots=N")
+    line = _meant(line, "hosts", written, ",".join(names))
+    return replace(line, nproc=int(counts[0])) if counts[0].isdecimal() and not line.nproc else line

@@ -1,0 +1,110 @@
+"""What a run's own script tells before it is started."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringup.cli import request
+from ringup.errors import UsageError
+from ringup.output import terminal
+from ringup.rules import Finding
+
+if TYPE_CHECKING:
+    from ringup.model import Cluster
+    from ringup.planning import Plan
+
+
+def read(path: str) -> str:
+    """A file's text, whatever bytes it holds.  Raises UsageError where it is too long or cannot be read."""
+    from ringup.lint import LONGEST
+
+    hint = "name a script or a job file"
+    text = request.read_text(path, LONGEST + 1, hint)
+    if len(text) > LONGEST:
+        raise UsageError(f"{path} is longer than {LONGEST >> 20} Mi characters", hint=hint)
+    return text
+
+
+ALSO_ON_ONE_NODE = (
+    *("collective-on-some-ranks", "device-chosen-too-late", "device-never-chosen", "script-not-readable"),
+)
+"""What breaks between the ranks of one machine, too."""
+STOPS = ("local-rank-as-global-rank", "master-address-in-code", "spawn-knows-one-node")
+"""Errors with which several nodes never form one world, whatever they are; other errors become warnings."""
+
+
+def before_run(args: argparse.Namespace, script: str) -> None:
+    """
+    Read a run's script where its file is on this machine; set `args.launcher` if it was not given.
+
+    What was read is left in `args` for `of_nodes`.
+    """
+    from ringup import lint
+    from ringup.lint import fixes
+
+    given = args.launcher if args.launcher != "auto" else ""
+    args.launcher = given or "torchrun"
+    args.script_findings, args.script_start, args.script_workers = [], None, ("", 0)
+    args.script_by_scheduler = []
+    args.script_world = ("", -1, -1)
+    path = Path(args.chdir or ".") / script
+    try:
+        text = read(str(path)) if script and path.is_file() else ""
+    except (UsageError, OSError):  # a name longer than file systems allow is an OSError of is_file
+        return
+    if not text or not lint.is_script(script, text):
+        return
+    start = lint.how_to_start(text, script)
+    if not given and start.launcher != "torchrun":
+        args.launcher = start.launcher
+        why = f"{start.why} ({script}:{start.line})"
+        terminal.say(f"ringup: uses --with {start.launcher}: {why}", quiet=args.quiet)
+    args.script_start = start
+    args.script_workers = lint.workers(text, script)
+    if start.kind != "spawn":  # counts its own ranks
+        args.script_world = lint.written_world(text, script)
+    args.script_by_scheduler = lint.of_scheduler(text, script, args.launcher)
+    args.script_findings = fixes.not_ignored(lint.lint({script: text}), {script: text})
+
+
+def misfit(args: argparse.Namespace) -> list[Finding]:
+    """A finding where --with names a launcher that cannot start the script."""
+    from ringup import lint
+
+    start, (script, *given) = args.script_start, args.script
+    # An option of the script's own that the user gives is the user's to know.
+    if start is None or (start.argument and any(w.partition("=")[0] == start.argument for w in given)):
+        return []
+    return lint.misfit(start, args.launcher, script)
+
+
+def softened(findings: list[Finding], but: Sequence[str] = ()) -> list[Finding]:
+    """Errors as warnings, `but` those of some rules: a text alone does not tell how the script is used."""
+    return [
+        replace(f, severity="warning") if f.severity == "error" and f.rule not in but else f for f in findings
+    ]
+
+
+def of_nodes(args: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> list[Finding]:
+    """What was read in the script, as far as it concerns a run of this plan on these nodes."""
+    from ringup import lint
+
+    several = len(cluster.nodes) > 1
+    found = [f for f in args.script_findings if several or f.rule in ALSO_ON_ONE_NODE]
+    # Nodes of one machine share localhost.
+    found = softened(found, [rule for rule in STOPS if not cluster.is_local or rule != STOPS[1]])
+    if plan and plan.world_size > 1:
+        wrong = lint.wrong_world(args.script_world, plan.world_size)
+        found = [f for f in found if not wrong or f.rule != wrong[0].rule] + wrong + misfit(args)
+    if plan and any(node.nproc > 1 for node in plan.nodes):
+        found += args.script_by_scheduler
+    for node in plan.nodes if plan else ():
+        facts = cluster.node(node.node)
+        if not {"cpu_count", "container"} & set(facts.unknown):
+            cpus = min(facts.cpu_count, facts.container.cpus)
+            found += lint.too_many_workers(args.script_workers, node.node, node.nproc, cpus)
+    return found

@@ -1,0 +1,121 @@
+"""A job file, manifest or shell file as the options and the start line of the job that it means."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from ringup.cli.before_run import read
+from ringup.errors import UsageError
+from ringup.launchfiles import files
+from ringup.launchfiles.directives import gpus_per_node, last
+from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.model import NODE_LAUNCHERS, Launch
+from ringup.launchfiles.shell import Job
+from ringup.launchfiles.start import PYTHON
+from ringup.model import RANK_VARIABLES
+from ringup.output.terminal import path_shown, say
+from ringup.units import printable
+
+SETS_UP = ("source", ".", "module", "conda", "ml", "ulimit")
+_KEPT = re.compile(r"(?:NCCL|GLOO|TORCH|PYTORCH|CUDA|OMP|HF|WANDB|TOKENIZERS|UCX|FI|MKL|TRITON)_\w+")
+COUNTS = ("--nnodes", "--nproc-per-node", "--num-machines", "--num-processes", "--num-nodes", "--num-gpus")
+_SCHEDULED = {
+    "name": ("job-name", "J", "N"),
+    "queue": ("partition", "p", "q"),
+    "account": ("account", "A", "P"),
+    "time": ("time", "t", "W"),
+}
+
+
+def is_launch_file(path: str) -> bool:
+    """Whether a file is text to be read, and not facts that --save wrote."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(4096).lstrip()[:1] not in (b"{", b"\x1f", b"")
+    except OSError:
+        return False
+
+
+def fill(args: argparse.Namespace, path: str) -> list[str]:
+    """
+    Set the options that the file says and the command line does not; the words that it starts.
+
+    Raises UsageError where it starts nothing, several things, or what cannot be honoured.
+    """
+    text = read(path)
+    found = files.read(path, text)
+    launch = the_one(path, found)
+    say(f"ringup: {path_shown(path)}:{launch.line}  {printable(launch.summary)}", quiet=args.quiet)
+    job = launch.job
+    nodes = launch.nnodes if (launch.nnodes or 1) > 1 else launch.nodes_shown
+    nodes = max(nodes or 0, launch.allocated, launch.replicas or 0)
+    args.nodes = args.nodes or nodes
+    args.nproc = args.nproc or launch.ranks_per_node
+    args.gpus = args.gpus if args.gpus is not None else (gpus_per_node(job.directives)[0] or None)
+    for name, options in _SCHEDULED.items():
+        value = last([d for d in job.directives if d.scheduler in ("SBATCH", "BSUB", "PBS")], *options)[0]
+        if value and re.fullmatch(r"[\w.,:@/+=%-]+", value) and not getattr(args, name):
+            setattr(args, name, value)
+    args.setup = args.setup or " && ".join(_setup(job, launch))
+    given = {pair.partition("=")[0] for pair in args.env}
+    for name, value in launch.env.items():
+        if _KEPT.fullmatch(name) and name not in given and not has_mark(value):
+            args.env = [*args.env, f"{name}={value}"]
+    return _words(launch, quiet=args.quiet)
+
+
+def the_one(path: str, found: files.LaunchFile) -> Launch:
+    """The launch of a file; lines that differ in the node alone are one.  Raises UsageError."""
+    launches = [one for one in found.launches if one.launcher in NODE_LAUNCHERS] or list(found.launches)
+    if not launches:
+        why = found.not_read[-1] if found.not_read else None
+        reason = f"{why.line}: {why.reason}" if why else "1: no launch line recognised"
+        raise UsageError(f"{path}:{reason}", hint="give the line itself: -- torchrun ... train.py")
+    kinds = {(one.launcher, one.start.script, one.start.kind) for one in launches}
+    if len(kinds) > 1:
+        where = ", ".join(str(one.line) for one in launches[:6])
+        raise UsageError(f"{path} starts several things (lines {where})", hint="give one of them behind --")
+    return launches[0]
+
+
+def _setup(job: Job, launch: Launch) -> Iterator[str]:
+    """What the file does to its environment in front of the launch."""
+    for command in job.commands:
+        if command is launch.command or command.line >= launch.line:
+            return
+        texts = command.texts
+        if texts[0] in SETS_UP and not command.is_nested and not any(map(has_mark, texts)):
+            yield shlex.join(texts)
+
+
+def _words(launch: Launch, quiet: bool) -> list[str]:
+    """The launcher's words, without what starts it; the counts are options of ringup."""
+    start = launch.start
+    dropped = {
+        n for o in start.options if o.name in COUNTS for n in range(o.at, o.at + len(o.written.split()))
+    }
+    if start.launcher != "python" and PYTHON.fullmatch(start.script):
+        dropped.add(start.script_at)
+    texts = [t for n, t in enumerate(launch.command.texts) if n >= start.at and n not in dropped]
+    if start.launcher == "python" and not start.python:
+        texts = ["python", *texts]
+    own = [launch.shown(text) for text in start.arguments if has_mark(text)]
+    if own:
+        shown = printable(", ".join(own[:6]), 200)
+        say(f"note: only the run knows {shown}: it stays as it is written, fill it in", quiet=quiet)
+    env = [f"{n}={launch.shown(v)}" for n, v in start.env.items() if n not in RANK_VARIABLES]
+    return [*env, *(launch.shown(text) for text in texts)]
+
+
+def explain(args: argparse.Namespace, path: str) -> None:
+    """What was wrong in the file, a line each."""
+    from ringup.lint import lint
+
+    for finding in lint({path: read(path)}):
+        if finding.severity == "error":
+            words = f"{finding.rule}: {printable(finding.found, 300)}; here: {finding.wanted}"
+            say(f"{path_shown(finding.where)}  {words}", quiet=args.quiet)

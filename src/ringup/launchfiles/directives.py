@@ -1,0 +1,111 @@
+"""What #SBATCH, #PBS, #BSUB and #PJM lines ask the scheduler for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ringup.units import lines_of
+
+_DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|PJM|\$|COBALT|FLUX:)\s+(.*)")
+
+
+@dataclass(frozen=True)
+class Directive:
+    scheduler: str
+    name: str
+    """The option without dashes."""
+    value: str
+    line: int
+
+
+def directives_of(text: str) -> list[Directive]:
+    """
+    >>> [(d.name, d.value) for d in directives_of("#SBATCH --nodes=2 -t 0:05:00   # five minutes")]
+    [('nodes', '2'), ('t', '0:05:00')]
+    """
+    found = []
+    for number, line in enumerate(lines_of(text), 1):
+        if match := _DIRECTIVE.match(line):
+            found += [Directive(match[1], name, value, number) for name, value in _options(match[2])]
+    return found
+
+
+def _options(text: str) -> Iterator[tuple[str, str]]:
+    parts = re.split(r"\s#", text)[0].split()
+    while parts:
+        word = parts.pop(0)
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-"):
+            continue
+        if not word.startswith("--") and len(name) > 1 and name[0] in "NnpcJ" and name[1:].isdecimal():
+            name, value, equals = name[0], name[1:], "="
+        if not equals and parts and not parts[0].startswith("-"):
+            value = parts.pop(0)
+        yield name, value.strip("\"'")
+
+
+def last(directives: Sequence[Directive], *names: str) -> tuple[str, int]:
+    """(value, line) of the last directive of these names; ("", 0) for none."""
+    found = [(d.value, d.line) for d in directives if d.name in names]
+    return found[-1] if found else ("", 0)
+
+
+def node_count(directives: Sequence[Directive]) -> tuple[int, int]:
+    """(nodes asked for, line); (0, 0) where the directives do not tell."""
+    for d in reversed(directives):
+        value = d.value
+        if d.scheduler == "SBATCH" and d.name in ("nodes", "N"):
+            least = value.partition("-")[0]
+            return (int(least), d.line) if least.isascii() and least.isdecimal() else (0, d.line)
+        by_pbs = re.match(r"(?:select|nodes)=(\d{1,6})([:+][^,]{0,400})?", value) if d.name == "l" else None
+        if d.scheduler == "PBS" and by_pbs:
+            return int(by_pbs[1]) + sum(map(int, re.findall(r"\+(\d{1,6})", by_pbs[2] or ""))), d.line
+        if d.scheduler == "BSUB" and d.name == "nnodes" and value.isascii() and value.isdecimal():
+            return int(value), d.line
+        is_other = d.scheduler in ("PJM", "COBALT") and d.name in ("L", "n")
+        if is_other and (match := re.search(r"(?:node=|^)(\d{1,6})$", value)):
+            return int(match[1]), d.line
+    return _from_tasks(directives)
+
+
+def _from_tasks(directives: Sequence[Directive]) -> tuple[int, int]:
+    """Slurm's nodes by `--ntasks` over `--ntasks-per-node`; LSF's by -n over ptile."""
+    total, line = last(directives, "ntasks", "n")
+    each = last(directives, "ntasks-per-node", "tasks-per-node")[0]
+    if not each and (match := re.search(r"ptile=(\d{1,5})", last(directives, "R")[0])):
+        each = match[1]
+    if total.isascii() and each.isascii() and total.isdecimal() and each.isdecimal() and int(each):
+        return -(-int(total) // int(each)), line
+    return 0, 0
+
+
+def tasks_per_node(directives: Sequence[Directive]) -> int:
+    """Tasks that Slurm, PBS or LSF start on each node; 0 where the directives do not tell."""
+    value = last(directives, "ntasks-per-node", "tasks-per-node")[0]
+    if value.isascii() and value.isdecimal():
+        return int(value)
+    total = last([d for d in directives if d.scheduler == "SBATCH"], "ntasks", "n")[0]
+    nodes = last([d for d in directives if d.scheduler == "SBATCH"], "nodes", "N")[0]
+    if total.isascii() and total.isdecimal() and nodes.isascii() and nodes.isdecimal() and int(nodes):
+        return max(1, -(-int(total) // int(nodes)))
+    for d in directives:
+        if d.scheduler == "PBS" and (match := re.search(r"(?:mpiprocs|ppn)=(\d{1,4})", d.value)):
+            return int(match[1])
+        if d.scheduler == "BSUB" and (match := re.search(r"ptile=(\d{1,4})", d.value)):
+            return int(match[1])
+    return 0
+
+
+def gpus_per_node(directives: Sequence[Directive]) -> tuple[int, int]:
+    """(GPUs of each node, line) that the directives ask for; (0, 0) where they do not tell."""
+    for d in directives:
+        is_slurm = d.scheduler == "SBATCH" and d.name in ("gres", "gpus-per-node")
+        if is_slurm and (match := re.search(r"(?:^|:)(\d{1,3})(?:\(|,|$)", d.value)):
+            return int(match[1]), d.line
+        if d.scheduler == "PBS" and (match := re.search(r"(?:ngpus|gpus)=(\d{1,3})", d.value)):
+            return int(match[1]), d.line
+        if d.scheduler == "BSUB" and d.name == "gpu" and (match := re.search(r"num=(\d{1,3})", d.value)):
+            return int(match[1]), d.line
+    return 0, 0

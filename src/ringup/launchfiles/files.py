@@ -1,0 +1,83 @@
+"""
+A file of any kind as its launches.
+
+    found = read("job.sh", text, {"hosts": "n1 slots=8"})
+    for launch in found.launches: launch.summary
+    found.not_read
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ringup.launchfiles import manifests, shell
+from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.model import Launch, NotRead, launches_of, not_read
+from ringup.launchfiles.settings_file import settings
+from ringup.launchfiles.shell import Job
+
+Files = Mapping[str, str]
+"""Path -> text."""
+YAML = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class LaunchFile:
+    """A file as it was read."""
+
+    job: Job
+    launches: Sequence[Launch]
+    not_read: Sequence[NotRead]
+
+
+Nearby = Callable[[str, str], str | None]
+"""(path of a file, a name in it) -> the text of the file so named; None where there is none."""
+
+
+def read(path: str, text: str, others: Files | None = None, nearby: Nearby | None = None) -> LaunchFile:
+    """A file's launches; `others` and `nearby` have files that it may name: sourced ones, configurations."""
+    known = others or {}
+
+    def sibling(name: str) -> str | None:
+        if not name or has_mark(name):
+            return None
+        found = _named(name, path, known)
+        return nearby(path, name) if found is None and nearby else found
+
+    if path.endswith(YAML):
+        return LaunchFile(*manifests.read(path, text, sibling))
+    job = shell.read(path, text, sibling)
+    launches = launches_of(job)
+    for launch in launches:
+        _configure(launch, sibling)
+    return LaunchFile(job, launches, not_read(job, launches))
+
+
+def _named(name: str, path: str, others: Files) -> str | None:
+    """The text of a file as another one names it: relative to its folder, or by the same last parts."""
+    wanted = posixpath.normpath(name)
+    for other, text in others.items():
+        known = posixpath.normpath(other)
+        if known != posixpath.normpath(path) and (
+            known == wanted
+            or known == posixpath.normpath(posixpath.join(posixpath.dirname(path), wanted))
+            or posixpath.basename(known) == posixpath.basename(wanted)
+        ):
+            return text
+    return None
+
+
+def _configure(launch: Launch, sibling: shell.Sibling) -> None:
+    """Give a launch of accelerate what its configuration file says."""
+    name = launch.start.option("config-file")
+    if launch.launcher != "accelerate" or not name:
+        return
+    written = launch.job.files.get(name)
+    text = written if written is not None else sibling(name)
+    if text is not None:
+        try:
+            launch.config = dict(settings(text))
+        except (ValueError, RecursionError, AttributeError):
+            return

@@ -1,0 +1,273 @@
+"""
+Manifests as launches: PyTorchJob, TrainJob, JobSet, Job, Volcano, LeaderWorkerSet, StatefulSet, SkyPilot,
+docker compose.  Commands are found by form: `command` and `args`, `run`, `entrypoint`, text with a launcher.
+
+Sources: Kubernetes 1.33 batch/v1; Kubeflow training-operator 1.9 and trainer 2.3; JobSet v1alpha2; Volcano
+batch.volcano.sh/v1alpha1; LeaderWorkerSet v1; SkyPilot 0.10 (task YAML); the Compose specification.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ringup.launchfiles import marks
+from ringup.launchfiles.marks import Marks
+from ringup.launchfiles.model import Launch, NotRead, launch_of
+from ringup.launchfiles.shell import Job, Sibling, command_of, read_into
+
+MOST_NODES, MOST_DEPTH = 50_000, 60
+REPLICAS = ("replicas", "parallelism", "completions", "numNodes", "num_nodes", "numHosts", "size")
+"""Keys that say how many pods or nodes run the containers below them."""
+COMMANDS = ("command", "args", "run", "entrypoint")
+_STARTS = re.compile(
+    r"\b(?:torchrun|accelerate launch|torch\.distributed\.(?:run|launch)|deepspeed|llamafactory-cli)\s"
+)
+"""What a text under another key must hold to be taken for a command."""
+_OF_OPERATOR = {
+    "PyTorchJob": ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"),
+    "TrainJob": ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+}
+_BY_SKYPILOT = {
+    "SKYPILOT_NUM_NODES": marks.NODE_COUNT,
+    "SKYPILOT_NODE_IPS": marks.NODES,
+    "SKYPILOT_NUM_GPUS_PER_NODE": marks.GPU_COUNT,
+}
+Node = Any
+
+
+@dataclass
+class PodCommand:
+    """Something with a command, and what is above it."""
+
+    node: Node
+    kind: str
+    replicas: int | None
+    name: str
+    line: int
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch], Sequence[NotRead]]:
+    """A manifest's commands and launches; never raises."""
+    job = Job(path, marks.without_marks(text), Marks())
+    found: list[Launch] = []
+    problem = ""
+    try:
+        documents = list(_documents(job.text))
+    except Exception as error:  # the parser's own errors are of many kinds
+        mark = getattr(error, "problem_mark", None)
+        words = " ".join(str(getattr(error, "problem", None) or error).split())[:120]
+        return job, [], [NotRead(path, mark.line + 1 if mark else 1, f"not YAML: {words}")]
+    for document in documents:
+        count = [0]
+        for container in _containers(document, _kind(document), None, "", count, 0):
+            found += _launches(job, container, sibling)
+        if count[0] > MOST_NODES:
+            problem = "too large: read in part"
+    left = [NotRead(path, 1, problem)] if problem else []
+    if not found:
+        left.append(NotRead(path, 1, "no launch line recognised"))
+    return job, found, left
+
+
+def _documents(text: str) -> Iterator[Node]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    for number, document in enumerate(yaml.compose_all(text, Loader=loader)):
+        if document is not None:
+            yield document
+        if number > 200:
+            return
+
+
+def _items(node: Node) -> list[tuple[str, Node]]:
+    """Keys and values of a mapping; [] for anything else."""
+    if getattr(node, "id", "") != "mapping":
+        return []
+    return [(str(key.value), value) for key, value in node.value if key.id == "scalar"]
+
+
+def _scalar(node: Node) -> str:
+    return str(node.value) if getattr(node, "id", "") == "scalar" else ""
+
+
+def _kind(document: Node) -> str:
+    return next((_scalar(v) for k, v in _items(document) if k == "kind"), "")
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
+
+
+def _containers(
+    node: Node, kind: str, replicas: int | None, name: str, count: list[int], depth: int
+) -> Iterator[PodCommand]:
+    """Every mapping with a command, with the replicas around it."""
+    count[0] += 1
+    if count[0] > MOST_NODES or depth > MOST_DEPTH:
+        return
+    if getattr(node, "id", "") == "sequence":
+        for value in node.value:
+            yield from _containers(value, kind, replicas, name, count, depth + 1)
+        return
+    items = dict(_items(node))
+    if not items:
+        return
+    replicas = _replicas(kind, items, replicas)
+    if "pytorchReplicaSpecs" in items:
+        total = _total(items["pytorchReplicaSpecs"])
+        yield from _containers(items["pytorchReplicaSpecs"], kind, total, name, count, depth + 1)
+        items = {k: v for k, v in items.items() if k != "pytorchReplicaSpecs"}
+    if kind == "Job" and "tasks" in items and items["tasks"].id == "sequence":
+        counts = [_number(_scalar(dict(_items(t)).get("replicas"))) or 1 for t in items["tasks"].value]
+        for task in items["tasks"].value:
+            yield from _containers(task, "Volcano", sum(counts), name, count, depth + 1)
+        return
+    if set(COMMANDS) & items.keys() and _is_command(items):
+        line = node.start_mark.line + 1
+        yield PodCommand(node, kind, replicas, _scalar(items.get("name")) or name, line)
+    for key, value in items.items():
+        if value.id == "scalar" and key not in COMMANDS and _STARTS.search(value.value):
+            yield PodCommand(value, kind, replicas, key, value.start_mark.line + 1)
+        elif key not in (*COMMANDS, "initContainers", "env"):
+            yield from _containers(
+                value, kind, replicas, _scalar(items.get("name")) or name, count, depth + 1
+            )
+
+
+def _is_command(items: dict[str, Node]) -> bool:
+    return any(getattr(items.get(k), "id", "") in ("scalar", "sequence") for k in COMMANDS)
+
+
+def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | None:
+    """Pods that run what is below, given those around it."""
+    if kind in ("PyTorchJob", "Volcano"):
+        return (
+            outer
+            if outer is not None
+            else next((_number(_scalar(items[k])) for k in ("replicas",) if k in items), None)
+        )
+    found = [_number(_scalar(items[k])) for k in REPLICAS if k in items]
+    if not found:
+        return outer
+    own = max((n for n in found if n is not None), default=None)
+    if own is None:
+        return None
+    # A JobSet's replicas multiply the pods of each of its jobs.
+    return own * outer if outer and kind in ("JobSet", "LeaderWorkerSet") else own
+
+
+def _total(specs: Node) -> int | None:
+    """Pods of a PyTorchJob: its master and workers."""
+    counts = [_number(_scalar(dict(_items(v)).get("replicas"))) for _, v in _items(specs)]
+    return None if None in counts else sum(c or 0 for c in counts)
+
+
+def _strings(node: Node) -> list[str]:
+    if getattr(node, "id", "") == "sequence":
+        return [_scalar(value) for value in node.value]
+    return []
+
+
+def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Launch]:
+    node = container.node
+    items = {"run": node} if node.id == "scalar" else dict(_items(node))
+    env = {marks.without_marks(k): v for k, v in _environment(items, container, job.marks).items()}
+    before = len(job.commands)
+    for words, text, line in _commands(items):
+        if text is not None:
+            read_into(job, text, line, env, sibling)
+        else:
+            expanded = [_with_variables(word, env, job) for word in words]
+            command = command_of(expanded, line, dict(env), job, site="task")
+            if command.start.text is not None:
+                nested = {**env, **command.start.env}
+                # bash -c TEXT with words behind it: $0, $1, ...
+                read_into(job, command.start.text, line - 1, nested, sibling)
+            else:
+                job.commands.append(command)
+    replicas = container.replicas if container.replicas is not None else _default(container.kind)
+    for command in job.commands[before:]:
+        command.is_nested = True
+        by = container.kind or ("SkyPilot" if node.id == "mapping" and "run" in items else "manifest")
+        made = launch_of(job, command, replicas, by)
+        if made is not None and (
+            made.launcher != "python" or made.start.script.endswith(".py") or made.module
+        ):
+            yield made
+
+
+def _default(kind: str) -> int | None:
+    return 1 if kind in ("Pod", "Deployment", "Job", "StatefulSet", "") else None
+
+
+def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, int]]:
+    """(words, None, line) or ([], shell text, line before it) of a container."""
+    for key in ("command", "entrypoint", "args", "run"):
+        node = items.get(key)
+        if node is None:
+            continue
+        line = node.start_mark.line + 1
+        if node.id == "scalar":
+            offset = line if node.style in ("|", ">") else line - 1
+            text = str(node.value)
+            if key in ("command", "entrypoint", "args") and node.style not in ("|", ">"):
+                try:
+                    yield shlex.split(text), None, line
+                    return
+                except ValueError:
+                    pass
+            yield [], text, offset
+            return
+        words = _strings(node)
+        more = items.get("args") if key in ("command", "entrypoint") else None
+        words += _strings(more)
+        if more is not None and more.id == "scalar":
+            words.append(_scalar(more))
+        at = next(
+            (
+                v
+                for n in (node, more)
+                if n is not None and n.id == "sequence"
+                for v in n.value
+                if "\n" in _scalar(v)
+            ),
+            None,
+        )
+        if at is not None:
+            line = at.start_mark.line + 1 + (at.style in ("|", ">"))
+        elif words[:1] and words[0].rpartition("/")[2] in ("bash", "sh") and more is not None:
+            line = more.start_mark.line + 1
+        yield words, None, line
+        return
+
+
+def _environment(items: dict[str, Node], container: PodCommand, known: Marks) -> dict[str, str]:
+    """Variables that the manifest, its operator or SkyPilot sets."""
+    found = {name: known.make(name, "task") for name in _OF_OPERATOR.get(container.kind, ())}
+    if "run" in items and container.node.id == "mapping":
+        found |= {name: known.make(mark, "task") for name, mark in _BY_SKYPILOT.items()}
+        found["SKYPILOT_NODE_RANK"] = known.make("SKYPILOT_NODE_RANK", "task")
+    for key in ("env", "envs", "environment"):
+        node = items.get(key)
+        for name, value in _items(node):
+            found[name] = _scalar(value)
+        for entry in node.value if node is not None and node.id == "sequence" else ():
+            pair = dict(_items(entry))
+            name = _scalar(pair.get("name"))
+            if name:
+                found[name] = _scalar(pair["value"]) if "value" in pair else known.make(name, "task")
+            elif "=" in _scalar(entry):
+                left, _, right = _scalar(entry).partition("=")
+                found[left] = right
+    return found
+
+
+def _with_variables(word: str, env: dict[str, str], job: Job) -> str:
+    """Kubernetes' own `$(NAME)` replaced."""
+    return re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda m: env.get(m[1], job.marks.make(m[1], "task")), word)

@@ -1,0 +1,90 @@
+"""
+Values that only the run knows, as single characters in a text: never split, unchanged by a second reading.
+
+A mark keeps the name of what is unknown and where the shell would expand it: on the batch node, in each task,
+in each round of a loop.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+FIRST, MOST = 0xE000, 6000
+BREAK, EMPTY = "\uf8ff", "\uf8fe"
+"""Between two words, and in place of an empty word, while a word is expanded."""
+_PRIVATE = re.compile("[\ue000-\uf8ff]")
+
+
+class Mark(NamedTuple):
+    name: str
+    """A variable's name, `$(command)`, or one of the names below."""
+    site: str
+    """here, batch, task or loop."""
+
+
+NODES = "@nodes"
+"""The names of the allocation's nodes."""
+NODE_COUNT = "@node-count"
+FIRST_NODE, FIRST_ADDRESS = "@first-node", "@first-address"
+OTHER_NODE = "@other-node"
+OWN_NAME, OWN_ADDRESS = "@own-name", "@own-address"
+"""Of the machine that expands it."""
+GPU_COUNT = "@gpu-count"
+SHOWN = {
+    NODES: "(names of the nodes)",
+    NODE_COUNT: "(number of nodes)",
+    FIRST_NODE: "(first node)",
+    FIRST_ADDRESS: "(address of the first node)",
+    OTHER_NODE: "(another node)",
+    OWN_NAME: "$(hostname)",
+    OWN_ADDRESS: "$(hostname -i)",
+    GPU_COUNT: "(number of GPUs)",
+}
+
+
+@dataclass
+class Marks:
+    """The unknown values of one file."""
+
+    _signs: dict[Mark, str] = field(default_factory=dict)
+    _marks: dict[str, Mark] = field(default_factory=dict)
+
+    def make(self, name: str, site: str) -> str:
+        """The character for an unknown value."""
+        mark = Mark(name[:200], site)
+        if mark not in self._signs:
+            sign = chr(FIRST + min(len(self._signs), MOST))
+            self._signs[mark] = sign
+            self._marks.setdefault(sign, mark if len(self._marks) < MOST else Mark("?", site))
+        return self._signs[mark]
+
+    def of(self, text: str) -> Mark | None:
+        """The one mark that a text consists of; None for any other text."""
+        return self._marks.get(text)
+
+    def all_of(self, text: str) -> list[Mark]:
+        return [mark for sign in _PRIVATE.findall(text) if (mark := self.of(sign))]
+
+    def shown(self, text: str) -> str:
+        """For people: `$NAME` in place of each mark."""
+        return _PRIVATE.sub(lambda m: _shown(self.of(m[0])), text)
+
+
+def _shown(mark: Mark | None) -> str:
+    name = mark.name if mark else "?"
+    return SHOWN.get(name) or (name if name.startswith("$") else f"${name}")
+
+
+def is_mark(text: str) -> bool:
+    return len(text) == 1 and bool(_PRIVATE.match(text))
+
+
+def has_mark(text: str) -> bool:
+    return bool(_PRIVATE.search(text))
+
+
+def without_marks(text: str) -> str:
+    """A file's text in which nothing can be taken for a mark."""
+    return _PRIVATE.sub("\ufffd", text)

@@ -1,0 +1,645 @@
+"""
+One launch: who starts which launcher on how many nodes, with what, and how many worlds that forms.
+
+    for launch in launches_of(job): launch.launcher, launch.nodes, launch.worlds, launch.unknown
+
+A number that only the run knows is None, and its name is in `unknown`.
+
+Sources: torch 2.13 `distributed/run.py`, `elastic/rendezvous/utils.py`, `static_tcp_rendezvous.py`;
+accelerate 1.15 `utils/launch.py` (`prepare_multi_gpu_env`); DeepSpeed 0.19.8 `launcher/runner.py`;
+LLaMA-Factory 0.9.5 `launcher.py`; Slurm's srun(1).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ringup.launchfiles import marks
+from ringup.launchfiles.directives import gpus_per_node, node_count, tasks_per_node
+from ringup.launchfiles.marks import has_mark, is_mark
+from ringup.launchfiles.shell import Command, Job
+from ringup.launchfiles.start import CommandLine, Step, arguments
+from ringup.model import LOCAL_RANKS, RANK_VARIABLES, TORCHRUN_PREFIXES
+from ringup.units import plural, printable
+
+NODE_LAUNCHERS = ("torchrun", "launch", "accelerate", "deepspeed", "llamafactory", "axolotl", "trl")
+"""Launchers that start all ranks of a node."""
+TORCH = ("torchrun", "launch")
+COUNT_NAMES = (
+    "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_STEP_NUM_NODES",
+    marks.NODE_COUNT,
+    "NUM_NODES_IN_JOB",
+)
+GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLURM_GPUS_PER_TASK")
+NODE_RANKS = ("SLURM_NODEID", "SLURM_PROCID", "PBS_NODENUM", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "tokenize", "process_data")
+_NOT_TRAINING = (
+    "pip",
+    "venv",
+    "http.server",
+    "json.tool",
+    "site",
+    "ensurepip",
+    "virtualenv",
+    "zipfile",
+    "tensorboard",
+)
+
+
+@dataclass
+class Launch:
+    """A launch line as it was understood."""
+
+    job: Job
+    command: Command
+    start: CommandLine
+    steps: tuple[Step, ...]
+    started_by: str
+    """srun, mpirun, ssh, ...; `batch` for the scheduler's one node, `shell` for a line typed by hand."""
+    nodes: int | None
+    """Nodes on which the launcher is started."""
+    per_node: int | None
+    """How many launchers are started on each of these."""
+    replicas: int | None = None
+    """Pods of a manifest; None elsewhere."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Of accelerate's file, where it is at hand."""
+
+    # -- what stands in the line -------------------------------------------------------------------
+
+    @property
+    def launcher(self) -> str:
+        return self.start.launcher
+
+    @property
+    def line(self) -> int:
+        return self.command.line
+
+    @property
+    def script(self) -> str:
+        return self.start.script if self.start.kind != "module" else ""
+
+    @property
+    def module(self) -> str:
+        return self.start.script if self.start.kind == "module" else ""
+
+    @property
+    def wrapping(self) -> tuple[str, ...]:
+        named = (posixpath.basename(s.program) for s in self.steps if s.role == "wrapper")
+        return tuple(name for name in named if name not in ("exec", "command", "time"))
+
+    @cached_property
+    def env(self) -> dict[str, str]:
+        """The environment that the launcher sees, as far as the file says."""
+        return {**self.command.env, **self.start.env}
+
+    @cached_property
+    def srun(self) -> Step | None:
+        return next((s for s in self.steps if s.program == "srun"), None)
+
+    def option(self, *names: str) -> str:
+        """The first of these options that is given, dashes in the names; "" for none."""
+        for name in names:
+            value = self.start.option(name)
+            if value is not None:
+                return value
+        return next((v for n in names if (v := self.config.get(n.replace("-", "_"), ""))), "")
+
+    def has(self, *names: str) -> bool:
+        return any(o.name[2:] in names for o in self.start.options) or any(
+            self.config.get(n.replace("-", "_")) for n in names
+        )
+
+    def setting(self, option: str) -> str:
+        """An option of torchrun, or the variable PET_... that stands for it."""
+        return self.option(option) or self.env.get(
+            TORCHRUN_PREFIXES[0] + option.upper().replace("-", "_"), ""
+        )
+
+    @cached_property
+    def arguments(self) -> Mapping[str, str]:
+        return arguments(self.start.arguments)
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether unknown words may hold further options."""
+        return bool(self.start.opaque) or any(has_mark(o.name) for o in self.start.options)
+
+    # -- numbers -----------------------------------------------------------------------------------
+
+    def number(self, text: str) -> int | None:
+        """A count as written, or as the allocation gives it; None where only the run knows."""
+        if text.isascii() and text.isdecimal() and len(text) < 8:
+            return int(text)
+        if match := re.fullmatch(r"(\d{1,6}):(\d{1,6})", text):
+            return int(match[2]) if match[1] == match[2] else None
+        mark = self.job.marks.of(text)
+        if mark is None:
+            return None
+        if mark.name in COUNT_NAMES:
+            return self.allocated or None
+        if mark.name in GPU_NAMES:
+            return gpus_per_node(self.job.directives)[0] or None
+        if mark.name == "SLURM_NTASKS_PER_NODE":
+            return tasks_per_node(self.job.directives) or None
+        if mark.name in ("SLURM_NTASKS", "SLURM_NPROCS"):
+            each = tasks_per_node(self.job.directives)
+            return self.allocated * each or None
+        return None
+
+    @property
+    def allocated(self) -> int:
+        """Nodes that the file asks the scheduler for; 0 where it does not tell."""
+        return node_count(self.job.directives)[0]
+
+    def is_node_count(self, text: str) -> bool:
+        mark = self.job.marks.of(text)
+        return mark is not None and mark.name in COUNT_NAMES
+
+    @cached_property
+    def nnodes_text(self) -> str:
+        """How many nodes the launcher is told of, as written; "" where nothing is."""
+        if self.launcher in TORCH:
+            return self.setting("nnodes")
+        if self.launcher == "accelerate":
+            return self.option("num-machines")
+        if self.launcher == "llamafactory":
+            return self.env.get("NNODES", "")
+        if self.launcher in ("deepspeed", "colossalai"):
+            return self.option("num-nodes")
+        return ""
+
+    @cached_property
+    def nnodes(self) -> int | None:
+        """Nodes of a world by the launcher's own words; None where unknown."""
+        if self.start.option("standalone") is not None:
+            return 1
+        if self.launcher == "colossalai" and self.option("host"):
+            return len(self.option("host").split(","))
+        if self.nnodes_text:
+            return self.number(self.nnodes_text)
+        if self.is_opaque or self.unread_config or self.is_set_outside:
+            return None
+        if self.launcher in ("axolotl", "trl", "colossalai") or self.launcher not in NODE_LAUNCHERS:
+            return None
+        if self.launcher == "deepspeed":
+            return None if self.option("hostfile", "include") else 1
+        return 1
+
+    @property
+    def unread_config(self) -> bool:
+        """Whether a file that is not at hand may say more."""
+        return self.launcher == "accelerate" and self.has("config-file") and not self.config
+
+    @property
+    def is_set_outside(self) -> bool:
+        """Whether an operator sets torchrun's PET_ variables."""
+        return self.started_by in ("PyTorchJob", "TrainJob")
+
+    @cached_property
+    def ranks_per_node(self) -> int | None:
+        text = {
+            "accelerate": self.option("num-processes"),
+            "deepspeed": self.option("num-gpus", "num-accelerators"),
+            "llamafactory": self.env.get("NPROC_PER_NODE", ""),
+        }.get(self.launcher, self.setting("nproc-per-node"))
+        if self.launcher == "python":
+            counted = self.job.marks.all_of(self.env.get(LOCAL_RANKS[0], ""))
+            if any(mark.site == "loop" for mark in counted):
+                return None
+            return self.per_node if self.steps and any(s.role == "starter" for s in self.steps) else 1
+        if text in ("gpu", "auto"):
+            return gpus_per_node(self.job.directives)[0] or None
+        if not text and self.launcher in TORCH:
+            return None if self.is_opaque or self.is_set_outside else 1
+        count = self.number(text)
+        if self.launcher == "accelerate" and count is not None:
+            nodes = self.nnodes
+            return count // nodes if nodes else None
+        return count
+
+    @property
+    def instances(self) -> int | None:
+        """How many times the launcher is started."""
+        if self.nodes is None or self.per_node is None:
+            return None
+        return self.nodes * self.per_node
+
+    # -- where the ranks meet ----------------------------------------------------------------------
+
+    @cached_property
+    def backend(self) -> str:
+        """static or c10d, as the launcher takes it."""
+        if self.start.option("standalone") is not None:
+            return "c10d"
+        if self.launcher == "llamafactory":
+            return "c10d" if self.env.get("RDZV_ID") else "static"
+        return self.setting("rdzv-backend") or "static"
+
+    @cached_property
+    def endpoint(self) -> str:
+        """HOST or HOST:PORT of the rendezvous; "" where nothing says it."""
+        if self.start.option("standalone") is not None:
+            return "localhost:0"
+        if self.launcher == "accelerate":
+            host, port = self.option("main-process-ip"), self.option("main-process-port")
+        elif self.launcher in TORCH:
+            own = self.setting("rdzv-endpoint")
+            if own or self.backend != "static":
+                return own
+            host, port = self.setting("master-addr"), self.setting("master-port")
+        else:
+            host = self.option("master-addr") or self.env.get("MASTER_ADDR", "")
+            port = self.option("master-port") or self.env.get("MASTER_PORT", "")
+        return f"{host}:{port}" if host and port else host
+
+    @property
+    def host(self) -> str:
+        """The endpoint's host without port and brackets."""
+        text = self.endpoint
+        host = text.rpartition(":")[0] if text.count(":") == 1 else text
+        return (host or text).strip("[]")
+
+    @property
+    def host_is_own(self) -> str:
+        """How the endpoint is each node's own: `localhost`, `$(hostname)`; "" where it is not."""
+        if re.fullmatch(r"localhost|127\.\d+\.\d+\.\d+|::1|0\.0\.0\.0", self.host):
+            return self.host
+        mark = self.job.marks.of(self.host)
+        if mark and mark.name in (marks.OWN_NAME, marks.OWN_ADDRESS) and mark.site == "task":
+            return self.job.marks.shown(self.host)
+        return ""
+
+    @property
+    def node_rank_text(self) -> str:
+        if self.launcher == "llamafactory":
+            return self.env.get("NODE_RANK", "")
+        if self.launcher == "accelerate":
+            return self.option("machine-rank")
+        return self.setting("node-rank")
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks of one world."""
+        if self.launcher == "python":
+            return self.instances if self.is_away else None
+        nodes = self.nnodes
+        if self.launcher == "accelerate" and self.option("num-processes"):
+            return self.number(self.option("num-processes"))
+        return nodes * self.ranks_per_node if nodes and self.ranks_per_node else None
+
+    # -- worlds ------------------------------------------------------------------------------------
+
+    @cached_property
+    def worlds(self) -> int | None:
+        """How many worlds the launch forms; None where it is not known."""
+        count, wanted = self.instances, self.nnodes
+        if self.is_set_outside and not self.nnodes_text and self.start.option("standalone") is None:
+            return 1
+        if self.launcher in (
+            "colossalai",
+            "horovod",
+            "torchx",
+            "composer",
+            "tune",
+            "fabric",
+            "axolotl",
+            "trl",
+        ):
+            return 1 if count in (1, None) and not self.is_away else None
+        if self.launcher == "python":
+            return self._worlds_of_python()
+        if self.launcher == "deepspeed":
+            return self._worlds_of_deepspeed()
+        if self.is_broken:
+            return None
+        if not self.is_away:
+            return 1
+        if self.is_node_count(self.nnodes_text) and self.per_node == 1 and not self.host_is_own:
+            return count if self.meets_itself else 1
+        if count is None and self.meets_itself:
+            return wanted if wanted and wanted > 1 else None
+        if count is None or wanted is None:
+            return None
+        if wanted == 1 or self.meets_itself:
+            return count
+        if count % wanted == 0:
+            return count // wanted
+        return None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether something starts it on other nodes than the one that reads the file."""
+        return self.started_by not in ("batch", "shell")
+
+    @property
+    def meets_itself(self) -> bool:
+        """Whether each node's launcher can only meet itself."""
+        if self.launcher == "llamafactory":
+            return bool(self.host_is_own)
+        if self.launcher not in (*TORCH, "accelerate") or self.is_opaque:
+            return False
+        is_unset = not self.endpoint and not self.is_set_outside and not self.unread_config
+        return bool(self.host_is_own) or (is_unset and self.launcher in TORCH)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the launcher refuses the line, or an option is empty."""
+        is_empty = any(o.value == "" and not o.is_flag and o.is_known for o in self.start.options)
+        return is_empty or any(not o.is_known and not has_mark(o.name) for o in self.start.options)
+
+    def _worlds_of_python(self) -> int | None:
+        if not self.is_away:
+            return 1
+        return None if self.instances is None else 1
+
+    def _worlds_of_deepspeed(self) -> int | None:
+        is_many = self.has("hostfile", "include") or self.is_opaque or self.start.option("no-ssh") is not None
+        if not self.is_away or is_many:
+            return 1 if not self.is_away or self.instances == 1 else None
+        return self.instances
+
+    # -- for people --------------------------------------------------------------------------------
+
+    @cached_property
+    def unknown(self) -> list[str]:
+        """Names of the fields that only the run, or another file, knows."""
+        found = []
+        if self.nodes_shown is None:
+            found.append("nodes")
+        if self.ranks_per_node is None:
+            found.append("ranks_per_node")
+        if self.worlds is None:
+            found.append("worlds")
+        if self.endpoint and has_mark(self.endpoint) and self._is_unknown(self.host):
+            found.append("endpoint")
+        if not self.start.script or self._is_unknown(posixpath.basename(self.start.script)):
+            found.append("script")
+        if self.is_opaque:
+            found.append("options")
+        return found
+
+    def _is_unknown(self, text: str) -> bool:
+        known = (marks.FIRST_NODE, marks.FIRST_ADDRESS, marks.OWN_NAME, marks.OWN_ADDRESS)
+        return any(mark.name not in known for mark in self.job.marks.all_of(text))
+
+    @property
+    def nodes_shown(self) -> int | None:
+        """Nodes of the launch: those it is started on, else those that the launcher is told of."""
+        if not self.is_away:
+            return self.nnodes
+        return self.nodes if self.nodes is not None or (self.nnodes or 1) == 1 else self.nnodes
+
+    def shown(self, text: str) -> str:
+        return self.job.marks.shown(text)
+
+    @property
+    def summary(self) -> str:
+        """For people: `srun torchrun: 4 nodes x 8 ranks, one world`."""
+        by = {"batch": "on the batch node", "shell": ""}.get(self.started_by, self.started_by)
+        words = [by if self.is_away else "", *self.wrapping, self.launcher]
+        head = " ".join(word for word in words if word)
+        nodes = "? nodes" if self.nodes_shown is None else plural(self.nodes_shown, "node")
+        ranks = "? ranks" if self.ranks_per_node is None else plural(self.ranks_per_node, "rank")
+        worlds = {None: "number of worlds unknown", 1: "one world"}.get(self.worlds, f"{self.worlds} worlds")
+        where = "" if self.is_away or not by else f", {by} alone"
+        return f"{head}: {nodes} x {ranks}, {worlds}{where}"
+
+    def as_json(self) -> dict[str, object]:
+        """One entry of `lint --json`'s "launches"."""
+        return {
+            "file": self.job.path,
+            "line": self.line,
+            "launcher": self.launcher,
+            "started_by": self.started_by,
+            "wrapping": list(self.wrapping),
+            "nodes": self.nodes_shown,
+            "ranks_per_node": self.ranks_per_node,
+            "worlds": self.worlds,
+            "endpoint": printable(self.shown(self.endpoint)) or None,
+            "module": printable(self.shown(self.module)) or None,
+            "script": printable(self.shown(self.script)) or None,
+            "unknown": self.unknown,
+        }
+
+
+# -- building ------------------------------------------------------------------------------------
+
+
+def launches_of(job: Job) -> list[Launch]:
+    """The launch lines of a file."""
+    found = [made for command in job.commands if (made := launch_of(job, command))]
+    real = [one for one in found if one.launcher != "python" or _is_training(one)]
+    if any(one.launcher != "python" or one.is_away for one in real):
+        # Beside a launcher plain scripts prepare data or evaluate.
+        real = [one for one in real if one.launcher != "python" or one.is_away or _has_rank(one)]
+    return real
+
+
+def _is_training(launch: Launch) -> bool:
+    name = posixpath.basename(launch.start.script).lower()
+    if launch.start.kind == "module":
+        return not name.startswith(_NOT_TRAINING)
+    return (
+        bool(name)
+        and (launch.is_away or not name.startswith(OTHER_SCRIPTS))
+        and (name.endswith(".py") or launch.is_away or _has_rank(launch))
+    )
+
+
+def _has_rank(launch: Launch) -> bool:
+    return not launch.env.keys().isdisjoint(RANK_VARIABLES)
+
+
+def launch_of(job: Job, command: Command, replicas: int | None = None, by: str = "") -> Launch | None:
+    """The launch of one command; None for one that starts no ranks."""
+    start = command.start
+    if not start.launcher or start.text is not None:
+        return None
+    steps = (*command.around, *start.steps)
+    starters = [step for step in steps if step.role == "starter"]
+    launch = Launch(job, command, start, steps, by, replicas, None, replicas)
+    if by:
+        launch.per_node = 1
+        if starters:
+            launch.started_by = starters[0].program
+            launch.nodes, launch.per_node = _placed(launch, starters[0])
+    elif starters:
+        launch.started_by = starters[0].program
+        launch.nodes, launch.per_node = _placed(launch, starters[0])
+    else:
+        launch.started_by = "batch" if job.directives else "shell"
+        launch.nodes, launch.per_node = 1, 1
+    return launch
+
+
+def _looped(launch: Launch, text: str) -> tuple[bool, int | None]:
+    """(whether a starter's words differ in each round of the loop around it, rounds)."""
+    loop = launch.command.loop
+    held = launch.job.marks.all_of(text)
+    if loop is None or not any(mark.site == "loop" for mark in held):
+        return False, None
+    listed = launch.job.marks.all_of(loop)
+    if any(mark.name in (marks.NODES, *COUNT_NAMES) for mark in listed):
+        return True, launch.allocated or None
+    return True, None if listed else len(loop.split()) or None
+
+
+def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
+    """(nodes, launchers on each) that a starter starts."""
+    words = " ".join([*(o.written for o in step.options), *step.positionals])
+    is_looped, rounds = _looped(launch, words)
+    if step.program == "srun":
+        nodes, each = _by_srun(launch, step)
+        if is_looped and (nodes in (None, 1) or step.has("-w", "--nodelist")):
+            return rounds, 1
+        return nodes, each
+    if step.program in (
+        "mpirun",
+        "mpiexec",
+        "prterun",
+        "prun",
+        "mpiexec.hydra",
+        "mpirun_rsh",
+        "aprun",
+        "jsrun",
+        "ibrun",
+    ):
+        return _by_mpi(launch, step)
+    if step.program == "ssh":
+        return (rounds, 1) if is_looped else (1, 1)
+    listed = step.option("-w", "--hosts", "-z", "-H")
+    count = _host_count(listed) if listed else None
+    if step.program == "pbsdsh":
+        return launch.allocated or None, tasks_per_node(launch.job.directives) or 1
+    if step.program in ("xargs", "kubectl", "parallel"):
+        return (rounds, 1) if is_looped else (None, 1)
+    if is_looped:
+        return rounds, 1
+    return count or (
+        None if listed and has_mark(listed) and not launch.allocated else launch.allocated or None
+    ), 1
+
+
+def _host_count(text: str) -> int | None:
+    """Hosts in `a,b` or `n[1-4]`; None where a mark or another form is in it."""
+    if has_mark(text) or text.startswith(("^", "@")) or len(text) > 4000:
+        return None
+    count, inside = 0, False
+    for part in text.replace("[", ",[").replace("]", ",]").split(","):
+        inside = part.startswith("[") or (inside and not part.startswith("]"))
+        if inside:
+            low, _, high = part.lstrip("[").partition("-")
+            if not low.isdecimal() or (high and not high.isdecimal()):
+                return None
+            count += int(high) - int(low) + 1 if high else 1
+        elif part and not part.startswith("]"):
+            count += 1
+        count -= part.startswith("[")  # the beginning of its name was counted
+    return count or None
+
+
+def _by_srun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
+    job = launch.job
+    listed = step.option("-w", "--nodelist")
+    nodes_text = step.option("-N", "--nodes") or ""
+    nodes = launch.number(nodes_text.partition("-")[0]) if nodes_text else None
+    nodes = (
+        nodes
+        or (_host_count(listed) if listed else None)
+        or (None if nodes_text else launch.allocated or None)
+    )
+    each_text = step.option("--ntasks-per-node", "--tasks-per-node") or ""
+    total_text = step.option("-n", "--ntasks") or ""
+    if each_text:
+        return nodes, launch.number(each_text)
+    if total_text:
+        if launch.is_node_count(total_text):
+            return nodes, 1
+        total = launch.number(total_text)
+        if total is None:
+            return nodes, None
+        if nodes is None or (total < nodes and not nodes_text):
+            return (total, 1) if nodes is not None or total == 1 else (None, None)
+        return nodes, max(1, -(-total // nodes))
+    each = tasks_per_node(job.directives)
+    if not each and not nodes_text and not any(d.name in ("ntasks", "n") for d in job.directives):
+        each = 1
+    if nodes_text and not each:
+        each = 1
+    if nodes is None and not job.directives and not nodes_text:
+        return None, each or None
+    return nodes, each or None
+
+
+def _by_mpi(launch: Launch, step: Step) -> tuple[int | None, int | None]:
+    total_text = step.option("-np", "-n", "--np", "--n", "-c", "--ntasks") or ""
+    each_text = step.option("-N", "-npernode", "--npernode", "-ppn", "--ppn", "-perhost", "-a") or ""
+    mapped = step.option("--map-by", "-map-by") or ""
+    if match := re.match(r"ppr:([^:]+):node", mapped):
+        each_text = match[1]
+    hosts = step.option("-H", "--host", "-host", "--hosts", "-hosts") or ""
+    each, total = (
+        launch.number(each_text) if each_text else None,
+        launch.number(total_text) if total_text else None,
+    )
+    nodes = _host_count(hosts) if hosts else launch.allocated or None
+    is_pernode = step.has("-pernode", "--pernode", "-bynode", "--bynode") or mapped == "node"
+    if each is None and step.has("-pernode", "--pernode"):
+        each = 1
+    if launch.is_node_count(total_text):
+        return nodes, 1 if each in (None, 1) else each
+    if total is not None and each:
+        return -(-total // each), each
+    if total is not None and nodes:
+        return (total, 1) if total < nodes else (nodes, -(-total // nodes))
+    if total is not None and is_pernode:
+        return total, 1
+    if not total_text and each:
+        return nodes, each
+    if total is not None:
+        return None, None
+    return nodes, tasks_per_node(launch.job.directives) or None
+
+
+# -- what could not be read ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NotRead:
+    """A file or a line that was not understood."""
+
+    path: str
+    line: int
+    reason: str
+
+
+def not_read(job: Job, found: Sequence[Launch]) -> list[NotRead]:
+    """Why there is no launch line, where there is none; a part that was not read."""
+    left = [NotRead(job.path, 1, "too large or too deeply nested: read in part")] if job.is_cut else []
+    if found:
+        return left
+    for command in job.commands:
+        texts = command.texts
+        program = posixpath.basename(texts[0]) if texts else ""
+        if texts and is_mark(texts[0]) and len(texts) > 1:
+            name = job.marks.shown(texts[0])
+            return [
+                *left,
+                NotRead(job.path, command.line, f"{name} is the command, and this file does not set it"),
+            ]
+        rest = command.start.rest or (command.start.script,)
+        target = next((w for w in (*rest, *texts) if w.endswith((".sh", ".bash", ".slurm", ".sbatch"))), "")
+        is_started = (
+            command.start.steps or program.endswith((".sh", ".bash")) or program in ("sbatch", "qsub", "bsub")
+        )
+        if target and is_started and program not in ("chmod", "cat", "cp", "rm", "echo", "source", "."):
+            shown = job.marks.shown(target)
+            return [*left, NotRead(job.path, command.line, f"what {shown} starts is in another file")]
+    return [*left, NotRead(job.path, 1, "no launch line recognised")]

@@ -1,0 +1,1055 @@
+"""
+A shell or job file as the commands that it runs, with the words that each is given.  Nothing is executed.
+
+tree-sitter-bash parses; this walks its tree in the shell's order and follows variables through assignments,
+arrays, functions, sourced files, `bash -c`, ssh and here-documents.  A value that only the run knows stays in
+the words as a mark (`marks`).
+
+    job = read("job.sh", text)
+    [command.texts for command in job.commands]
+
+The grammar's own traps: a blank or a backslash and newline before `$X` lies inside the expansion; `--a=b` at
+a command's beginning looks like an assignment; a redirect can swallow the words behind it; a comment behind
+`X=a-$Y.b` cuts the value.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ringup.launchfiles import arithmetic, marks
+from ringup.launchfiles.directives import Directive, directives_of, node_count
+from ringup.launchfiles.marks import BREAK, EMPTY, Marks, has_mark, is_mark
+from ringup.launchfiles.start import CommandLine, Step, take_apart
+from ringup.launchfiles.substitution import substituted
+
+Node = Any
+"""A node of tree-sitter's tree."""
+Value = str | tuple[str, ...]
+MOST_NODES, MOST_COMMANDS, MOST_DEPTH, MOST_VALUE = 60_000, 5_000, 60, 32_768
+VARIABLES_A_NODE = 20
+"""So many copied variables cost as much as a node of the tree."""
+MOST_NESTED, MOST_ALTERNATIVES = 8, 3
+"""Shell texts inside shell texts."""
+_NAME = re.compile(r"\w{1,200}|[@*#?$!-]")
+_PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
+_COUNTED = re.compile(
+    r"([A-Za-z_]\w{0,60}) {0,4}= {0,4}(\d{1,9}) {0,4}; {0,4}\1 {0,4}(<=?) {0,4}([^;]{1,200});"
+)
+_RAISED = re.compile(r"(?:\(\(|let) {0,4}([A-Za-z_]\w{0,60}) {0,4}(?:\+\+|\+=|=)")
+EXPORTING = ("export", "declare", "typeset", "readonly", "local")
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str
+    """Expanded; unknown values as marks."""
+    line: int
+    raw: str
+    """As it stands in the file."""
+
+
+@dataclass
+class Command:
+    words: tuple[Word, ...]
+    start: CommandLine
+    line: int
+    env: dict[str, str]
+    """Exported variables and those in front of it."""
+    variables: dict[str, Value]
+    """All that the file has set when it is reached."""
+    site: str = "batch"
+    around: tuple[Step, ...] = ()
+    """What runs the text that it is in: srun, ssh, ..."""
+    background: bool = False
+    branches: tuple[tuple[int, int], ...] = ()
+    """(line, number) of each `if` or `case` branch that it is in."""
+    loop: str | None = None
+    """What the loop around it goes over; None for none."""
+    cut_at: int = 0
+    """The line of a comment that cuts it, 0 for none."""
+    is_nested: bool = False
+    last_line: int = 0
+
+    @property
+    def texts(self) -> list[str]:
+        return [word.text for word in self.words]
+
+
+@dataclass
+class Job:
+    """One file."""
+
+    path: str
+    text: str
+    marks: Marks
+    directives: list[Directive] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    assigned: list[Word] = field(default_factory=list)
+    """`NAME=VALUE` of every assignment in the file itself, also those in front of a command or behind env."""
+    files: dict[str, str] = field(default_factory=dict)
+    """What it writes with here-documents."""
+    placeholders: list[tuple[int, str]] = field(default_factory=list)
+    """(line, text) of `<host>`, which the shell takes for redirections."""
+    sources: list[str] = field(default_factory=list)
+    """Files that it reads in and that are not at hand."""
+    is_cut: bool = False
+    """Too large or too deep to be read to its end."""
+
+    def where(self, line: int) -> str:
+        return f"{self.path}:{line}"
+
+    def option(self, *names: str) -> tuple[str, int]:
+        """(value, line) of the last directive of these names; ("", 0) for none."""
+        found = [(one.value, one.line) for one in self.directives if one.name in names]
+        return found[-1] if found else ("", 0)
+
+
+@dataclass
+class Scope:
+    """What one shell knows."""
+
+    variables: dict[str, Value] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    functions: dict[str, tuple[Node, bytes, int]] = field(default_factory=dict)
+    arguments: tuple[str, ...] | None = None
+    site: str = "batch"
+    around: tuple[Step, ...] = ()
+    branches: tuple[tuple[int, int], ...] = ()
+    loop: str | None = None
+    background: bool = False
+    line_offset: int = 0
+    """Added to the lines of a text that is read again; -1: all are `at_line`."""
+    at_line: int = 0
+    has_ended: bool = False
+
+    def environment(self) -> dict[str, str]:
+        return {n: first(v) for n, v in self.variables.items() if n in self.exported}
+
+
+def first(value: Value) -> str:
+    return value if isinstance(value, str) else (value or ("",))[0]
+
+
+@functools.cache
+def _parser() -> Any:
+    import tree_sitter
+    import tree_sitter_bash
+
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+Sibling = Callable[[str], str | None]
+"""The text of a file that is named in the one read; None where it is not at hand."""
+
+
+def read(path: str, text: str, sibling: Sibling = lambda _: None) -> Job:
+    """The commands of a file; never raises."""
+    text = marks.without_marks(text)
+    job = Job(path, text, Marks(), directives_of(text))
+    _Walk(job, sibling).text(text, Scope())
+    return job
+
+
+def command_of(words: Sequence[str], line: int, env: dict[str, str], job: Job, **more: Any) -> Command:
+    """A command whose words are known already: a list in a manifest."""
+    made = tuple(Word(word, line, word) for word in words)
+    return Command(made, take_apart(words), line, env, dict(env), **more)
+
+
+def read_into(job: Job, text: str, line: int, env: dict[str, str], sibling: Sibling) -> None:
+    """Add the commands of a text that stands inside another file, a manifest."""
+    scope = Scope(dict(env), set(env), site="task", line_offset=line)
+    _Walk(job, sibling).text(text, scope)
+
+
+class _Walk:
+    def __init__(self, job: Job, sibling: Sibling) -> None:
+        self.job, self.sibling = job, sibling
+        self.marks = job.marks
+        self.nodes = self.nested = 0
+        self.alternatives: dict[str, list[str]] = {}
+        """A mark -> the values that the branches of an `if` or `case` gave the variable."""
+        self.source = b""
+
+    # -- structure ---------------------------------------------------------------------------------
+
+    def text(self, text: str, scope: Scope) -> None:
+        """Walk a text in a scope."""
+        if self.nested >= MOST_NESTED or len(text) > 1 << 21:
+            self.job.is_cut = True
+            return
+        outer, self.source = self.source, text.encode("utf-8", "replace")
+        self.nested += 1
+        try:
+            self.body(_parser().parse(self.source).root_node.children, scope, 0)
+        finally:
+            self.source = outer
+            self.nested -= 1
+
+    def body(self, nodes: Sequence[Node], scope: Scope, depth: int) -> None:
+        for at, node in enumerate(nodes):
+            if scope.has_ended:
+                return
+            follows = nodes[at + 1] if at + 1 < len(nodes) else None
+            was, scope.background = scope.background, follows is not None and follows.type == "&"
+            self.statement(node, scope, depth + 1)
+            scope.background = was
+
+    def statement(self, node: Node, scope: Scope, depth: int) -> None:
+        self.nodes += 1
+        if depth > MOST_DEPTH or self.nodes > MOST_NODES or len(self.job.commands) > MOST_COMMANDS:
+            self.job.is_cut = True
+            return
+        kind = node.type
+        handler = getattr(self, f"_{kind}", None)
+        if handler is not None:
+            handler(node, scope, depth)
+        elif kind == "list":  # what follows && or || may not run
+            was = scope.has_ended
+            self.body(node.children, scope, depth)
+            scope.has_ended = was
+        elif kind in ("compound_statement", "do_group", "negated_command", "ERROR", "program"):
+            self.body(node.children, scope, depth)
+        elif kind == "subshell":
+            self.body(node.children, self.copied(scope), depth)
+        elif kind == "pipeline":
+            self._pipeline_of(node, scope, depth)
+
+    def _pipeline_of(self, node: Node, scope: Scope, depth: int) -> None:
+        parts = node.named_children
+        if parts and parts[-1].type == "while_statement" and len(parts) > 1:
+            listed = substituted(self._stages(parts[:-1], scope), scope.site, self.marks)
+            inner = replace(self.copied(scope), loop=listed)
+            self.body(parts[-1:], inner, depth)
+            return
+        for part in parts:
+            self.statement(part, scope, depth + 1)
+
+    def _redirected_statement(self, node: Node, scope: Scope, depth: int) -> None:
+        body = node.child_by_field_name("body")
+        redirects = [child for child in node.children if child != body]
+        extra: list[Word] = []
+        into, document = "", None
+        for one in redirects:
+            if one.type == "file_redirect" and one.children[0].type == "<":
+                tail = self.source[one.start_byte : one.end_byte + 40].decode("utf-8", "replace")
+                if found := re.match(r"<[A-Za-z][\w .-]{0,40}>", tail):
+                    self.job.placeholders.append((self.line(one, scope), found[0]))
+            names = [c for c in one.named_children if c.type not in ("file_descriptor", "heredoc_start")]
+            if one.type == "file_redirect" and names:
+                if any(child.type in (">", ">>", "&>", ">|") for child in one.children):
+                    into = into or "".join(self.words_of(names[0], scope)[:1])
+                # Words behind a redirect are the command's.
+                for name in names[1:]:
+                    extra += self._words([name], scope)
+            elif one.type == "heredoc_redirect":
+                document, more, target = self._document(one, scope)
+                extra += more
+                into = into or target
+                self._behind_document(one, scope, depth)
+        if body is None:
+            return
+        if into and body.type in ("compound_statement", "subshell", "list"):
+            self._written(body, into, scope)
+        if body.type == "command":
+            self._run(body, scope, depth, extra, document, into)
+        else:
+            self.statement(body, scope, depth + 1)
+
+    def _written(self, body: Node, into: str, scope: Scope) -> None:
+        """Remember what `{ ...; echo TEXT; } > FILE` puts into a file; functions are known anyway."""
+        lines = []
+        for node in self._commands_in(body):
+            words = self._stages([node], scope)
+            if words and words[0][:1] == ["echo"]:
+                lines.append(" ".join(words[0][1:]))
+        if lines:
+            self.job.files[into] = "\n".join(lines) + "\n"
+
+    def _behind_document(self, node: Node, scope: Scope, depth: int) -> None:
+        for child in node.named_children:
+            if child.type in ("pipeline", "list", "command"):
+                self.statement(child, scope, depth + 1)
+
+    def _document(self, node: Node, scope: Scope) -> tuple[tuple[str, int] | None, list[Word], str]:
+        """(text, its line) of a here-document, words behind its `<<`, and the file it goes into."""
+        body, is_quoted, target = None, False, ""
+        extra: list[Word] = []
+        for child in node.named_children:
+            if child.type == "heredoc_start":
+                is_quoted = self.raw(child)[:1] in "'\"\\"
+            elif child.type == "heredoc_body":
+                body = child
+            elif child.type == "file_redirect" and child.named_children:
+                target = "".join(self.words_of(child.named_children[-1], scope)[:1])
+            elif child.type in ("word", "string", "raw_string", "simple_expansion", "concatenation"):
+                extra += self._words([child], scope)
+        if body is None:
+            return None, extra, target
+        raw = self.raw(body)
+        text = raw if is_quoted else self._spliced(body, scope)
+        return (text, body.start_point[0] + scope.line_offset), extra, target
+
+    def _spliced(self, node: Node, scope: Scope) -> str:
+        """A node's text with the expansions in it replaced."""
+        parts, at = [], node.start_byte
+        for child in node.named_children:
+            if child.type.endswith(("expansion", "substitution")):
+                parts.append(self.source[at : child.start_byte].decode("utf-8", "replace"))
+                parts.append(self.value(child, scope, 0, True).replace(BREAK, " ").replace(EMPTY, ""))
+                at = child.end_byte
+        parts.append(self.source[at : node.end_byte].decode("utf-8", "replace"))
+        return re.sub(r"\\([$`\\])", r"\1", "".join(parts))
+
+    def _if_statement(self, node: Node, scope: Scope, depth: int) -> None:
+        bodies: list[list[Node]] = [[]]
+        seen_then = False
+        for child in node.children:
+            if child.type == "then":
+                seen_then = True
+            elif child.type in ("elif_clause", "else_clause"):
+                bodies.append(child.named_children)
+            elif seen_then:
+                bodies[-1].append(child)
+        has_else = any(c.type == "else_clause" for c in node.children)
+        is_default = bool(
+            re.search(rb"(?:\s-[zn]\s|\+x\}|:-\}|\$#)", self.source[node.start_byte : node.start_byte + 200])
+        )
+        self.branch(node, bodies, scope, depth, has_else, is_default)
+
+    def _case_statement(self, node: Node, scope: Scope, depth: int) -> None:
+        items = [child for child in node.named_children if child.type == "case_item"]
+        bodies = []
+        for item in items:
+            values = {c.id for c in item.children_by_field_name("value")}
+            bodies.append([c for c in item.children if c.id not in values])
+        has_else = any(self.raw(i).lstrip().startswith("*") for i in items)
+        self.branch(node, bodies, scope, depth, has_else, False)
+
+    def branch(
+        self,
+        node: Node,
+        bodies: Sequence[Sequence[Node]],
+        scope: Scope,
+        depth: int,
+        has_else: bool,
+        is_default: bool,
+    ) -> None:
+        """Each branch on a copy; afterwards what differs between them is unknown."""
+        line = self.line(node, scope)
+        ends = []
+        for number, body in enumerate(bodies):
+            inner = replace(self.copied(scope), branches=(*scope.branches, (line, number)))
+            self.body(body, inner, depth)
+            if not inner.has_ended:
+                ends.append(inner)
+        if not ends and has_else:
+            scope.has_ended = scope.has_ended or not any(b for b in bodies if not b)
+        for inner in ends:
+            scope.exported |= inner.exported
+            scope.functions.update(inner.functions)
+        names = {n for inner in ends for n, v in inner.variables.items() if scope.variables.get(n) != v}
+        for name in names:
+            values = {inner.variables.get(name) for inner in ends if name in inner.variables}
+            before = scope.variables.get(name)
+            is_sure = has_else and len(ends) == len(bodies)
+            if (len(values) == 1 and (is_sure or before is None)) or (
+                is_default and len(values) == 1 and has_mark(first(before or ""))
+            ):
+                scope.variables[name] = next(iter(values)) or ""
+            elif before is None or is_sure or _is_of_rank(name):
+                made = self.unknown(name, scope)
+                scope.variables[name] = made
+                self.alternatives[made] = sorted({first(v) for v in values if v})[:MOST_ALTERNATIVES]
+
+    def _for_statement(self, node: Node, scope: Scope, depth: int) -> None:
+        children = node.named_children
+        name = self.raw(children[0]) if children else "i"
+        listed: list[str] = []
+        for child in children[1:]:
+            if child.type not in ("do_group", "compound_statement"):
+                listed += self.words_of(child, scope)
+        shown = " ".join(listed)
+        self._loop(node, scope, depth, {name: self.marks.make(name, "loop")}, shown)
+
+    def _c_style_for_statement(self, node: Node, scope: Scope, depth: int) -> None:
+        head = self.raw(node).split("do", 1)[0]
+        match = re.search(
+            r"([A-Za-z_]\w{0,60}) {0,4}= {0,4}(\d{1,9}) {0,4}; {0,4}\1 {0,4}(<=?) {0,4}([^;]{1,200});", head
+        )
+        name = match[1] if match else "i"
+        shown = ""
+        if match:
+            end = arithmetic.computed(match[4], lambda n: self.counted(n, scope))
+            if end.lstrip("-").isdecimal():
+                shown = " ".join(map(str, range(int(match[2]), min(int(end) + (match[3] == "<="), 10_000))))
+            else:
+                shown = end if is_mark(end) else self.unknown("count", scope)
+        self._loop(node, scope, depth, {name: self.marks.make(name, "loop")}, shown)
+
+    def _while_statement(self, node: Node, scope: Scope, depth: int) -> None:
+        head = self.raw(node).split("do", 1)[0]
+        names = re.findall(r"[A-Za-z_]\w*", head.partition("read")[2])
+        variables = {n: self.marks.make(n, "loop") for n in names[:20] if n != "r"}
+        # A counter that the loop itself raises is unknown inside it.
+        for name in re.findall(r"(?:\(\(|let) {0,4}([A-Za-z_]\w{0,60}) {0,4}(?:\+\+|\+=|=)", self.raw(node))[
+            :20
+        ]:
+            variables[name] = self.marks.make(name, "loop")
+        self._loop(node, scope, depth, variables, scope.loop or "")
+
+    def _loop(self, node: Node, scope: Scope, depth: int, names: dict[str, str], shown: str) -> None:
+        is_inside = bool(scope.around) and scope.loop is not None  # the starter's own loop counts
+        inner = replace(self.copied(scope), loop=scope.loop if is_inside else shown)
+        inner.variables |= names
+        # What the body counts up has another value in each round.
+        for name in re.findall(r"\(\( {0,4}([A-Za-z_]\w{0,60}) {0,4}(?:\+\+|\+=)", self.raw(node))[:20]:
+            inner.variables[name] = self.marks.make(name, "loop")
+        self.body([c for c in node.children if c.type in ("do_group", "compound_statement")], inner, depth)
+        scope.functions.update(inner.functions)
+        scope.exported |= inner.exported
+        for name, value in inner.variables.items():
+            if scope.variables.get(name) != value and name not in names:
+                seen = scope.variables.get(name)
+                grew = isinstance(value, tuple) or (
+                    isinstance(seen, str) and first(value).startswith(seen) and seen
+                )
+                scope.variables[name] = self.unknown(name, scope) if grew or seen is not None else value
+
+    _until_statement = _while_statement
+
+    def _function_definition(self, node: Node, scope: Scope, depth: int) -> None:
+        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+        if name is not None and body is not None:
+            scope.functions[self.raw(name)] = (body, self.source, scope.line_offset)
+
+    # -- variables ---------------------------------------------------------------------------------
+
+    def unknown(self, name: str, scope: Scope) -> str:
+        return self.marks.make(name, scope.site)
+
+    def copied(self, scope: Scope) -> Scope:
+        """A scope whose variables are its own; copies count, as a file may have thousands of each."""
+        self.nodes += len(scope.variables) // VARIABLES_A_NODE
+        return replace(scope, variables=dict(scope.variables), exported=set(scope.exported))
+
+    def counted(self, name: str, scope: Scope) -> str:
+        """A variable in arithmetic; the number of nodes as the directives give it."""
+        text = first(self.lookup(name, scope))
+        mark = self.marks.of(text)
+        if mark and mark.name in (marks.NODE_COUNT, "SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
+            return str(node_count(self.job.directives)[0] or "") or text
+        return text
+
+    def lookup(self, name: str, scope: Scope) -> Value:
+        """A variable's value; what the file does not set is unknown."""
+        if name in scope.variables:
+            return scope.variables[name]
+        if scope.arguments is not None:
+            if name.isdecimal() and name != "0":
+                at = int(name) - 1
+                return scope.arguments[at] if at < len(scope.arguments) else ""
+            if name in ("@", "*"):
+                return scope.arguments
+            if name == "#":
+                return str(len(scope.arguments))
+        if (
+            name in _PER_TASK
+            and scope.site == "batch"
+            and any(d.scheduler == "SBATCH" for d in self.job.directives)
+        ):
+            return self.marks.make(name, "batch")
+        if name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "LSB_HOSTS", "SLURM_STEP_NODELIST"):
+            return self.marks.make(marks.NODES, scope.site)
+        if name == "HOSTNAME" or (name == "SLURMD_NODENAME" and scope.site != "batch"):
+            return self.marks.make(marks.OWN_NAME, scope.site)
+        if name == "SLURMD_NODENAME":
+            return self.marks.make(marks.FIRST_NODE, scope.site)
+        return self.unknown(name, scope)
+
+    def _variable_assignment(
+        self, node: Node, scope: Scope, depth: int, exported: bool = False
+    ) -> Word | None:
+        name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if name_node is None:
+            return None
+        raw = self.raw(node)
+        name, _, index = self.raw(name_node).partition("[")
+        if name.startswith("-"):
+            self._lost(node, scope)
+            return None
+        appends = any(c.type == "+=" for c in node.children)
+        value: Value
+        if value_node is None:
+            value = ""
+        elif value_node.type == "array":
+            items = [c for c in value_node.named_children if c.type != "comment"]
+            value = tuple(w for c in items for w in self.words_of(c, scope))
+        else:
+            value = self.value(value_node, scope, 0, True).replace(BREAK, " ").replace(EMPTY, "")[:MOST_VALUE]
+        if index:
+            known = scope.variables.get(name, ())
+            known = known if isinstance(known, tuple) else (known,)
+            value = (*known, first(value)) if isinstance(known, tuple) else known
+        elif appends:
+            known = scope.variables.get(name, "")
+            if isinstance(known, tuple) or isinstance(value, tuple):
+                left = known if isinstance(known, tuple) else (known,) if known else ()
+                right = value if isinstance(value, tuple) else (value,)
+                value = (*left, *right)[:2000]
+            else:
+                value = (known + value)[:MOST_VALUE]
+        scope.variables[name] = value
+        if exported:
+            scope.exported.add(name)
+        made = Word(f"{name}={first(value)}", self.line(node, scope), raw)
+        if self.nested < 2:
+            self.job.assigned.append(made)
+        return made
+
+    def _variable_assignments(self, node: Node, scope: Scope, depth: int) -> None:
+        for child in node.named_children:
+            self.statement(child, scope, depth + 1)
+
+    def _lost(self, node: Node, scope: Scope) -> None:
+        """`--nnodes=2` where a command should begin."""
+        raw = self.raw(node)
+        self._record((Word(raw, self.line(node, scope), raw),), scope, node, {})
+
+    def _declaration_command(self, node: Node, scope: Scope, depth: int) -> None:
+        keyword = node.children[0].type if node.children else ""
+        words = [Word(keyword, self.line(node, scope), keyword)]
+        flags = [self.raw(c) for c in node.named_children if self.raw(c).startswith("-")]
+        exports = keyword == "export" or any("x" in f for f in flags)
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                made = self._variable_assignment(child, scope, depth, exports)
+                if made is not None:
+                    words.append(made)
+            elif _is_cut_value(words[-1].raw) and child.prev_sibling.end_byte == child.start_byte:
+                # The grammar cuts `A=$B/$C/$D` in two.
+                name, _, value = (words[-1].raw + self.raw(child)).partition("=")
+                scope.variables[name] = self._text_of(value, scope)
+                words[-1] = Word(f"{name}={first(scope.variables[name])}", words[-1].line, words[-1].raw)
+            else:
+                raw = self.raw(child)
+                words.append(Word(raw, self.line(child, scope), raw))
+                if child.type == "variable_name" and exports:
+                    scope.exported.add(raw)
+        self._record(tuple(words), scope, node, {})
+
+    def _unset_command(self, node: Node, scope: Scope, depth: int) -> None:
+        for child in node.named_children:
+            scope.variables.pop(self.raw(child), None)
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def _command(self, node: Node, scope: Scope, depth: int) -> None:
+        self._run(node, scope, depth, [], None, "")
+
+    def _words(self, nodes: Iterable[Node], scope: Scope) -> list[Word]:
+        found = []
+        for node in nodes:
+            raw, line = self.raw(node), self.line(node, scope)
+            # A blank or a continued line in front of $X lies inside the expansion.
+            skipped = len(raw) - len(raw.lstrip(" \t\n\\"))
+            line += raw[:skipped].count("\n") if node.type in ("simple_expansion", "expansion") else 0
+            found += [Word(text, line, raw.lstrip(" \t\n\\") or raw) for text in self.words_of(node, scope)]
+        return found
+
+    def _run(
+        self,
+        node: Node,
+        scope: Scope,
+        depth: int,
+        extra: list[Word],
+        document: tuple[str, int] | None,
+        into: str,
+    ) -> None:
+        """A simple command: recorded, or what it runs is walked."""
+        first_two = node.children[:2]
+        if [c.type for c in first_two] == ["variable_assignment", "command_name"]:
+            value = first_two[0].child_by_field_name("value")
+            if value is not None and first_two[0].end_byte == first_two[1].start_byte:
+                # The grammar cuts `X=a-$Y.sh` in front of a comment.
+                text = self.source[value.start_byte : first_two[1].end_byte].decode("utf-8", "replace")
+                scope.variables[self.raw(first_two[0].children[0])] = self._text_of(text, scope)
+                return
+        prefix: dict[str, str] = {}
+        given: list[Node] = []
+        cut_at = self._cut_at(node, scope)
+        for child in node.children:
+            if child.type == "variable_assignment":
+                name = self.raw(child.children[0]).partition("[")[0]
+                before = scope.variables.get(name)
+                made = self._variable_assignment(child, scope, depth)
+                if made is None:
+                    return
+                prefix[name] = made.text.partition("=")[2]
+                scope.variables.pop(name, None)
+                scope.variables |= {name: before} if before is not None else {}
+            elif child.is_named and child.type not in ("comment", "herestring_redirect"):
+                given += child.named_children[:1] if child.type == "command_name" else [child]
+        words = (*self._words(given, scope), *extra)
+        if not words:
+            return
+        parent = node.parent
+        around = parent if parent is not None and parent.type == "redirected_statement" else node
+        held = next((w.text for w in words[:2] if w.text in self.alternatives), "")
+        for value in self.alternatives.get(held, ()):
+            # A command that an `if` chose: each of them is one that may run.
+            parts = [(w, value.split() if w.text == held else [w.text]) for w in words]
+            chosen = tuple(Word(text, w.line, w.raw) for w, texts in parts for text in texts)
+            self._inside(self._record(chosen, scope, node, prefix, cut_at), scope, depth, document)
+        if held:
+            return
+        self._builtin(words, scope, self.raw(around)[:1000])
+        if document is not None and into and words[0].text in ("cat", "tee"):
+            self.job.files[into] = document[0]
+        if document is not None and words[0].text == "tee" and len(words) > 1:
+            self.job.files[words[-1].text] = document[0]
+        command = self._record(words, scope, node, prefix, cut_at)
+        self._inside(command, scope, depth, document)
+
+    def _cut_at(self, node: Node, scope: Scope) -> int:
+        """The line where a backslash and a blank come before a comment and end the command; 0: none."""
+        end = self.source.find(b"\n", node.end_byte)
+        text = self.source[node.start_byte : end if end >= 0 else len(self.source)].decode("utf-8", "replace")
+        found = re.search(r"\\[ \t]+#", text)
+        return self.line(node, scope) + text[: found.start()].count("\n") if found else 0
+
+    def _record(
+        self,
+        words: tuple[Word, ...],
+        scope: Scope,
+        node: Node,
+        prefix: dict[str, str],
+        cut_at: int = 0,
+    ) -> Command:
+        start = take_apart([word.text for word in words])
+        # Only what starts something needs to know all variables.
+        is_start = bool(start.launcher or start.steps or start.text or words[0].text in scope.functions)
+        self.nodes += len(scope.variables) // VARIABLES_A_NODE if is_start else 0
+        offset = scope.line_offset
+        env = {**scope.environment(), **prefix} if is_start else prefix
+        command = Command(words, start, words[0].line, env, {}, cut_at=cut_at, branches=scope.branches)
+        command.variables = {**scope.variables, **prefix} if start.launcher else {}
+        command.site, command.around, command.loop = scope.site, scope.around, scope.loop
+        command.background, command.is_nested = scope.background, self.nested > 1 or bool(scope.around)
+        command.last_line = node.end_point[0] + 1 + offset if offset >= 0 else words[-1].line
+        if words[0].text == "env" and self.nested < 2:
+            self.job.assigned += [w for w in words if re.match(r"[A-Za-z_]\w*=", w.raw)]
+        self.job.commands.append(command)
+        return command
+
+    def _builtin(self, words: tuple[Word, ...], scope: Scope, raw: str) -> None:
+        """Commands that change this shell."""
+        texts = [word.text for word in words]
+        name = texts[0]
+        if name == "exit":
+            scope.has_ended = True
+        elif name == "shift" and scope.arguments:
+            scope.arguments = scope.arguments[int(texts[1]) if texts[1:2] and texts[1].isdecimal() else 1 :]
+        elif name == "set" and "-a" in texts:
+            scope.exported |= set(scope.variables)
+        elif name in ("read", "mapfile", "readarray"):
+            is_array = name != "read" or any(re.match(r"-\w*a", text) for text in texts)
+            is_list = is_array and re.search(r"hostnames|NODEFILE|LSB_(?:HOSTS|MCPU|DJOB)", raw)
+            for text in texts[1:]:
+                if re.fullmatch(r"[A-Za-z_]\w*", text):
+                    nodes = (self.marks.make(marks.NODES, scope.site),)
+                    scope.variables[text] = nodes if is_list else self.unknown(text, scope)
+        elif name in (".", "source") and len(texts) > 1:
+            self._source(texts[1], scope)
+
+    def _source(self, name: str, scope: Scope) -> None:
+        text = self.job.files.get(name) or self.sibling(name)
+        if text is None:
+            self.job.sources.append(name)
+            return
+        count = len(self.job.commands)
+        at = replace(scope, line_offset=-1)
+        self.text(marks.without_marks(text), at)
+        # Another file's launches are its own to judge; what it sets counts here.
+        del self.job.commands[count:]
+        scope.variables, scope.exported, scope.functions = at.variables, at.exported, at.functions
+
+    def _inside(self, command: Command, scope: Scope, depth: int, document: tuple[str, int] | None) -> None:
+        """Walk what a command runs: a function, a text, a file that this one wrote or that is at hand."""
+        start, name = command.start, command.words[0].text
+        steps = (*scope.around, *(s for s in start.steps))
+        if name in scope.functions and depth < MOST_DEPTH - 10 and self.nested < MOST_NESTED:
+            self._call(name, command, scope, depth)
+            return
+        if start.text is None and document is None and not (start.steps or (start.rest and self.job.files)):
+            return
+        is_away = any(step.role == "starter" for step in start.steps)
+        inner = replace(
+            self.copied(scope),
+            around=steps,
+            site="task" if is_away else scope.site,
+            background=command.background,
+        )
+        inner.variables |= {**command.env, **start.env}
+        inner.exported |= set(start.env) | set(command.env)
+        if start.text is not None:
+            if any(step.role == "shell" and step.program != "eval" for step in start.steps) or is_away:
+                # A new shell has the exported variables alone.
+                env = {n: v for n, v in inner.variables.items() if n in inner.exported}
+                inner.variables = env
+            inner.arguments = None
+            inner.line_offset, inner.at_line = self._offset(command, start.text)
+            self._nested_text(start.text, inner)
+            return
+        shell = start.steps[-1:] and start.steps[-1].role == "shell"
+        texts = command.texts
+        target = start.script if shell else (start.rest or ("",))[0]
+        if (
+            document is not None
+            and (shell or name in ("sbatch", "qsub", "bsub", "ssh"))
+            and not target.endswith(".sh")
+        ):
+            inner.line_offset, inner.at_line = document[1], 0
+            self._nested_text(document[0], inner, directives=name in ("sbatch", "qsub", "bsub"))
+            return
+        if name == "sbatch":
+            target = next((t for t in texts[1:] if t in self.job.files), "")
+        same = (n for n in self.job.files if n.removeprefix("./") == target.removeprefix("./"))
+        written = self.job.files.get(next(same, ""))
+        if written is not None:
+            inner.line_offset, inner.at_line = -1, command.line
+            inner.arguments = tuple(start.arguments)
+            self._nested_text(written, inner, directives=name == "sbatch")
+            return
+        if (is_away or shell) and target and not has_mark(target) and target.endswith((".sh", ".bash")):
+            other = self.sibling(target)
+            if other is not None and is_away:
+                inner.line_offset, inner.at_line = -1, command.line
+                inner.arguments = tuple(start.arguments if shell else start.rest[1:])
+                self._nested_text(marks.without_marks(other), inner)
+
+    def _nested_text(self, text: str, scope: Scope, directives: bool = False) -> None:
+        if directives:
+            self.job.directives += [
+                replace(d, line=scope.at_line or scope.line_offset + d.line) for d in directives_of(text)
+            ]
+        scope.has_ended = False
+        self.text(text, scope)
+
+    def _offset(self, command: Command, text: str) -> tuple[int, int]:
+        """Where the lines of a command's text lie in the file, where it stands there literally."""
+        for word in command.words:
+            if word.raw[:1] in "'\"" and text.count("\n") and word.raw.count("\n") == text.count("\n"):
+                return word.line - 1, 0
+        return -1, command.line if "\n" in text else command.words[-1].line
+
+    def _call(self, name: str, command: Command, scope: Scope, depth: int) -> None:
+        body, source, offset = scope.functions[name]
+        inner = self.copied(scope)
+        inner.arguments = tuple(command.texts[1:])
+        inner.variables |= {n: v for n, v in command.env.items() if n not in scope.variables}
+        inner.line_offset = offset
+        inner.functions = {n: f for n, f in scope.functions.items() if n != name}  # it may call itself
+        outer, self.source = self.source, source
+        self.nested += 1
+        try:
+            self.body([body], inner, depth)
+        finally:
+            self.source = outer
+            self.nested -= 1
+        scope.variables, scope.exported = inner.variables, inner.exported
+
+    # -- words -------------------------------------------------------------------------------------
+
+    def raw(self, node: Node) -> str:
+        return self.source[node.start_byte : node.end_byte].decode("utf-8", "replace")
+
+    def line(self, node: Node, scope: Scope) -> int:
+        if scope.line_offset < 0:
+            return scope.at_line
+        return int(node.start_point[0]) + 1 + scope.line_offset
+
+    def words_of(self, node: Node, scope: Scope) -> list[str]:
+        """The words that one word of the file becomes."""
+        text = self.value(node, scope, 0, False)
+        parts = text.split(BREAK) if BREAK in text else [text]
+        return [part.replace(EMPTY, "") for part in parts if part]
+
+    def value(self, node: Node, scope: Scope, depth: int, quoted: bool) -> str:
+        """A word's text; BREAK between the words of an expansion that is not quoted."""
+        self.nodes += 1
+        kind = node.type
+        if depth > MOST_DEPTH or self.nodes > MOST_NODES:
+            return self.unknown("...", scope)
+        if kind in ("word", "number", "variable_name", "extglob_pattern", "test_operator", "regex"):
+            return _unescaped(self.raw(node))
+        if kind == "string":
+            inner = self._string(node, scope, depth)
+            return inner or EMPTY
+        if kind == "raw_string":
+            return self.raw(node)[1:-1] or EMPTY
+        if kind in ("ansi_c_string", "translated_string"):
+            return self.raw(node)[2:-1].replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'") or EMPTY
+        if kind in ("concatenation", "command_name"):
+            return self._concatenated(node, scope, depth, quoted)
+        if kind in ("simple_expansion", "expansion"):
+            return self._expanded(node, scope, depth, quoted)
+        if kind == "command_substitution":
+            return _split(self._substituted(node, scope), quoted)
+        if kind == "arithmetic_expansion":
+            found = arithmetic.computed(self.raw(node)[3:-2], lambda n: self.counted(n, scope))
+            return found if found else self.unknown(self.raw(node)[:60], scope)
+        if kind == "brace_expression":
+            return _range(self.raw(node))
+        if kind == "process_substitution":
+            found = substituted(self._stages(node.named_children, scope), scope.site, self.marks)
+            return found or self.unknown("<(...)", scope)
+        if kind == "array":
+            return BREAK.join(
+                w for c in node.named_children if c.type != "comment" for w in self.words_of(c, scope)
+            )
+        return _unescaped(self.raw(node))
+
+    def _concatenated(self, node: Node, scope: Scope, depth: int, quoted: bool) -> str:
+        # {a,b} and the like come as pieces; kept as they are written.
+        return "".join(self.value(c, scope, depth + 1, quoted) for c in node.children)[:MOST_VALUE]
+
+    def _string(self, node: Node, scope: Scope, depth: int) -> str:
+        parts, at = [], node.start_byte + 1
+        for child in node.children[1:-1] if len(node.children) > 1 else ():
+            parts.append(self.source[at : child.start_byte].decode("utf-8", "replace"))
+            at = child.end_byte
+            if child.type == "string_content":
+                parts.append(self.raw(child))
+            elif child.is_named:
+                # Blanks before an expansion lie inside it.
+                raw = self.raw(child)
+                parts.append(raw[: len(raw) - len(raw.lstrip())] if child.type != "string" else "")
+                parts.append(self.value(child, scope, depth + 1, True))
+            else:
+                parts.append(self.raw(child))
+        parts.append(self.source[at : max(at, node.end_byte - 1)].decode("utf-8", "replace"))
+        return _unquoted("".join(parts)).replace(EMPTY, "")[:MOST_VALUE]
+
+    def _expanded(self, node: Node, scope: Scope, depth: int, quoted: bool) -> str:
+        """`$X`, `${X:-default}`, `${A[@]}` and the like."""
+        raw = self.raw(node).strip(" \t\n\\")
+        if not raw.startswith("${"):
+            name = raw[1:]
+            return _joined(self.lookup(name, scope), name in ("@", "*") or False, quoted)
+        inside = raw[2:].removesuffix("}")
+        sign = inside[:1] if inside[:1] in ("#", "!") and len(inside) > 1 else ""
+        match = _NAME.match(inside, len(sign))
+        if match is None:
+            return self.unknown(inside[:60], scope)
+        name, rest, index = match[0], inside[match.end() :], ""
+        if rest.startswith("[") and "]" in rest:
+            index, _, rest = rest[1:].partition("]")
+        value = self.lookup(name, scope)
+        if sign == "#":
+            return self._length(value, index, scope)
+        if sign == "!":
+            target = first(value)
+            return (
+                _joined(self.lookup(target, scope), False, quoted)
+                if target.isidentifier()
+                else self.unknown(raw, scope)
+            )
+        if index:
+            part = re.fullmatch(r":\s?(\d{1,4})(?::(\d{1,4}))?", rest)
+            if part and isinstance(value, tuple):
+                end = int(part[1]) + int(part[2]) if part[2] else None
+                value = value[int(part[1]) : end]
+            return self._element(value, index, scope, quoted)
+        if rest:
+            return self._with_default(name, value, rest, scope, quoted)
+        return _joined(value, name in ("@", "*"), quoted)
+
+    def _length(self, value: Value, index: str, scope: Scope) -> str:
+        if index in ("@", "*"):
+            items = value if isinstance(value, tuple) else (value,)
+            if any(self._is_list(i) for i in items):
+                return self.marks.make(marks.NODE_COUNT, scope.site)
+            return self.unknown("count", scope) if any(map(has_mark, items)) else str(len(items))
+        return str(len(first(value)))
+
+    def _is_list(self, text: str) -> bool:
+        mark = self.marks.of(text)
+        return mark is not None and mark.name == marks.NODES
+
+    def _element(self, value: Value, index: str, scope: Scope, quoted: bool) -> str:
+        items = value if isinstance(value, tuple) else (value,)
+        if index in ("@", "*"):
+            return _joined(items, True, quoted) if index == "@" or not quoted else " ".join(items)
+        at = arithmetic.computed(index, lambda n: self.counted(n, scope))
+        if items and self._is_list(items[0]):
+            if at == "0":
+                return self.marks.make(marks.FIRST_NODE, scope.site)
+            return self.marks.make(
+                marks.OTHER_NODE if at.lstrip("-").isdecimal() else "node",
+                "loop" if has_mark(at) else scope.site,
+            )
+        if at.lstrip("-").isdecimal() and abs(int(at)) < len(items) + (at[0] == "-"):
+            return items[int(at)]
+        return self.unknown("element", scope)
+
+    def _with_default(self, name: str, value: Value, rest: str, scope: Scope, quoted: bool) -> str:
+        """`:-`, `:=`, `:+`, `#`, `%`, `//` behind a name."""
+        is_set = name in scope.variables or (scope.arguments is not None and name.isdecimal())
+        text = first(value)
+        operator = rest[:2] if rest[:1] == ":" else rest[:1]
+        if operator in (":-", ":=", "-", "="):
+            if is_set and text:
+                return _joined(value, False, quoted)
+            default = self._text_of(rest[len(operator) :], scope)
+            is_outer = name in _PER_TASK or name.startswith(("SLURM_", "PMI_", "OMPI_", "PBS_"))
+            if is_outer or (scope.arguments is None and (_is_of_rank(name) or _is_local(default))):
+                return self.unknown(name, scope)  # set where the file is run on several nodes
+            if "=" in operator:
+                scope.variables[name] = default
+            return _split(default, quoted) or EMPTY * quoted
+        if operator in (":+", "+"):
+            return _split(self._text_of(rest[len(operator) :], scope), quoted) if is_set and text else ""
+        if operator in (":?", "?"):
+            return _joined(value, False, quoted)
+        if has_mark(text):
+            # A part of what is unknown: the first of a list stays the first.
+            if self._is_list(text) and rest.startswith("%%"):
+                return self.marks.make(marks.FIRST_NODE, scope.site)
+            return self.unknown(f"{name}{rest}"[:60], scope) if self.marks.of(text) else text
+        return _trimmed(text, rest)
+
+    def _text_of(self, text: str, scope: Scope) -> str:
+        """A text inside an expansion, expanded."""
+        if not re.search(r"[$`'\"\\]", text):
+            return text
+        if self.nested >= MOST_NESTED:
+            return self.unknown(text[:60], scope)
+        outer, self.source = self.source, f"x={text}\n".encode("utf-8", "replace")
+        if text[:1] not in "'\"":
+            self.source = f'x="{text}"\n'.encode("utf-8", "replace")
+        self.nested += 1
+        try:
+            node = _parser().parse(self.source).root_node
+            found = next((c for c in node.named_children if c.type == "variable_assignment"), None)
+            value = found.child_by_field_name("value") if found is not None else None
+            made = self.value(value, scope, 0, True) if value is not None else text
+            return made.replace(EMPTY, "").replace(BREAK, " ")
+        finally:
+            self.source = outer
+            self.nested -= 1
+
+    # -- command substitution ----------------------------------------------------------------------
+
+    def _substituted(self, node: Node, scope: Scope) -> str:
+        raw = self.raw(node)
+        nodes = [c for c in node.named_children if c.type != "comment"]
+        stages = self._stages(nodes, scope)
+        found = substituted(stages, scope.site, self.marks)
+        return found if found else self.unknown("$(" + re.sub(r"^\$?[(`]|[)`]$", "", raw)[:80] + ")", scope)
+
+    def _stages(self, nodes: Sequence[Node], scope: Scope) -> list[list[str]]:
+        """The commands of a pipeline as words, `<` files behind a "<"; [] for what is no pipeline."""
+        found: list[list[str]] = []
+        self.nodes += 1
+        if len(nodes) != 1 or self.nodes > MOST_NODES:
+            return found
+        for node in self._commands_in(nodes[0]):
+            words: list[str] = []
+            body = node
+            if node.type == "redirected_statement":
+                body = node.child_by_field_name("body")
+            if body is not None and body.type == "command":
+                for child in body.named_children:
+                    one = (
+                        child.named_children[0]
+                        if child.type == "command_name" and child.named_children
+                        else child
+                    )
+                    if child.type == "herestring_redirect":
+                        words += ["<<<", *(w for c in child.named_children for w in self.words_of(c, scope))]
+                    elif child.type not in ("variable_assignment", "comment", "file_redirect"):
+                        words += self.words_of(one, scope)
+            if node.type == "redirected_statement":
+                for child in node.named_children:
+                    if (
+                        child.type == "file_redirect"
+                        and child.children[0].type == "<"
+                        and child.named_children
+                    ):
+                        words += ["<", *self.words_of(child.named_children[-1], scope)]
+                    elif child.type == "herestring_redirect":
+                        words += ["<<<", *(w for c in child.named_children for w in self.words_of(c, scope))]
+            found.append(words)
+        return found
+
+    def _commands_in(self, node: Node) -> Iterator[Node]:
+        if node.type in ("pipeline", "compound_statement", "subshell", "list"):
+            for child in node.named_children:
+                yield from self._commands_in(child)
+        else:
+            yield node
+
+
+def _is_cut_value(raw: str) -> bool:
+    """Whether an assignment's text ends as the grammar cuts `A=$B/$C`: before the name, unquoted."""
+    return "=" in raw and raw.endswith("$") and not re.search(r"[\"'(`]", raw)
+
+
+def _is_of_rank(name: str) -> bool:
+    return bool(re.search(r"(?i)rank|nodeid|node_id", name))
+
+
+def _is_local(text: str) -> bool:
+    return text in ("localhost", "127.0.0.1", "::1")
+
+
+def _unescaped(raw: str) -> str:
+    return (
+        re.sub(r"\\(\n|.)", lambda m: "" if m[1] == "\n" else m[1], raw, flags=re.DOTALL)
+        if "\\" in raw
+        else raw
+    )
+
+
+def _unquoted(text: str) -> str:
+    """Inside double quotes a backslash quotes four characters and a line end."""
+    return re.sub(r"\\([$`\"\\\n])", lambda m: "" if m[1] == "\n" else m[1], text) if "\\" in text else text
+
+
+def _split(text: str, quoted: bool) -> str:
+    return text if quoted else BREAK.join(text.split())
+
+
+def _joined(value: Value, separately: bool, quoted: bool) -> str:
+    if isinstance(value, str):
+        return _split(value, quoted)
+    if separately:
+        return BREAK.join((item or EMPTY) if quoted else _split(item, False) for item in value)
+    return _split(first(value), quoted)
+
+
+def _range(raw: str) -> str:
+    match = re.fullmatch(r"\{(\d{1,6})\.\.(\d{1,6})\}", raw)
+    if not match or int(match[2]) < int(match[1]) or int(match[2]) - int(match[1]) > 5000:
+        return raw
+    return BREAK.join(map(str, range(int(match[1]), int(match[2]) + 1)))
+
+
+def _trimmed(text: str, rest: str) -> str:
+    """`${X%.*}`, `${X##*/}` and `${X/a/b}` of a known text, as far as the patterns are plain."""
+    match = re.fullmatch(r"(##?|%%?)(.{1,40})", rest, re.DOTALL)
+    if not match:
+        return text
+    sign, pattern = match[1], match[2]
+    if sign[0] == "#" and pattern.startswith("*") and len(pattern) == 2:
+        return text.rpartition(pattern[1])[2] if sign == "##" else text.partition(pattern[1])[2] or text
+    if sign[0] == "%" and pattern.endswith("*") and len(pattern) == 2:
+        at = text.find(pattern[0]) if sign == "%%" else text.rfind(pattern[0])
+        return text[:at] if at >= 0 else text
+    return text.removesuffix(pattern) if sign[0] == "%" else text.removeprefix(pattern)

@@ -1,0 +1,421 @@
+"""
+The words of one command, taken apart as the programs in it would: starters, wrappers, launcher, script.
+
+    found = take_apart(["srun", "-N2", "torchrun", "--nproc_per_node=8", "train.py"])
+    found.launcher, found.script, [step.program for step in found.steps]
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ringup.launchfiles.marks import is_mark
+from ringup.launchfiles.programs import (
+    LAUNCHERS,
+    MODULES,
+    OPTIONS,
+    PROGRAMS,
+    TWO_VALUES,
+    Program,
+    Role,
+    full_name,
+)
+
+Kind = Literal["script", "module", "command"]
+ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
+PYTHON = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)?)?t?")
+SCRIPTS = (".py", ".sh", ".bash", ".slurm", ".sbatch")
+MOST_STEPS = 24
+SPEAKING = (
+    "echo",
+    "printf",
+    "which",
+    "pip",
+    "pkill",
+    "grep",
+    "ps",
+    "alias",
+    ":",
+    "export",
+    "cat",
+    "test",
+    "[",
+    "cd",
+)
+"""Programs that only mention a launcher."""
+
+
+@dataclass(frozen=True)
+class Option:
+    name: str
+    """Dashes for underscores; of a launcher the full name."""
+    value: str
+    """"" for a flag."""
+    written: str
+    """As it was given, with its value."""
+    at: int
+    """Which of the command's words it is."""
+    is_flag: bool = False
+    is_known: bool = True
+    has_value: bool = True
+    """False where the line ends behind an option that takes a value."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A program in front of the launcher."""
+
+    program: str
+    role: Role
+    options: tuple[Option, ...] = ()
+    positionals: tuple[str, ...] = ()
+
+    def option(self, *names: str) -> str | None:
+        """The last value given to one of these options; None for none."""
+        return next((o.value for o in reversed(self.options) if o.name in names), None)
+
+    def has(self, *names: str) -> bool:
+        return self.option(*names) is not None
+
+
+@dataclass
+class CommandLine:
+    """What a command starts."""
+
+    steps: list[Step] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    launcher: str = ""
+    """torchrun, launch, accelerate, ..., python for an interpreter, "" for none."""
+    program: str = ""
+    """The launcher's word as written."""
+    options: list[Option] = field(default_factory=list)
+    kind: Kind = "script"
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    script_at: int = -1
+    at: int = 0
+    """Which word the launcher is, or what stands in its place."""
+    python: str = ""
+    """The interpreter as written, "" for none."""
+    python_options: list[str] = field(default_factory=list)
+    text: str | None = None
+    """Shell text that a step runs: of `bash -c`, eval, ssh."""
+    rest: tuple[str, ...] = ()
+    """Words that are no launcher's, where there is none."""
+    opaque: list[str] = field(default_factory=list)
+    """Unknown words among the launcher's options: they may hold any."""
+
+    def option(self, *names: str) -> str | None:
+        """The last value given to one of the launcher's options, as `nnodes`; None for none."""
+        return next((o.value for o in reversed(self.options) if o.name[2:] in names), None)
+
+    @property
+    def starters(self) -> list[Step]:
+        return [step for step in self.steps if step.role == "starter"]
+
+
+def take_apart(words: Sequence[str]) -> CommandLine:
+    """
+    What the words start; unknown programs are wrappers where a known launcher follows.
+
+    >>> take_apart(["A=1", "srun", "-n", "2", "python", "-u", "-m", "pkg.train", "--lr", "1"]).script
+    'pkg.train'
+    """
+    made, at = CommandLine(), 0
+    for _ in range(MOST_STEPS):
+        while at < len(words) and ASSIGNED.match(words[at]):
+            name, _, value = words[at].partition("=")
+            made.env[name] = value
+            at += 1
+        program = posixpath.basename(words[at]) if at < len(words) else ""
+        if program not in PROGRAMS or program in LAUNCHERS:
+            break
+        after = _step(made, words, at, program)
+        if after < 0 or made.text is not None:
+            return made
+        at = after
+    _launcher(made, words, at)
+    return made
+
+
+def _named(word: str, program: Program) -> str:
+    return word.partition("=")[0] if program.flags is not None or word.startswith("--") else word
+
+
+def options_of(words: Sequence[str], at: int, program: Program) -> tuple[list[Option], int]:
+    """Leading options of a starter or wrapper, and the index of the word behind them."""
+    found: list[Option] = []
+    while at < len(words) and words[at].startswith("-") and words[at] != "-":
+        word, begun = words[at], at
+        at += 1
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        is_long = word.startswith("--")
+        if name in TWO_VALUES:
+            value = " ".join(words[at : at + 2])
+            at += 2
+        elif not equals and not is_long and len(word) > 2 and _is_glued(word, program):
+            name, value = word[:2], word[2:]
+        elif not equals and _takes_value(name, program) and at < len(words) and not _begins(words, at):
+            value = words[at]
+            at += 1
+        written = " ".join(words[begun:at])
+        found.append(Option(name, value, written, begun))
+    return found, at
+
+
+def _is_glued(word: str, program: Program) -> bool:
+    """Whether a short option carries its value: -n8, -N2."""
+    if program.flags is not None:
+        return word[1] in "nNcpAJoetwxGDKW" and word[:2] not in program.flags - {"-K"} and word[2:3] != "p"
+    return word[:2] in program.takes and word not in program.takes
+
+
+def _takes_value(name: str, program: Program) -> bool:
+    return name not in program.flags if program.flags is not None else name in program.takes
+
+
+def _begins(words: Sequence[str], at: int) -> bool:
+    """Whether a command begins at this word, so that it is no option's value."""
+    word = posixpath.basename(words[at])
+    return (
+        word in LAUNCHERS
+        or (word in PROGRAMS and word not in ("time", "env", "ray"))
+        or bool(PYTHON.fullmatch(word))
+    )
+
+
+def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int:
+    """Add one starter, wrapper or shell; the index of the command behind it, -1 where there is none."""
+    known = PROGRAMS[program]
+    if known.role == "shell":
+        return _shell(made, words, at, program)
+    begun = at
+    at += 1
+    before, at = options_of(words, at, known)
+    if known.subcommands:
+        while at < len(words) and words[at] not in known.subcommands and not words[at].startswith("-"):
+            if program not in ("ray",):
+                made.rest = tuple(words[begun:])
+                return -1
+            at += 1
+        at += 1
+        if program == "ray" and words[at : at + 1] == ["submit"]:
+            at += 1
+    options, at = options_of(words, at, known)
+    own = 0 if program == "blaunch" and any(o.name == "-z" for o in options) else known.positionals
+    given = words[at : at + own]
+    at += own
+    if program == "kubectl" and words[at : at + 1] == ["--"]:
+        at += 1
+    if program == "uv" and (before + options) and any(o.name in ("-m", "--module") for o in options):
+        # `uv run -m pkg` is `python -m pkg`.
+        at = next(o.at for o in options if o.name in ("-m", "--module"))
+        options = [o for o in options if o.at < at]
+        made.steps.append(Step(program, known.role, tuple(before + options)))
+        made.python = "python"
+        return at
+    if program == "env":
+        options = before
+    made.steps.append(Step(program, known.role, tuple(before + options), tuple(given)))
+    if program in ("ssh",):
+        late, at = options_of(words, at, known)
+        made.steps[-1] = Step(program, known.role, tuple(before + options + late), tuple(given))
+    if known.is_text:
+        made.text = " ".join(words[at:])
+        return -1
+    return at
+
+
+def _shell(made: CommandLine, words: Sequence[str], at: int, program: str) -> int:
+    """`bash -c TEXT`, `bash FILE`, eval."""
+    if program == "eval":
+        made.steps.append(Step(program, "shell"))
+        made.text = " ".join(words[at + 1 :])
+        return -1
+    begun = at
+    at += 1
+    while at < len(words) and words[at][:1] in "-+" and words[at] not in ("-", "--"):
+        word = words[at]
+        at += 1
+        if word.startswith("-") and not word.startswith("--") and "c" in word[1:]:
+            made.steps.append(Step(program, "shell"))
+            while at < len(words) - 1 and words[at].startswith("-"):  # bash -c -l TEXT
+                at += 1
+            made.text = words[at] if at < len(words) else ""
+            return -1
+        at += word in ("-o", "+o", "-O", "--rcfile", "--init-file")
+    made.rest = tuple(words[at:] or words[begun:])
+    made.steps.append(Step(program, "shell"))
+    if at < len(words):
+        made.script, made.arguments, made.script_at = words[at], tuple(words[at + 1 :]), at
+        _unknown(made, words, at)  # a script that runs what follows
+    return -1
+
+
+def _launcher(made: CommandLine, words: Sequence[str], at: int) -> None:
+    """The launcher behind the steps, with its options and the script."""
+    made.at = at
+    if at >= len(words):
+        return
+    made.program = words[at]
+    program = posixpath.basename(words[at])
+    if made.python and words[at] == "-m":
+        _interpreted(made, words, at)
+        return
+    if program in LAUNCHERS:
+        launcher, subcommand = LAUNCHERS[program]
+        if subcommand and words[at + 1 : at + 2] != [subcommand]:
+            made.rest = tuple(words[at:])
+            return
+        made.launcher = launcher
+        _options(made, words, at + (2 if subcommand else 1))
+    elif PYTHON.fullmatch(program):
+        made.python = words[at]
+        _interpreted(made, words, at + 1)
+    elif program.endswith(".py") and any(s.program == "uv" for s in made.steps):
+        made.launcher, made.script, made.script_at = "python", words[at], at
+        made.arguments = tuple(words[at + 1 :])
+    else:
+        _unknown(made, words, at)
+
+
+def _unknown(made: CommandLine, words: Sequence[str], at: int) -> None:
+    """A program that is not known: a wrapper, where a launcher follows."""
+    for further in range(at + 1, min(len(words), at + 40)):
+        program = posixpath.basename(words[further])
+        follows = words[further + 1 :]
+        folder = posixpath.basename(posixpath.dirname(words[further]))
+        before = words[further - 1] if further > at + 1 else ""
+        is_value = before.startswith("--") and "=" not in before and program in ("deepspeed", "ds")
+        is_launcher = (
+            program in LAUNCHERS
+            and not is_value
+            and folder in ("", "bin", "Scripts")
+            and (not LAUNCHERS[program][1] or follows[:1] == [LAUNCHERS[program][1]])
+        )
+        if is_launcher and program not in ("tune", "ds", "fabric", "composer", "lightning", "trl"):
+            break
+        if PYTHON.fullmatch(program) and (
+            follows[:1] == ["-m"] or any(w.endswith(".py") for w in follows[:4])
+        ):
+            break
+        if PROGRAMS.get(program, PROGRAMS["env"]).role == "shell" and re.match(
+            r"-\w*c", "".join(follows[:1])
+        ):
+            break
+    else:
+        made.rest = tuple(words[at:])
+        return
+    if posixpath.basename(words[at]) in SPEAKING:
+        made.rest = tuple(words[at:])
+        return
+    made.steps.append(Step(words[at], "wrapper", (), tuple(words[at + 1 : further])))
+    if posixpath.basename(words[further]) in PROGRAMS:
+        _step(made, words, further, posixpath.basename(words[further]))
+    else:
+        _launcher(made, words, further)
+
+
+def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:
+    """`python [-u -X ...] SCRIPT | -m MODULE`."""
+    while at < len(words) and words[at].startswith("-") and words[at] != "-m":
+        option = words[at]
+        if option == "-c":
+            made.rest = tuple(words)
+            return
+        at += 1
+        if option in ("-X", "-W") and at < len(words):
+            option += words[at]
+            at += 1
+        made.python_options.append(option)
+    if words[at : at + 1] == ["-m"]:
+        module = words[at + 1] if at + 1 < len(words) else ""
+        if module in MODULES:
+            made.launcher = MODULES[module]
+            at += 2 + (module.endswith(("accelerate_cli", "colossalai.cli")) and at + 2 < len(words))
+            _options(made, words, at)
+            return
+        made.kind, at = "module", at + 1
+    made.launcher = "python"
+    _script(made, words, at)
+
+
+def _options(made: CommandLine, words: Sequence[str], at: int) -> None:
+    """The launcher's options, read as it reads them, then the script."""
+    if made.launcher not in OPTIONS:
+        made.opaque += [w for w in words[at:] if is_mark(w)]
+        if made.launcher == "trl":
+            made.kind, made.script, made.script_at = "command", "".join(words[at : at + 1]), at
+            made.arguments = tuple(words[at + 1 :])
+            return
+        while at < len(words) and words[at].startswith("-") and words[at] != "-m":
+            follows = "".join(words[at + 1 : at + 2])
+            is_value = "=" not in words[at] and not follows.startswith("-") and not follows.endswith(SCRIPTS)
+            at += 2 if is_value else 1
+        if words[at : at + 1] == ["-m"]:
+            made.kind, at = "module", at + 1
+        _script(made, words, at)
+        return
+    table = OPTIONS[made.launcher]
+    while at < len(words):
+        word, begun = words[at], at
+        if is_mark(word):
+            made.opaque.append(word)
+            at += 1
+            continue
+        if not word.startswith("-") or word == "-":
+            break
+        at += 1
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        full = full_name(made.launcher, name)
+        meaning = table.get(full, "passed" if full else "")
+        is_flag = meaning.endswith("=")
+        has_value = True
+        if not equals and (full and not is_flag):
+            has_value = at < len(words)
+            value = words[at] if has_value else ""
+            at += 1
+        elif not equals and not full and at + 1 < len(words) and not words[at].startswith("-"):
+            # An unknown option's value, unless that is the script.
+            is_value = not words[at].endswith(SCRIPTS)
+            value, at = (words[at], at + 1) if is_value else ("", at)
+        written = " ".join(words[begun:at])
+        made.options.append(
+            Option(full or name.replace("_", "-"), value, written, begun, is_flag, bool(full), has_value)
+        )
+        if full in ("--module", "--no-python"):
+            made.kind = "module" if full == "--module" else "command"
+    _script(made, words, at)
+
+
+def _script(made: CommandLine, words: Sequence[str], at: int) -> None:
+    if at < len(words):
+        made.script, made.script_at = words[at], at
+        made.arguments = tuple(words[at + 1 :])
+
+
+def arguments(words: Sequence[str]) -> Mapping[str, str]:
+    """
+    Options among a script's arguments, dashes for underscores; "" for a flag.
+
+    >>> arguments(["cfg.yaml", "--tensor_model_parallel-size", "8", "--fp16", "--lr=1"])
+    {'tensor-model-parallel-size': '8', 'fp16': '', 'lr': '1'}
+    """
+    found: dict[str, str] = {}
+    for at, word in enumerate(words):
+        if not word.startswith("-") or word in ("-", "--"):
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        follows = words[at + 1] if at + 1 < len(words) else "-"
+        if not equals and (not follows.startswith("-") or follows[1:].isdecimal()):
+            value = follows
+        found[name.replace("_", "-")] = value
+    return found

@@ -1,0 +1,132 @@
+"""What `$(commands)` gives, for those that people use to find nodes, addresses and counts."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+
+from ringup.launchfiles import marks
+from ringup.launchfiles.marks import Marks
+
+_NODE_FILES = (
+    "PBS_NODEFILE",
+    "LSB_DJOB_HOSTFILE",
+    "LSB_HOSTFILE",
+    "LSB_DJOB_RANKFILE",
+    "COBALT_NODEFILE",
+    "PE_HOSTFILE",
+)
+_SAME = ("sort", "uniq", "tr", "cut", "awk", "sed", "xargs", "grep", "cat", "rev", "paste", "column", "nl")
+"""Commands that leave a list of nodes one, and one node one, in the forms that people use."""
+_FIRST = re.compile(r"(?:^|\s)(?:-n\s*)?-?1(?:\s|$)|1p|1q|NR==1|NR ?== ?1")
+
+
+def substituted(stages: Sequence[Sequence[str]], site: str, known: Marks) -> str:
+    """The output of a pipeline: a text or one mark; "" where it is not known."""
+    value = ""
+    for words in stages:
+        if not words:
+            return ""
+        value = _stage(list(words), value, site, known)
+        if not value:
+            return ""
+    return value
+
+
+def _stage(words: list[str], given: str, site: str, known: Marks) -> str:
+    """One command's output for its input."""
+    program, rest = posixpath.basename(words[0]), words[1:]
+    while program in ("srun", "ssh", "env", "sudo", "timeout", "mpirun", "exec"):
+        return _elsewhere(rest, site, known)
+    if "<" in rest:
+        given, rest = _file(rest[rest.index("<") + 1 :][0], site, known), rest[: rest.index("<")]
+    if "<<<" in rest:
+        given, rest = rest[rest.index("<<<") + 1 :][0], rest[: rest.index("<<<")]
+    files = [f for word in rest if (f := _file(word, site, known))]
+    given = given or (files[0] if files else "")
+    mark = known.of(given)
+    name = mark.name if mark else ""
+    if program == "scontrol" and rest[:1] == ["show"]:
+        return known.make(marks.NODES, site) if rest[1:2] and rest[1].startswith("hostname") else ""
+    if program in ("nodeset", "expand_hostlist", "hostlist", "python-hostlist"):
+        return known.make(marks.NODES, site)
+    if program == "hostname":
+        is_address = any(re.match(r"-(?:[iI]$|-ip|-all-ip|-I)", word) for word in rest)
+        return known.make(marks.OWN_ADDRESS if is_address else marks.OWN_NAME, site)
+    if program in ("echo", "printf"):
+        return " ".join(w for w in rest if not re.fullmatch(r"-[neE]+|%s(?:\\n)?", w))
+    if program in ("which", "type") or words[:2] == ["command", "-v"]:
+        return rest[-1] if rest else ""
+    if program in ("getent", "host", "dig", "nslookup"):
+        return _address_of(rest, site, known)
+    if program == "head":
+        return _first(given, " ".join(rest), site, known)
+    if program == "tail" and name == marks.NODES:
+        return known.make(marks.OTHER_NODE if _FIRST.search(" ".join(rest)) else marks.NODES, site)
+    if program == "wc":
+        counted = {marks.NODES: marks.NODE_COUNT, "@gpus": marks.GPU_COUNT}.get(name, "")
+        return known.make(counted, site) if counted else ""
+    if program == "nvidia-smi" or program == "rocm-smi":
+        return known.make("@gpus", site)
+    if program == "seq" and rest and all(w.isdecimal() for w in rest) and int(rest[-1]) < 5000:
+        begin = int(rest[0]) if len(rest) > 1 else 1
+        return " ".join(map(str, range(begin, int(rest[-1]) + 1)))
+    if program in _SAME and name:
+        return _filtered(program, rest, given, name, site, known)
+    if program in ("cut", "awk", "tr") and given:
+        return given if program == "tr" else ""
+    return ""
+
+
+def _filtered(program: str, rest: list[str], given: str, name: str, site: str, known: Marks) -> str:
+    text = " ".join(rest)
+    if program in ("sed", "awk") and name == marks.NODES:
+        if re.search(r"\b1p|1q|NR ?== ?1\b", text):
+            return known.make(marks.FIRST_NODE, site)
+        if re.search(r"[2-9$]\d{0,4}p|NR ?== ?[2-9]", text):
+            return known.make(marks.OTHER_NODE, site)
+    if program == "cut" and name == marks.NODES and re.search(r"-f\s*1\b", text):
+        return known.make(marks.FIRST_NODE, site)
+    if program == "grep" and name == marks.NODES and ("-n" in rest or "-c" in rest):
+        return known.make("grep", site)
+    return given
+
+
+def _first(given: str, how: str, site: str, known: Marks) -> str:
+    mark = known.of(given)
+    if mark is None:
+        return given.split("\n")[0]
+    if mark.name == marks.NODES and _FIRST.search(how):
+        return known.make(marks.FIRST_NODE, site)
+    return given
+
+
+def _file(word: str, site: str, known: Marks) -> str:
+    """The contents of a file of node names, where a word names one."""
+    mark = known.of(word)
+    if mark and mark.name in (*_NODE_FILES, marks.NODES):
+        return known.make(marks.NODES, site)
+    return ""
+
+
+def _address_of(words: list[str], site: str, known: Marks) -> str:
+    for word in words:
+        mark = known.of(word)
+        if mark and mark.name == marks.FIRST_NODE:
+            return known.make(marks.FIRST_ADDRESS, site)
+        if mark and mark.name == marks.OWN_NAME:
+            return known.make(marks.OWN_ADDRESS, site)
+    return ""
+
+
+def _elsewhere(words: list[str], site: str, known: Marks) -> str:
+    """`srun -w HEAD hostname -I`, `ssh HEAD hostname -i`."""
+    held = [mark for word in words for mark in known.all_of(word)]
+    text = " ".join(words)
+    if "hostname" not in text and "ip " not in text and "getent" not in text:
+        return ""
+    is_address = re.search(r"hostname +-\w{0,9}[iI]|--ip-address|\bip (?:-\w{1,9} )?addr|getent", text)
+    if any(mark.name == marks.FIRST_NODE for mark in held):
+        return known.make(marks.FIRST_ADDRESS if is_address else marks.FIRST_NODE, site)
+    return known.make(marks.OTHER_NODE, site) if held else ""

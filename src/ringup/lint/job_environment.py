@@ -1,0 +1,199 @@
+"""Environment, containers and host files of launch files."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterator
+
+from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.model import Launch
+from ringup.launchfiles.start import Step
+from ringup.lint.job_file import JobFile
+from ringup.lint.rule import SHELL, fault
+from ringup.lint.settings import settings
+from ringup.nccl import traps, variables
+from ringup.nccl.interface_choice import ASSUMED, version_of
+from ringup.rules import Finding
+from ringup.units import lines_of, printable
+
+OLDEST = (2, 18)
+"""The oldest release of NCCL that anybody still uses."""
+DOCKER = ("docker", "podman", "nvidia-docker", "podman-hpc")
+APPTAINER = ("apptainer", "singularity")
+_FOR_RANKS = re.compile(r"(?:NCCL|GLOO)_\w+")
+_SLOTS = re.compile(r"(\S+)\s+slots=\d+")
+
+
+@fault("preset-without-effect", SHELL, severity="warning")
+def preset_without_effect(job: JobFile) -> Iterator[Finding]:
+    """
+    A variable of NCCL that the file sets does nothing, or something else than it says.
+
+    Why: another variable rules it out, no release of NCCL since 2.18 reads it, or its value is no number.  It
+    looks like a setting and is none; `ringup env` judges those of a running environment alike.
+
+    Fix: leave it out, or change the one that rules it out.
+    """
+    given = {one.name: one for one in settings(job) if one.value}
+    environment = {name: one.value for name, one in given.items()}
+    said = traps.all_traps(environment, (), (), ASSUMED)
+    for name, one in given.items():
+        row = variables.row_of(name)
+        why = traps.ruled_out(name, environment)
+        if not why and row.until and version_of(row.until) < OLDEST:
+            why = f"no NCCL since {row.until} reads it"
+        if not why:
+            spelt = set(traps.spelling(name, one.value))
+            own = [s for s in said if s.startswith(f"{name}=") and s not in spelt and "of one's own" not in s]
+            why = own[0].removeprefix(f"{name}={one.value}").lstrip(": ") if own else ""
+        if why:
+            found = f"{name}={printable(one.value, 80)}: {printable(why, 200)}"
+            yield job.finding(one.line, found, "a setting that counts", subject=f"env:{name}")
+
+
+# -- containers ------------------------------------------------------------------------------------
+
+
+@fault("container-keeps-out", SHELL, severity="warning")
+def container_keeps_out(job: JobFile) -> Iterator[Finding]:
+    """
+    A container is started without what ranks need from the machine.
+
+    Why: with docker's own network the ranks of other nodes cannot reach this one; its /dev/shm has 64 MB, and
+    NCCL and data loaders fail; RDMA registers memory, which the default memlock limit forbids; variables set
+    outside do not reach the ranks inside.
+
+    Fix: `docker run --network=host --ipc=host --ulimit memlock=-1 --device=/dev/infiniband -e NCCL_DEBUG ...`
+    (`ringup script docker` writes it); apptainer without --cleanenv, or with --env.
+    """
+    for launch in job.launches:
+        for step in launch.steps:
+            program = posixpath.basename(step.program)
+            if program in DOCKER and not step.has("exec"):
+                yield from _docker(job, launch, step)
+            elif program in APPTAINER and step.has("-e", "--cleanenv", "-C", "--containall"):
+                yield from _not_passed(job, launch, _names(step, "--env"), step.has("--env-file"))
+
+
+def _docker(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
+    several = bool(launch.nnodes_text) and launch.nnodes != 1
+    if several and not step.has("--network", "--net"):
+        found = "no --network=host: the ranks of other nodes cannot reach the container's own network"
+        yield job.finding(launch.line, found, "--network=host", severity="error")
+    if launch.ranks_per_node != 1 and not step.has("--ipc", "--shm-size"):
+        yield job.finding(launch.line, "no --ipc=host or --shm-size: /dev/shm has 64 MB", "--ipc=host")
+    has_rdma = any("infiniband" in o.value for o in step.options if o.name == "--device")
+    if has_rdma and not any("memlock" in o.value for o in step.options if o.name == "--ulimit"):
+        yield job.finding(launch.line, "RDMA devices without --ulimit memlock=-1", "--ulimit memlock=-1")
+    yield from _not_passed(job, launch, _names(step, "-e", "--env"), step.has("--env-file"))
+
+
+def _names(step: Step, *options: str) -> set[str]:
+    values = (o.value for o in step.options if o.name in options)
+    return {part.partition("=")[0] for value in values for part in value.split(",")}
+
+
+def _not_passed(job: JobFile, launch: Launch, passed: set[str], has_file: bool) -> Iterator[Finding]:
+    """Variables for NCCL and Gloo that are set outside a container and not handed on."""
+    inside = launch.start.env.keys()
+    left = sorted(
+        n for n in launch.command.env if _FOR_RANKS.fullmatch(n) and n not in passed and n not in inside
+    )
+    if left and not has_file and not any(map(has_mark, passed)):
+        found = f"{', '.join(left[:4])} set outside the container, not passed into it"
+        yield job.finding(launch.line, found, f"-e {left[0]}")
+
+
+# -- DeepSpeed's host file -------------------------------------------------------------------------
+
+
+@fault("hostfile-wrong", SHELL)
+def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
+    """
+    DeepSpeed's host file is missing, malformed, or lacks nodes that the line names.
+
+    Why: without the file DeepSpeed trains on its own node alone, with a warning; every line must be
+    `HOST slots=N` and each host appear once; a host of --include that is not in it, or more --num_nodes than
+    it has, is an error or fewer nodes than asked for (DeepSpeed 0.19.8 `launcher/runner.py`).
+
+    Fix: one `HOST slots=N` a line, for every node.
+    """
+    for launch in job.launches:
+        name = launch.option("hostfile")
+        if launch.launcher != "deepspeed" or not name or has_mark(name):
+            continue
+        text = _file(job, name)
+        if text is None:
+            is_made = job.text.count(posixpath.basename(name)) > 1
+            if job.nearby and not is_made and not name.startswith("/"):
+                found = f"{printable(name, 80)} is not here: without it DeepSpeed trains on one node"
+                yield job.finding(launch.line, found, "a host file", severity="warning")
+            continue
+        if not has_mark(text):
+            yield from _contents(job, launch, name, text)
+
+
+def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Iterator[Finding]:
+    lines = [line.strip() for line in lines_of(text) if line.strip() and not line.strip().startswith("#")]
+    bad = next((line for line in lines if not _SLOTS.match(line)), None)
+    hosts = [match[1] for line in lines if (match := _SLOTS.match(line))]
+    if bad is not None or not lines:
+        found = f"{printable(name, 80)}: {printable(bad or 'empty', 60)!r} is not HOST slots=N"
+        yield job.finding(launch.line, found, "HOST slots=N on every line")
+        return
+    twice = next((host for host in hosts if hosts.count(host) > 1), "")
+    if twice:
+        yield job.finding(
+            launch.line, f"{printable(name, 80)} has {printable(twice, 60)} twice", "each host once"
+        )
+    wanted = [part.partition(":")[0] for part in launch.option("include").split("@") if part]
+    missing = [host for host in wanted if host not in hosts and not has_mark(host)]
+    if missing:
+        found = f"--include {printable(missing[0], 60)}, which {printable(name, 80)} does not have"
+        yield job.finding(launch.line, found, "a host of the host file")
+    count = launch.nnodes
+    if count and launch.option("num-nodes") and count > len(hosts):
+        found = f"--num_nodes {count}, and {printable(name, 80)} has {len(hosts)}"
+        yield job.finding(launch.line, found, "as many hosts as nodes")
+
+
+@fault("deepspeed-batch-disagrees", SHELL)
+def deepspeed_batch_disagrees(job: JobFile) -> Iterator[Finding]:
+    """
+    The batch sizes in DeepSpeed's configuration do not fit the number of ranks.
+
+    Why: DeepSpeed asserts train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x
+    ranks (`runtime/config.py`); every rank ends at the start.
+
+    Fix: leave train_batch_size out, or "auto" under transformers.
+    """
+    for launch in job.launches:
+        name = launch.arguments.get("deepspeed-config") or launch.arguments.get("deepspeed", "")
+        is_split = any("parallel-size" in option for option in launch.arguments)
+        text = _file(job, name) if name.endswith(".json") else None
+        if not launch.world_size or text is None or is_split:
+            continue
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        values = [given.get(key) for key in names] if isinstance(given, dict) else [None]
+        whole, micro, steps = [v if type(v) is int and v > 0 else 0 for v in (*values, None, None)[:3]]
+        each = micro * (steps or 1) * launch.world_size
+        if whole and micro and (whole != each if steps else whole % each):
+            shown = f"{micro} x {steps} x" if steps else f"a multiple of {micro} x"
+            found = (
+                f"{printable(name, 80)}: train_batch_size {whole} is not {shown} {launch.world_size} ranks"
+            )
+            yield job.finding(launch.line, found, "batch sizes that fit")
+
+
+def _file(job: JobFile, name: str) -> str | None:
+    """A file that the line names, where it is at hand."""
+    if has_mark(name):
+        return None
+    text = job.job.files.get(name) or job.others.get(name)
+    return job.nearby(job.path, name) if text is None and job.nearby else text

@@ -1,0 +1,45 @@
+"""A shell file, job file or manifest with its launch lines, as the rules are given it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ringup.launchfiles.files import Files, LaunchFile, Nearby, read
+from ringup.launchfiles.model import Launch
+from ringup.launchfiles.shell import Command, Job
+from ringup.lint.rule import File
+
+
+@dataclass
+class JobFile(File):
+    text: str
+    read: LaunchFile
+    others: Files = field(default_factory=dict)
+    """Path -> text of the files given together with it."""
+    nearby: Nearby | None = None
+    """Texts of further files that it names."""
+
+    @property
+    def job(self) -> Job:
+        return self.read.job
+
+    @property
+    def launches(self) -> Sequence[Launch]:
+        return self.read.launches
+
+    @property
+    def commands(self) -> list[Command]:
+        """The commands that stand in the file itself, each once."""
+        seen: dict[tuple[int, int], Command] = {}
+        for command in self.job.commands:
+            if not command.is_nested:
+                seen.setdefault((command.line, len(command.words)), command)
+        return list(seen.values())
+
+    def option(self, *names: str) -> tuple[str, int]:
+        return self.job.option(*names)
+
+
+def job_file(path: str, text: str, others: Files, nearby: Nearby | None = None) -> JobFile:
+    return JobFile(path, text, read(path, text, others, nearby), others, nearby)

@@ -1,0 +1,400 @@
+"""Launch files as people write them: what is started, how often, and what is certainly wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ringup import lint
+from ringup.launchfiles import files, shell
+from ringup.launchfiles.model import Launch
+from ringup.launchfiles.start import take_apart
+
+TWO = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
+FOUR = TWO.replace("2", "4")
+HEAD = "HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)\n"
+C10D = "--rdzv_id=$SLURM_JOB_ID --rdzv_backend=c10d"
+
+
+def launches(text: str, path: str = "job.sh", **others: str) -> list[Launch]:
+    return list(files.read(path, text, {"job.sh": text, **others}).launches)
+
+
+def only(text: str, path: str = "job.sh", **others: str) -> Launch:
+    (found,) = launches(text, path, **others)
+    return found
+
+
+def errors(text: str, path: str = "job.sh", severities: tuple[str, ...] = ("error",)) -> set[str]:
+    return {f.rule for f in lint.lint({path: text}) if f.severity in severities}
+
+
+class Case(NamedTuple):
+    text: str
+    summary: str
+    errors: set[str]
+    path: str = "job.sh"
+
+
+CASES = {
+    "launcher in a variable, run by bash -c": Case(
+        f'#SBATCH --nodes=2\n{HEAD}RUN="torchrun --nnodes 2 --nproc_per_node 4 {C10D} --rdzv_endpoint $HEAD:29400"\n'
+        'srun bash -c "$RUN fit.py"\n',
+        "srun torchrun: 2 nodes x 4 ranks, one world",
+        set(),
+    ),
+    "a torchrun per task without --nnodes": Case(
+        f"{FOUR}srun torchrun --nproc_per_node=8 fit.py\n",
+        "srun torchrun: 4 nodes x 8 ranks, 4 worlds",
+        {"several-worlds"},
+    ),
+    "c10d without an endpoint": Case(
+        f"{TWO}{HEAD}srun torchrun --nnodes=2 --nproc_per_node=4 {C10D} --master_addr=$HEAD --master_port=1 fit.py\n",
+        "srun torchrun: 2 nodes x 4 ranks, 2 worlds",
+        {"rendezvous-endpoint-missing"},
+    ),
+    "the first node's own name as endpoint": Case(
+        f"{TWO}{HEAD}srun -K1 torchrun --nnodes=2 --nproc_per_node=4 {C10D} --rdzv_endpoint=$HEAD:29400 fit.py\n",
+        "srun torchrun: 2 nodes x 4 ranks, one world",
+        set(),
+    ),
+    "one node, whose rank is ignored": Case(
+        "#SBATCH --nodes=1\nsrun torchrun --nnodes=1 --node_rank=$SLURM_NODEID --nproc_per_node=4 --rdzv_id=1"
+        " --rdzv_backend=c10d --rdzv_endpoint=$(hostname):29400 fit.py\n",
+        "srun torchrun: 1 node x 4 ranks, one world",
+        set(),
+    ),
+    "a comment behind the backslash": Case(
+        "torchrun --nnodes=1 \\\n  --nproc_per_node=4 \\ # one per card\n  fit.py\n",
+        "torchrun: 1 node x 4 ranks, one world",
+        {"command-cut-short"},
+    ),
+    "python for the script": Case(
+        "torchrun --standalone --nproc_per_node=4 python fit.py\n",
+        "torchrun: 1 node x 4 ranks, one world",
+        {"launcher-argument-misread"},
+    ),
+    "deepspeed per task without a host file": Case(
+        f"{FOUR}srun deepspeed --num_gpus 8 fit.py --deepspeed ds.json\n",
+        "srun deepspeed: 4 nodes x 8 ranks, 4 worlds",
+        {"several-worlds"},
+    ),
+    "empty, misspelt and unfilled options": Case(
+        "torchrun --nnodes= --nproc_per_node=4 --rdzc_backend=c10d --rdzv_endpoint=<host>:<port> fit.py\n",
+        "torchrun: 1 node x 4 ranks, number of worlds unknown",
+        {"launcher-option-wrong"},
+    ),
+    "a manifest whose nodes meet at localhost": Case(
+        "kind: PyTorchJob\nspec:\n  containers: [{command: [torchrun, --nnodes=2, --nproc_per_node=8,"
+        " --master_addr=localhost, fit.py]}]\n",
+        "PyTorchJob torchrun: 2 nodes x 8 ranks, 2 worlds",
+        {"rendezvous-endpoint-own"},
+        "job.yaml",
+    ),
+    "a sourced file may set the variable": Case(
+        "source ./common.sh\nsrun torchrun --standalone --nproc_per_node=4 fit.py $more\n",
+        "srun torchrun: ? nodes x 4 ranks, number of worlds unknown",
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_is_read_as_its_comment_says(name: str) -> None:
+    case = CASES[name]
+    assert only(case.text, case.path).summary == case.summary
+    assert errors(case.text, case.path) == case.errors
+
+
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if not case.errors])
+def test_a_sound_file_gets_notes_at_most(name: str) -> None:
+    assert errors(CASES[name].text, CASES[name].path, ("error", "warning")) == set()
+
+
+READ = {
+    "A=(x --nnodes=2); A+=(--nproc_per_node=4); torchrun ${A[@]:1} t.py": None,
+    'ARGS=(--nnodes=2 "--nproc_per_node" 4)\ntorchrun "${ARGS[@]}" t.py': (2, 4),
+    "N=2\nG=$((N * 2))\ntorchrun --nnodes $N --nproc_per_node $G t.py": (2, 4),
+    "N=${N:-2}\ntorchrun --nnodes $N --nproc_per_node ${G:-4} t.py": (2, 4),
+    'run() { torchrun --nnodes $1 --nproc_per_node "$2" t.py; }\nrun 2 4': (2, 4),
+    "X='torchrun --nnodes 2'\neval $X --nproc_per_node 4 t.py": (2, 4),
+    "if x; then N=2; else N=2; fi\ntorchrun --nnodes $N --nproc_per_node 4 t.py": (2, 4),
+    "if x; then N=2; else N=3; fi\ntorchrun --nnodes $N --nproc_per_node 4 t.py": (None, 4),
+    "apptainer exec --nv -B /a:/b i.sif torchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
+    "docker run --rm --gpus all -e A=1 image torchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
+    "numactl -N 0 uv run --extra x nsys profile -o f torchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
+    "conda run -n e --no-capture-output python -m torch.distributed.run --nnodes 2 --nproc_per_node 4 t.py": (
+        2,
+        4,
+    ),
+    "./wrap.sh torchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
+    "cat > go.sh <<'EOF'\ntorchrun --nnodes 2 --nproc_per_node 4 t.py\nEOF\nbash go.sh": (2, 4),
+    "NNODES=2 NPROC_PER_NODE=4 llamafactory-cli train a.yaml": (2, 4),
+    "accelerate launch --num_machines 2 --num_processes 8 t.py": (2, 4),
+    "(cd x && torchrun --nnodes 2 --nproc_per_node 4 t.py) &": (2, 4),
+    "torchrun --nnodes 2 --nproc_per_node 4 t.py > log 2>&1 --lr 1": (2, 4),
+    "if x; then C='python t.py'; else C='torchrun --nnodes 2 --nproc_per_node 4 t.py'; fi\n$C": (2, 4),
+    "#SBATCH -N 2\n#SBATCH --ntasks-per-node=1\nW=$((SLURM_NNODES * 4))\naccelerate launch --num_machines 2 "
+    "--num_processes $W t.py": (2, 4),
+    "D=a i=b F=c\nexport X=$D/$i/$F\ntorchrun --nnodes 2 --nproc_per_node 4 t.py $X": (2, 4),
+    "node=$PWD/.job-$RUN_ID.sh  # a comment\ntorchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
+    "torchrun --nnodes 1:4 --nproc_per_node 4 t.py": (None, 4),
+    "[ -f x ] || { echo no; exit 1; }\ntorchrun --nnodes 2 --nproc_per_node 4 t.py": (2, 4),
+}
+
+
+@pytest.mark.parametrize("text", READ)
+def test_values_are_followed_to_the_launcher(text: str) -> None:
+    launch = only(text)
+    if READ[text] is not None:
+        assert (launch.nnodes, launch.ranks_per_node) == READ[text]
+    assert launch.start.script in ("t.py", "a.yaml")
+
+
+STARTED = {
+    f"{FOUR}srun -N2 torchrun t.py": ("srun", 2, 1),
+    f"{FOUR}srun -n 16 python t.py": ("srun", 4, 4),
+    f"{FOUR}srun --nodes=1 --ntasks=1 torchrun t.py": ("srun", 1, 1),
+    f"{FOUR}for i in $(seq 0 $((SLURM_NNODES - 1))); do\nsrun -N1 -n1 -w n$i torchrun t.py &\ndone": (
+        "srun",
+        4,
+        1,
+    ),
+    f"{FOUR}for h in $(scontrol show hostnames); do ssh $h torchrun t.py & done": ("ssh", 4, 1),
+    "for h in a b c; do ssh $h torchrun t.py & done": ("ssh", 3, 1),
+    "pdsh -w n[1-4] 'cd /x; torchrun t.py'": ("pdsh", 4, 1),
+    "mpirun -np 8 -H a:4,b:4 python t.py": ("mpirun", 2, 4),
+    "#PBS -l select=2:ncpus=8\nmpiexec -n 2 --ppn 1 --hostfile $PBS_NODEFILE torchrun t.py": (
+        "mpiexec",
+        2,
+        1,
+    ),
+    f"{FOUR}torchrun t.py": ("batch", 1, 1),
+    "torchrun t.py": ("shell", 1, 1),
+}
+
+
+@pytest.mark.parametrize("text", STARTED)
+def test_who_starts_it_on_how_many_nodes(text: str) -> None:
+    launch = only(text)
+    assert (launch.started_by, launch.nodes, launch.per_node) == STARTED[text]
+
+
+MANIFESTS = {
+    "PyTorchJob": (
+        "kind: PyTorchJob\nspec:\n  pytorchReplicaSpecs:\n    Master: {replicas: 1, template: {spec: {containers: [&c\n"
+        "      {name: pytorch, command: [torchrun, t.py]}]}}}\n    Worker: {replicas: 3}\n",
+        ("PyTorchJob", 4, 1),
+    ),
+    "JobSet": (
+        "kind: JobSet\nspec:\n  replicatedJobs:\n  - replicas: 1\n    template:\n      spec:\n        parallelism: 4\n"
+        "        completions: 4\n        template:\n          spec:\n            containers:\n            - name: a\n"
+        "              command: [bash, -c]\n              args:\n              - |\n                cd /x\n"
+        "                torchrun --nproc_per_node=2 t.py\n",
+        ("JobSet", 4, 4),
+    ),
+    "SkyPilot": (
+        "num_nodes: 2\nrun: |\n  torchrun --nnodes=$SKYPILOT_NUM_NODES --node_rank=$SKYPILOT_NODE_RANK \\\n"
+        '    --master_addr=$(echo "$SKYPILOT_NODE_IPS" | head -n1) t.py\n',
+        ("SkyPilot", 2, 1),
+    ),
+    "compose": (
+        "services:\n  a:\n    image: x\n    command: torchrun --nproc_per_node=2 t.py\n",
+        ("manifest", 1, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MANIFESTS)
+def test_manifests_are_read_by_form_with_their_lines(kind: str) -> None:
+    text, (by, nodes, worlds) = MANIFESTS[kind]
+    launch = only(text, "a.yaml")
+    assert (launch.started_by, launch.nodes, launch.worlds) == (by, nodes, worlds)
+    assert "torchrun" in text.split("\n")[launch.line - 1]
+
+
+def test_accelerates_file_is_read_with_the_line() -> None:
+    text = f"{TWO}srun accelerate launch --config_file c.yaml --machine_rank $R --main_process_ip $H t.py\n"
+    known = only(text, **{"c.yaml": "num_machines: 2\nnum_processes: 16\n"})
+    assert known.summary == "srun accelerate: 2 nodes x 8 ranks, one world"
+    assert only(text).worlds is None and errors(text) == set()
+
+
+SOUND = {
+    "the host's own name": f"{TWO}H=$(hostname)\nsrun -K1 torchrun --nnodes=2 {C10D} --rdzv_endpoint=$H:$P t.py",
+    "c10d ignores the node rank": f"{TWO}{HEAD}srun -K1 torchrun --nnodes=2 --node_rank=$SLURM_NODEID {C10D}"
+    " --rdzv_endpoint=$HEAD:$P t.py",
+    "a sourced file sets the variable": "source a.sh\ntorchrun --nproc_per_node $gpus t.py",
+    "operators set PET_": "kind: TrainJob\nspec: {trainer: {numNodes: 4, command: [torchrun, t.py]}}",
+    "ranks by mpirun": "#PBS -l select=2\nmpirun -np 8 --ppn 4 python t.py",
+    "each node's rank in a loop": f"{TWO}i=0\nfor h in $(scontrol show hostnames); do\nssh $h torchrun --nnodes=2"
+    " --node_rank=$i --master_addr=$A t.py\n((i++))\ndone",
+    "defaults for one node": "H=${MASTER_ADDR:-localhost}\nR=${NODE_RANK:-0}\nN=${NNODES:-1}\n"
+    "torchrun --nnodes $N --node_rank $R --master_addr $H t.py",
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_idioms_are_silent(name: str) -> None:
+    path = "a.yaml" if SOUND[name].startswith("kind") else "job.sh"
+    assert errors(SOUND[name], path, ("error", "warning")) - {"ssh-loop-leaves-ranks"} == set()
+
+
+def test_a_launchers_name_as_an_options_value_starts_nothing() -> None:
+    assert launches("./bench.sh --backend deepspeed --model m\n") == []
+    assert errors("export A=$B/$C/$D\ntorchrun t.py\n", severities=("error", "warning")) == set()
+
+
+def test_a_function_that_is_called_twice_starts_two_launches() -> None:
+    text = "go() { torchrun --nnodes 1 --nproc_per_node $1 t.py; }\ngo 2\ngo 4\n"
+    assert [one.ranks_per_node for one in launches(text)] == [2, 4]
+
+
+# -- what is not read ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "said"),
+    [
+        ("echo hello\n", "a.sh", "no launch line recognised"),
+        ("$START train.py\n", "a.sh", "$START is the command, and this file does not set it"),
+        ("srun ./other.sh\n", "a.sh", "what ./other.sh starts is in another file"),
+        ("a: [\n", "a.yaml", "not YAML"),
+        ("a: 1\n", "a.yaml", "no launch line recognised"),
+    ],
+)
+def test_what_was_not_read_is_said_with_the_reason(text: str, path: str, said: str) -> None:
+    read = files.read(path, text)
+    assert not read.launches and said in read.not_read[-1].reason
+
+
+def test_a_file_that_another_starts_is_read_where_it_is_at_hand() -> None:
+    launch = only(f"{TWO}srun bash node.sh 8\n", **{"node.sh": "torchrun --nproc_per_node=$1 t.py\n"})
+    assert (launch.worlds, launch.ranks_per_node, launch.line) == (2, 8, 3)
+
+
+def test_the_command_prints_what_it_read_and_strict_wants_all(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(CASES["a torchrun per task without --nnodes"].text)
+    (tmp_path / "other.sh").write_text("echo hello\n")
+
+    def ringup(*words: str) -> subprocess.CompletedProcess[str]:
+        words = (sys.executable, "-m", "ringup", "lint", *words)
+        return subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+
+    found = ringup("job.sh")
+    assert found.returncode == 1
+    assert found.stdout.startswith("job.sh:3  srun torchrun: 4 nodes x 8 ranks, 4 worlds\n")
+    said = json.loads(ringup("job.sh", "other.sh", "--json").stdout)
+    assert said["launches"] == [
+        {
+            "file": "job.sh",
+            "line": 3,
+            "launcher": "torchrun",
+            "started_by": "srun",
+            "wrapping": [],
+            "nodes": 4,
+            "ranks_per_node": 8,
+            "worlds": 4,
+            "endpoint": None,
+            "module": None,
+            "script": "fit.py",
+            "unknown": [],
+        }
+    ]
+    assert said["not_read"] == [{"file": "other.sh", "line": 1, "reason": "no launch line recognised"}]
+    assert ringup("other.sh").returncode == 0 and ringup("other.sh", "--strict").returncode == 3
+    assert "other.sh:1  not read: no launch line recognised" in ringup("other.sh").stdout
+
+
+# -- hostile files ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$(" * 50_000,
+        "( " * 20_000 + "torchrun t.py",
+        "f() { f; f; }\nf\n",
+        "A=x\n" + "A=$A$A\n" * 60 + "torchrun $A\n",
+        "a() { b; b; }\nb() { c; c; }\nc() { a; a; }\na\n",
+        "for i in {1..5000}; do for j in {1..5000}; do torchrun $i; done; done\n",
+        "eval eval eval " * 30 + "torchrun t.py\n",
+        "bash -c 'bash -c \"bash -c torchrun\"'\n" * 200,
+        "\ue000\uf8ff torchrun \ue001 t.py",
+        "torchrun " + "--x " * 50_000,
+        "if x; then\n" * 3000,
+        "cat <<EOF\n" * 500,
+        "".join(f"A{n}=x\n" for n in range(20_000)) + "torchrun t.py\n" * 5000,
+        "".join(f"export A{n}=x\n" for n in range(20_000)) + "if x; then ls; fi\n" * 5000,
+    ],
+    ids=range(14),
+)
+def test_hostile_shell_is_bounded(text: str) -> None:
+    read = shell.read("x.sh", text)
+    assert len(read.commands) <= shell.MOST_COMMANDS + 1
+    assert all(len(word.text) <= 1 << 20 for command in read.commands for word in command.words)
+    assert sum(len(command.variables) + len(command.env) for command in read.commands) < 4_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 5000,
+        "a: &a [x]\nb: &b [*a, *a, *a, *a]\nc: &c [*b, *b, *b, *b]\nd: &d [*c, *c, *c, *c]\n"
+        + "".join(
+            f"{n}: &{n} [*{p}, *{p}, *{p}, *{p}, *{p}, *{p}]\n"
+            for p, n in zip("defghij", "efghijk", strict=True)
+        ),
+        "command: !!python/object/apply:os.system [x]",
+        "a: &x\n  b: *x\n",
+    ],
+    ids=range(4),
+)
+def test_hostile_yaml_is_bounded_and_nothing_is_built_from_it(text: str) -> None:
+    assert not files.read("x.yaml", text).launches
+
+
+def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+    gone = tmp_path / "ran"
+    text = f"X=$(touch {gone})\n`touch {gone}`\nsource <(touch {gone})\n$(touch {gone}) torchrun t.py\n"
+    files.read("x.sh", text)
+    assert not gone.exists()
+
+
+def test_the_parser_is_only_loaded_for_a_file() -> None:
+    code = "import sys, ringup.cli.lint, ringup.launchfiles.start as s; s.take_apart(['torchrun', 'a.py']);"
+    code += "print([m for m in ('tree_sitter', 'tree_sitter_bash', 'yaml') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_words_are_taken_apart_as_the_programs_do() -> None:
+    found = take_apart(
+        [
+            "A=1",
+            "srun",
+            "-l",
+            "-N2",
+            "--label",
+            "env",
+            "B=2",
+            "timeout",
+            "-k",
+            "5",
+            "60",
+            "torchrun",
+            "--nproc-per-node",
+            "8",
+            "-m",
+            "pkg.t",
+            "--x",
+        ]
+    )
+    assert [step.program for step in found.steps] == ["srun", "env", "timeout"]
+    assert found.env == {"A": "1", "B": "2"} and (found.kind, found.script) == ("module", "pkg.t")
+    assert found.arguments == ("--x",) and found.option("nproc-per-node") == "8"
