@@ -13,7 +13,7 @@ from ringup.errors import LaunchError
 from ringup.runtime import detach
 
 DEEP = '{"x": ' + "[" * 200_000
-OWN = {"nccl/variables.py", "cli/schema.py"}
+OWN = {"nccl/variables.py", "cli/schema.py", "logs/defects.py"}
 """Of the package itself."""
 FROM_PARENT = {
     "agent/guard/sentinel.py",
@@ -22,7 +22,7 @@ FROM_PARENT = {
     "agent/checkpoints.py",
 }
 """What a process reads of the one that started it, or of its own child."""
-CAUGHT_BY_CALLER = {"planning/accelerate_config.py", "agent/rank/rank_main.py", "agent/collective/world.py"}
+CAUGHT_BY_CALLER = {"launchfiles/settings_file.py", "agent/rank/rank_main.py", "agent/collective/world.py"}
 
 
 def test_a_note_of_a_detached_run_nested_without_end_is_one_clear_error(
