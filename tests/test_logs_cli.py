@@ -71,6 +71,8 @@ def test_a_named_error_is_exit_1_and_the_json_is_what_was_promised() -> None:
         "evidence",
         "fix",
         "help",
+        "telling",
+        "known_defect",
     }
     assert set(cause["evidence"][0]) == {"file", "line", "text"}
     assert set(cause["fix"]) == {"text", "env", "commands"}
