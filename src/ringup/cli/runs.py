@@ -47,8 +47,6 @@ class _Cause(msgspec.Struct):
 
 
 class _Run(msgspec.Struct):
-    """What is listed of a run.json."""
-
     run: str
     outcome: str
     started: float
@@ -102,7 +100,6 @@ def as_json(place: Path, run: _Run) -> dict[str, Any]:
 
 
 def show(rows: Iterable[Mapping[str, Any]], heading: bool = True) -> None:
-    """A line per run."""
     table = [("RUN", "AGE", "NODES", "RANKS", "SCRIPT", "ENDED", "CAUSE")] if heading else []
     for row in rows:
         who = summarize_names(row["nodes"], 1), str(row["ranks"]), Path(row["script"]).name
@@ -120,7 +117,6 @@ def print_table(table: Iterable[Iterable[str]]) -> None:
 
 
 def show_nodes(args: argparse.Namespace) -> None:
-    """A line per node that ended a run, the worst first."""
     known = node_history.records()
     if args.json:
         rows = [{"node": n, **vars(p), "is_often_failing": p.is_often_failing} for n, p in known.items()]

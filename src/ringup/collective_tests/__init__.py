@@ -29,7 +29,6 @@ class CorrectnessReport:
     suspects: tuple[int, ...]
     """Ranks that gave wrong results with others too; several where the tests do not separate them."""
     notes: tuple[str, ...] = ()
-    """What else was noticed."""
 
     @property
     def ok(self) -> bool:
@@ -39,11 +38,7 @@ class CorrectnessReport:
 
 @dataclass(frozen=True)
 class Row:
-    """
-    One size of one operation; formulas are nccl-tests' (doc/PERFORMANCE.md).
-
-    `size_bytes` is the whole buffer's, `time_us` the mean over ranks of the mean of all calls.
-    """
+    """A size of an operation (nccl-tests doc/PERFORMANCE.md); `time_us`: mean over ranks and calls."""
 
     op: str
     size_bytes: int
@@ -105,8 +100,6 @@ class LinkRate:
 
 @dataclass(frozen=True)
 class Slow:
-    """A node or a link that is slower than its peers."""
-
     node: str
     found: str
     busbw_gbyte_s: float

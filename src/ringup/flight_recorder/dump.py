@@ -86,8 +86,6 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Flight:
-    """One rank's dump."""
-
     version: str
     entries: tuple[Entry, ...]
     """In the order they were begun; the oldest may be lost."""
@@ -106,10 +104,7 @@ class Flight:
 
 
 def read(data: bytes, most: int = MOST_ENTRIES) -> Flight:
-    """A dump, pickled (`_dump_nccl_trace`, `_dump_fr_trace`, the files of a timeout) or JSON.
-
-    Of its entries the last `most` are kept.  Raises FlightError.
-    """
+    """A dump, pickled or JSON, with its last `most` entries.  Raises FlightError."""
     if len(data) > LONGEST_DUMP_BYTES:
         raise FlightError("larger than any dump")
     try:

@@ -84,11 +84,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class NcclAnswer:
-    """
-    The answer of the very libnccl the job would load, in the job's interpreter and environment.
-
-    `ncclGetUniqueId` needs no GPU and runs NCCL's true choice of the bootstrap interface.
-    """
+    """Of the libnccl the job would load; `ncclGetUniqueId` runs its choice of interface without a GPU."""
 
     library: str = ""
     """Path of what was loaded, "" where nobody was asked (`not_asked` says why)."""
@@ -193,8 +189,6 @@ class Numa:
 
 @dataclass(frozen=True)
 class Stuck:
-    """Processes that neither run nor end."""
-
     processes: int = 0
     """All that were seen."""
     zombies: int = 0
@@ -247,11 +241,7 @@ ReachFailure = Literal[
     "no-answer",
     "no-cpu-time",
 ]
-"""
-How a node was not reached; each is also the name of a rule, but the last.
-
-That one says nothing of the node: this machine was too busy to hear it (see `starved`).
-"""
+"""How a node was not reached, each a rule; but the last: this machine was too busy (see `starved`)."""
 
 
 RANK_VARIABLES = (
@@ -286,11 +276,7 @@ class Host:
     """Of the PBS or LSF allocation we run in."""
 
     def ranks(self, gpu_count: int) -> int:
-        """
-        Ranks that its slots ask for, 0 where they ask for none.
-
-        Those of a host file are ranks; a scheduler's are tasks or processors, which are none beside GPUs.
-        """
+        """Ranks its slots ask for, else 0: a scheduler's are tasks or CPUs, no ranks beside GPUs."""
         return 0 if gpu_count and (self.in_slurm or self.in_batch) else self.slots
 
 
@@ -537,7 +523,6 @@ class PastRuns:
 
     @property
     def is_often_failing(self) -> bool:
-        """Whether it ended 3 of its last 5 runs."""
         return self.ended_lately >= OFTEN
 
 

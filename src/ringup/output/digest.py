@@ -1,8 +1,4 @@
-"""
-`ringup logs --digest`: a run's logs in 60 lines, without secrets, to paste into an issue, a chat or a model.
-
-What ran, the telling lines with what stands around them, who is behind, what differs, what is missing.
-"""
+"""`ringup logs --digest`: a run's logs in 60 lines, without secrets, for an issue, a chat or a model."""
 
 from __future__ import annotations
 

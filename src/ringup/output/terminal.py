@@ -63,11 +63,7 @@ def show(text: str) -> None:
 
 
 def say(text: str, *, quiet: bool = False) -> None:
-    """
-    Lines for people, on stderr; a reader that has left or a full disk is no reason to end a run.
-
-    Of control characters only line ends and our own colours get through.
-    """
+    """Lines for people, on stderr, even where nobody reads; line ends and our own colours get through."""
     if not quiet:
         lines = (
             "".join(part if _COLOUR.fullmatch(part) else printable(part, len(part)) for part in line)

@@ -151,5 +151,4 @@ def kind_of(name: str, shown: dict[str, Any]) -> InterfaceKind:
 
 
 def _after(word: str, words: list[str]) -> str:
-    """The word after another one."""
     return words[words.index(word) + 1] if word in words[:-1] else ""
