@@ -109,11 +109,8 @@ def show(rows: Iterable[Mapping[str, Any]], heading: bool = True) -> None:
 
 
 def print_table(table: Iterable[Iterable[str]]) -> None:
-    """Columns as wide as their widest cell; cells are safe for a terminal."""
-    cells = [[printable(cell, 60) for cell in line] for line in table]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+    for line in terminal.in_columns([[printable(cell, 60) for cell in row] for row in table]):
+        print(line)
 
 
 def show_nodes(args: argparse.Namespace) -> None:

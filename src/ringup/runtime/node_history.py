@@ -76,11 +76,6 @@ def records() -> dict[str, PastRuns]:
     return dict(sorted(found.items(), key=lambda pair: (-pair[1].ended, -pair[1].last_s, pair[0])))
 
 
-def often_failing() -> dict[str, PastRuns]:
-    """Those that `check` warns of."""
-    return {node: past for node, past in records().items() if past.is_often_failing}
-
-
 def forget(node: str) -> bool:
     """Remove a node from the record; whether it was in it.  Raises OSError."""
     with _locked():
