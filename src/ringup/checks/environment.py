@@ -77,7 +77,7 @@ def interface_name_missing(node: Node, cluster: Cluster, predictions: Prediction
     if answer and not answer.interface and "NCCL_SOCKET_IFNAME" not in names:
         words = printable("; ".join(answer.errors), 300)
         yield at(node, "NCCL").finding(
-            found=f"NCCL {answer.version}on that node reports: {words}",
+            found=f"NCCL {answer.version} on that node reports: {words}",
             wanted="an interface for its bootstrap",
             fix="give the node an address on the nodes' network, and unset NCCL_COMM_ID if it is set",
         )

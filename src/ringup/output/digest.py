@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ringup.logs import files
 from ringup.logs.completeness import missing
-from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, clean
 from ringup.logs.read import Diagnosis
 from ringup.logs.rule import Cause
@@ -31,7 +30,7 @@ def digest(diagnosis: Diagnosis) -> str:
     parts = (
         _what_ran(diagnosis),
         changed_lines(diagnosis.changes, MOST_SETTINGS, "more"),
-        _answers(diagnosis.causes[:3], diagnosis.story),
+        _answers(diagnosis.causes[:3]),
         _telling(diagnosis),
         _apart(diagnosis),
         _absent(diagnosis),
@@ -63,7 +62,7 @@ def _what_ran(diagnosis: Diagnosis) -> Iterator[str]:
         yield printable(f"transports: {', '.join(ways)}")
 
 
-def _answers(causes: Sequence[Cause], story: LogEvidence) -> Iterator[str]:
+def _answers(causes: Sequence[Cause]) -> Iterator[str]:
     if not any(c.severity == "error" for c in causes):
         yield "answer: no failure found"
     for cause in causes:
