@@ -38,7 +38,11 @@ class CorrectnessReport:
 
 @dataclass(frozen=True)
 class Row:
-    """A size of an operation (nccl-tests doc/PERFORMANCE.md); `time_us`: mean over ranks and calls."""
+    """
+    One size of one operation; formulas are nccl-tests' (doc/PERFORMANCE.md).
+
+    `size_bytes` is the whole buffer's, `time_us` the mean over ranks of the mean of all calls.
+    """
 
     op: str
     size_bytes: int
@@ -100,6 +104,8 @@ class LinkRate:
 
 @dataclass(frozen=True)
 class Slow:
+    """A node or a link that is slower than its peers."""
+
     node: str
     found: str
     busbw_gbyte_s: float

@@ -86,6 +86,8 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Flight:
+    """One rank's dump."""
+
     version: str
     entries: tuple[Entry, ...]
     """In the order they were begun; the oldest may be lost."""

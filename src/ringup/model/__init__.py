@@ -84,7 +84,11 @@ class Clock:
 
 @dataclass(frozen=True)
 class NcclAnswer:
-    """Of the libnccl the job would load; `ncclGetUniqueId` runs its choice of interface without a GPU."""
+    """
+    The answer of the very libnccl the job would load, in the job's interpreter and environment.
+
+    `ncclGetUniqueId` needs no GPU and runs NCCL's true choice of the bootstrap interface.
+    """
 
     library: str = ""
     """Path of what was loaded, "" where nobody was asked (`not_asked` says why)."""
@@ -189,6 +193,8 @@ class Numa:
 
 @dataclass(frozen=True)
 class Stuck:
+    """Processes that neither run nor end."""
+
     processes: int = 0
     """All that were seen."""
     zombies: int = 0

@@ -24,7 +24,11 @@ class Address:
 
 @dataclass(frozen=True)
 class Interface:
-    """A kernel interface; NCCL and Gloo go by `index`.  `speed_gbit_s` is None if not trustworthy."""
+    """
+    One network interface of the kernel; NCCL and Gloo walk them in the order of `index` (ifindex).
+
+    `speed_gbit_s` is None where the kernel has no trustworthy figure (no device behind it).
+    """
 
     name: str
     index: int
@@ -107,6 +111,8 @@ class PortRanges:
 
 @dataclass(frozen=True)
 class Bond:
+    """A bonded interface as /proc/net/bonding tells it."""
+
     name: str
     mode: str = ""
     """The kernel's words: "IEEE 802.3ad Dynamic link aggregation", "fault-tolerance (active-backup)"."""
