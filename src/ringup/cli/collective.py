@@ -40,8 +40,6 @@ ROLL_CALL_S = 60.0
 
 @dataclass(frozen=True)
 class Started:
-    """A run of our program that has ended."""
-
     cluster: Cluster
     plan: Plan
     backend: str
@@ -71,7 +69,6 @@ OPTIONS = (
         options.LOG_DIR,
     ),
 )
-"""Of `test` and `bench`."""
 
 
 def start(

@@ -30,7 +30,6 @@ HOSTS_OF = {"bash": "_ringup_hosts", "zsh": "_hosts", "fish": "(__fish_print_hos
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """All commands below one parser."""
     import shtab
 
     import ringup.checks

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ringup.logs.rule import Cause
 
 FAILED = ("rank-failed", "hung", "launcher-error")
-"""Outcomes of a run that failed."""
 END_FILE = "ringup.log"
 """How a run ended, in its log directory."""
 
@@ -45,11 +44,7 @@ def new_run_id() -> str:
 
 @contextlib.contextmanager
 def claimed(asked: Path, run_id: str, *, is_wanted: bool = True) -> Iterator[Path]:
-    """
-    The folder that only this run writes into, said where it is not the one asked for; gone if it stays empty.
-
-    Raises LaunchError where it cannot be written, or the note of a run to be left cannot.
-    """
+    """The folder that only this run writes into, removed if it stays empty.  Raises LaunchError."""
     from ringup.runtime import claims
 
     if not is_wanted:
@@ -79,11 +74,7 @@ def judge(
     claims: PortClaims,
     used: Collection[int] = (),
 ) -> Judgement:
-    """
-    As `pipeline.judge`; `claims` holds the plan's port where a start's rendezvous is here.
-
-    `used` are ports of earlier attempts, taken again only where there is no other.
-    """
+    """As `pipeline.judge`; `claims` holds a local rendezvous's port, `used` earlier ones come last."""
     head = cluster.head
     is_here = not args.dry_run and not cluster.job.port and head.host.local
     claim = claims.take if is_here else None
@@ -248,11 +239,7 @@ def cause_of(log_dir: str) -> tuple[list[str], Cause | None]:
 
 
 def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
-    """
-    A run that has ended with its cause in run.json, the lines about it, and the cause.
-
-    How it ended is then in its log directory for `ringup logs`, too.
-    """
+    """An ended run with its cause in run.json and its end in the log directory; lines about it; the cause."""
     from ringup.output.console import run_lines
 
     # A rank's last lines, quoted here, stand in its own log.
@@ -270,11 +257,7 @@ def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
 
 
 def show_end(result: RunResult, more: Sequence[str], write: RankLines, args: argparse.Namespace) -> int:
-    """
-    Show how a run ended, with `more` lines below; the command's exit code.
-
-    With --json the record is on stdout.
-    """
+    """Show how a run ended, `more` lines below (--json: the record on stdout); the command's exit code."""
     from ringup.output.console import run_lines
 
     if args.json:

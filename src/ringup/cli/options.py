@@ -70,7 +70,6 @@ def readable(text: str) -> str:
 
 
 def there(text: str) -> str:
-    """A file or directory that exists."""
     if not Path(text).exists():
         raise argparse.ArgumentTypeError(f"{text}: no such file or directory")
     return text

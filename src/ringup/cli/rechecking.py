@@ -41,11 +41,7 @@ class Rechecks:
         """As the nodes were found last."""
 
     def look(self, plan: Plan, result: RunResult, spares: Iterable[str]) -> Recheck:
-        """
-        Every node once more: whether it answers, is clean, and has errors that it had not at the start.
-
-        One bad answer is no verdict: what it says must be said again.
-        """
+        """Every node again: does it answer, is it clean, has it new errors; a bad answer must come twice."""
         wanted = {*spares, *(node.node for node in plan.nodes)}
         unclean = self.unclean(plan, result)
         self.reopen((self.unreached() & wanted) - unclean)

@@ -46,12 +46,7 @@ def read_text(path: str, most: int, hint: str = "name a readable file, or - for 
 
 
 def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
-    """
-    The nodes the command line (or the allocation) names; else this machine.
-
-    Raises UsageError when two sources are named or the list cannot be read, NodesError where an allocation
-    cannot be understood.
-    """
+    """The nodes of the command line or the allocation; else this machine.  Raises UsageError, NodesError."""
     found, path = _named_nodes(args), getattr(args, "exclude_from", None)
     if not path:
         return found
@@ -92,11 +87,7 @@ def _named_nodes(args: argparse.Namespace) -> tuple[Host, ...]:
 
 
 def open_transport(args: argparse.Namespace, python: str = "") -> Transport:
-    """
-    The way to the nodes: the pods that joined, else what the command line or the allocation names.
-
-    `python` is the interpreter for what ringup sends, where nothing is collected that finds one.
-    """
+    """The way to the nodes: pods that joined, else as named; `python` is the interpreter for what is sent."""
     pods = getattr(args, "pods", None)
     if pods is not None:
         return Transport(pods.hosts, pods=pods)
@@ -177,11 +168,7 @@ def show_ignored(args: argparse.Namespace, job: Job) -> None:
 
 
 def environment_from(pairs: list[str]) -> dict[str, str]:
-    """
-    `--env NAME=VALUE` as a mapping; of NAME alone the value is that of this process.
-
-    Raises UsageError for a name that no shell could export, and for one that is not set here.
-    """
+    """`--env NAME=VALUE` as a mapping, of NAME alone the value here.  Raises UsageError."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -205,11 +192,7 @@ OWN = (
 
 
 def launcher_words(text: str, launcher: str = "") -> tuple[str, ...]:
-    """
-    `--launcher-args` as words, quoted as in a shell.
-
-    Raises UsageError for a quote that is not closed, and for an option that ringup sets itself.
-    """
+    """`--launcher-args` as words.  Raises UsageError for an open quote or an option of ringup."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
@@ -349,11 +332,7 @@ def _agree(
 
 
 def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
-    """
-    The job as asked; `words` are the script and its arguments (for `run`).
-
-    Raises UsageError for values that cannot be.
-    """
+    """The job as asked; `words` are the script and its arguments (for `run`).  Raises UsageError."""
     launcher = getattr(args, "launcher", "torchrun").replace("auto", "torchrun")
     words = words or [""]
     kind: Kind = KINDS.get(words[0], "script")

@@ -86,7 +86,6 @@ class Attempt:
         return tuple(node.node for node in self.plan.nodes)
 
     def read(self, _node: NodePlan, lines: Sequence[bytes]) -> None:
-        """Lines of the ranks."""
         now_s = time.monotonic()
         for line in lines:
             self.steps.read(line, now_s)
@@ -216,7 +215,6 @@ class Supervisor:
         return attempt
 
     def attempt(self, attempt: Attempt) -> RunResult:
-        """Start the ranks and follow them to their end."""
         return launching.follow(
             attempt.plan,
             self.transport,
@@ -368,7 +366,6 @@ class Supervisor:
         return found
 
     def decided(self, attempt: Attempt, decision: Decision, recheck: Recheck) -> None:
-        """Record and show a decision."""
         from ringup.recovery import table
 
         self.decision = decision
@@ -441,7 +438,6 @@ class Supervisor:
     # -- the end ---------------------------------------------------------------------------------
 
     def interrupted(self, code: int) -> None:
-        """Note that the run was interrupted between two attempts."""
         from ringup.recovery.decision import Decision
 
         assert self.result is not None

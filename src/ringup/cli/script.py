@@ -194,11 +194,7 @@ def has_restarts(args: argparse.Namespace) -> bool:
 def with_restarts(
     args: argparse.Namespace, asked: Asked, kind: str, python: str, inner: Iterable[str]
 ) -> Asked:
-    """
-    What starts `ringup run` with the words `inner` in the job, where restarts or saving are asked for.
-
-    Raises UsageError for options that cannot be honoured.
-    """
+    """The job's `ringup run` with the words `inner`, where restarts or saving want it.  Raises UsageError."""
     if not has_restarts(args):
         return asked
     policy_from(args)
@@ -261,11 +257,7 @@ def named_nodes(args: argparse.Namespace, job: Job) -> Cluster | None:
 
 
 def plan_of(cluster: Cluster, contained: bool, quiet: bool) -> Plan:
-    """
-    The plan for these nodes; errors that will stop the job are shown on stderr.
-
-    Raises LaunchError when they allow no plan.
-    """
+    """The plan for these nodes; errors that will stop the job are shown.  Raises LaunchError for none."""
     from ringup.output import console
 
     judged = pipeline.judge(cluster, "job")

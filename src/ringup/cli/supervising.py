@@ -91,7 +91,6 @@ class DetachedSupervisor(Supervisor):
         return self.watch(attempt)
 
     def note(self, attempt: Attempt, *, is_handed_over: bool) -> None:
-        """Keep what another supervisor needs."""
         job = self.cluster.job
         state = State(
             argv=[*self.argv],
@@ -189,7 +188,6 @@ class DetachedSupervisor(Supervisor):
     # -- after the death of another supervisor -------------------------------------------------
 
     def resume(self, state: State) -> int:
-        """Go on with the latest attempt."""
         self.background.hold(self.folder)
         self.background.leave(self.folder)
         self.run_id, self.argv = state.run_id, state.argv

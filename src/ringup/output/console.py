@@ -449,11 +449,7 @@ def sections(report: Report, style: Style, *, unfolded: bool = False) -> Iterato
 
 
 def check_text(report: Report, style: Style, *, unfolded: bool = False) -> str:
-    """
-    `ringup check` for people: the cluster, variables, unchecked rules; errors and the verdict last.
-
-    Its length grows with the number of different problems; `unfolded` shows every node and finding by itself.
-    """
+    """`ringup check` for people, errors and the verdict last; `unfolded` shows every node and finding."""
     cluster = report.cluster
     lines = [
         style("bold", plural(len(cluster.nodes), "node")),

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ringup.hosts.folding import node_set
-from ringup.output.terminal import Style
+from ringup.output.terminal import Style, in_columns
 from ringup.recovery.table import NODE_LOST
 from ringup.units import printable, show_seconds
 
@@ -83,8 +83,7 @@ def end_lines(record: Mapping[str, Any], decision: Decision | None) -> list[str]
         return []
     rows: list[tuple[str, ...]] = [("attempt", "nodes", "progress", "time", "ended by", "then")]
     rows += [_row(entry, following) for entry, following in zip(entries, [*entries[1:], None], strict=True)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["", *("  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)]
+    lines = ["", *in_columns(rows)]
     trained, whole = sum(map(trained_s, entries)), record["seconds"]
     share = f" ({min(100, round(100 * trained / whole))} %)" if whole else ""
     lines.append(f"trained {show_seconds(trained)} of {show_seconds(whole)}{share}")

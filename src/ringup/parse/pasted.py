@@ -47,8 +47,6 @@ _KNOWN = re.compile(
 
 @dataclass(frozen=True)
 class Pasted:
-    """Facts found in text."""
-
     rdma_ports: tuple[RdmaPort, ...] = ()
     devices_in_library_order: bool = True
     interfaces: tuple[Interface, ...] = ()

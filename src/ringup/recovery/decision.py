@@ -1,8 +1,4 @@
-"""
-What becomes of a run after a failed attempt: a pure function of its attempts and of the re-check.
-
-The order of evidence: the user's wish, the re-check of the nodes, the table of causes, the limits.
-"""
+"""Decides after a failed attempt, purely: the user first, then the re-check, the table, the limits."""
 
 from __future__ import annotations
 
@@ -142,12 +138,7 @@ def decide(
     policy: Policy,
     random: Callable[[], float],
 ) -> Decision:
-    """
-    What to do after the last of `attempts`.
-
-    `spares` are the nodes named with --spares, in order; those that were used or excluded before are passed
-    over.  `random` returns numbers from 0 to 1 (`random.random`).
-    """
+    """What to do after the last of `attempts`; `spares` as named, in order; `random` as `random.random`."""
     history = _History(attempts)
     used, unusable = history.restarts_used, recheck.unusable
     judgement = _judged(history, recheck, policy)
@@ -336,7 +327,6 @@ def _judged(history: _History, recheck: Recheck, policy: Policy) -> _Judgement:
 
 
 def _by_table(history: _History, row: table.Row) -> _Judgement:
-    """What the cause's row asks for."""
     last, cause = history.last, history.last.cause
     kind, is_shared = _kind(history, row)
     why = ONLY_THERE if kind == "exclude" and cause.only_there else row.why

@@ -1,8 +1,4 @@
-"""
-One row for every cause of the catalogue: what a restart would do, and why.
-
-A row's kind says how sure it must be; `decision` holds that logic, `KINDS` its words for `ringup explain`.
-"""
+"""One row a cause: what a restart would do, and why; `decision` has the logic, `KINDS` its words."""
 
 from __future__ import annotations
 
@@ -42,7 +38,6 @@ class Row(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For `ringup explain`."""
         return f"{KINDS[self.kind].format(tries=self.tries)}. {self.why[:1].upper()}{self.why[1:]}."
 
 

@@ -107,11 +107,7 @@ def verdict_json(outcome: str, hangs: Sequence[Mapping[str, Any]]) -> dict[str, 
 def run_json(
     run_id: str, *, outcome: str, exit_code: int | None, started: float, **known: Any
 ) -> dict[str, Any]:
-    """
-    The object; `started` in seconds since the epoch, `exit_code` None while it runs.
-
-    `known` replaces fields of a run whose ranks were never seen: stopped before its start, or another's.
-    """
+    """The object, `exit_code` None while it runs; `known`: fields of a run whose ranks were never seen."""
     content = {
         "ringup": __version__,
         "schema": 1,
@@ -299,11 +295,7 @@ class RunRecord:
         interrupted: int = 0,
         running: int | None = None,
     ) -> RunResult:
-        """
-        Write the end to run.json, and return it.
-
-        `interrupted`: the exit code when the user ended it; `running`: that of a run which goes on.
-        """
+        """Write the end to run.json; exit codes: `interrupted` by the user, `running` if it goes on."""
         for node in nodes:
             if node.errors:
                 output.to_file(f"node{node.plan.rank}-guard.log", node.errors)
@@ -450,11 +442,7 @@ def _is_complete(node: NodeRun) -> bool:
 
 
 def _groups(nodes: Sequence[NodeRun]) -> Iterator[list[tuple[str, int]]]:
-    """
-    Ranks that were connected, directly or through others, as (node, rank).
-
-    Connected ranks of one node count as one group: who on a machine talked to whom is not followed.
-    """
+    """Ranks connected, directly or through others, as (node, rank); those of a node are one group."""
     group = {node.name: {node.name} for node in nodes}
     machine = {node.name: set(node.world.addresses) for node in nodes if node.world}
     own = {node.name: {node.plan.address} | machine[node.name] for node in nodes}

@@ -94,7 +94,6 @@ class Job:
         self.up().send({"type": "started", "pid": self.launcher, "at": time.monotonic()})
 
     def reap(self):
-        """Collect ended children: the launcher, or adopted orphans."""
         for pid, status in tree.reap().items():
             if pid == self.launcher:
                 self._launcher_ended(wait_code(status))

@@ -82,12 +82,7 @@ def note_session(pid, started):
 
 
 def members(run_id, place="", root=0, not_before=0, spare=()):
-    """
-    The run's processes: pid -> start time.
-
-    Descendants of `root` (itself not), tagged ones that began at or after `not_before`, and
-    descendants of those; never `spare`.
-    """
+    """The run's processes, `spare` never: below `root`, tagged since `not_before`, and below those."""
     known, children = family()
     spare = {*spare, os.getpid()}
     roots = list(children.get(root, ())) if root else []
