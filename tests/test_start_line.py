@@ -35,6 +35,8 @@ def shown(line: StartLine) -> str:
         parts.append(f"scheduled {shlex.join(line.scheduled)}")
     parts += [f"forwarded {name}" for name in line.forwarded]
     parts += [f"{name} {shlex.quote(v)}" for name in ("setup", "chdir") if (v := getattr(line, name))]
+    kept = {"wrap": line.wrapper, "image": (line.image,) * bool(line.image), "container": line.container}
+    parts += [f"{name} {shlex.join(words)}" for name, words in kept.items() if words]
     kind = {"script": "", "module": "-m ", "command": "--no-python "}[line.kind]
     return "; ".join([*parts, kind + shlex.join((line.script, *line.arguments))])
 

@@ -67,10 +67,7 @@ _APPTAINER = _program(
 )
 _NO_OPTIONS = _program("wrapper")
 _SSH = _program(
-    "starter",
-    "-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w",
-    positionals=1,
-    is_text=True,
+    "starter", "-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", positionals=1, is_text=True
 )
 _PARALLEL = _program("starter", "-w -x -f -l -t -u -R -g -X -o -L -S --worker --fanout -p", is_text=True)
 _PROFILER = (

@@ -624,12 +624,7 @@ class _Walk:
         return self.line(node, scope) + text[: found.start()].count("\n") if found else 0
 
     def _record(
-        self,
-        words: tuple[Word, ...],
-        scope: Scope,
-        node: Node,
-        prefix: dict[str, str],
-        cut_at: int = 0,
+        self, words: tuple[Word, ...], scope: Scope, node: Node, prefix: dict[str, str], cut_at: int = 0
     ) -> Command:
         start = take_apart([word.text for word in words])
         # Only what starts something needs to know all variables.
