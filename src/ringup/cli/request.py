@@ -15,10 +15,10 @@ from pathlib import Path
 
 from ringup import hosts as hosts_module
 from ringup.errors import NodesError, UsageError
+from ringup.jobfiles import PODS
 from ringup.launchfiles.programs import OPTIONS, meaning_of
 from ringup.launchfiles.settings_file import settings
 from ringup.launchfiles.start import Kind
-from ringup.jobfiles import PODS
 from ringup.model import Host, Job
 from ringup.output.terminal import path_shown, say
 from ringup.planning.start_line import StartLine, configured, take_apart
@@ -310,21 +310,15 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
 
 
 def _contained(args: argparse.Namespace, line: StartLine) -> None:
-    """The image of `docker run` and of srun into `args`; only a job file can start those.  Raises UsageError."""
+    """An image of docker or srun into `args`; only a job file can start those.  Raises UsageError."""
     kind = getattr(args, "kind", "")
-    if line.image:
-        own, what, fits = "docker", f"docker run {line.image}", kind in ("docker", *PODS)
-    else:
-        own, what, fits = (
-            "slurm",
-            " ".join(("srun", *line.container)),
-            kind == "slurm" and not args.find_network,
-        )
-    if fits and (kind == own or not line.container):
-        args.image = getattr(args, "image", "") or line.image
-        args.container = line.container
+    own, program = ("docker", "docker run") if line.image else ("slurm", "srun")
+    fits = kind == own or (kind in PODS and line.image and not line.container)
+    if fits and not (kind == "slurm" and args.find_network):
+        args.image, args.container = getattr(args, "image", "") or line.image, line.container
     elif line.image or line.container:
-        hint = f"`ringup script {own} --nodes N -- {'docker run' if line.image else 'srun'} ...` writes a job file for it"
+        hint = f"`ringup script {own} --nodes N -- {program} ...` writes a job file that does it"
+        what = " ".join((program, line.image or line.container[0]))
         raise UsageError(f"{what}: cannot be honoured here", hint=hint)
 
 

@@ -112,7 +112,7 @@ def facts(reach: Transport, job: Job, deadline_s: float, hosts: Sequence[Host] =
 
 
 def in_image(node: Node, job: Job) -> Node:
-    """A node whose job runs in an image: its interpreter has a name there, and nothing else is known of it."""
+    """A node whose job runs in an image: of the interpreter only its name is known."""
     unknown = {**node.unknown, "interpreter": f"it is in an image, behind {job.wrapper[0]}"}
     return dataclasses.replace(node, interpreter=Interpreter(job.python or "python3"), unknown=unknown)
 

@@ -178,7 +178,7 @@ def used(start: Start) -> set[str]:
 
 
 def command(words: Sequence[str]) -> str:
-    """A command on one line, or on several with an option beside its value and the script first in its own."""
+    """A command on one line, or on several: an option beside its value, the script at a beginning."""
     shown = [expanded(word) for word in words]
     if len(line := " ".join(shown)) <= LINE:
         return line

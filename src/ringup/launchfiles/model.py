@@ -52,6 +52,21 @@ _NOT_TRAINING = (
 )
 
 
+@dataclass(frozen=True)
+class Pod:
+    """What a container of Kubernetes is given of its machine."""
+
+    gpu_count: int = 0
+    """Of its limits; 0 where they name none."""
+    has_shared_memory: bool = False
+    """Whether /dev/shm is a volume, or the host's own."""
+    is_cut_off: bool = False
+    """On the host's network without ClusterFirstWithHostNet: names of pods and services do not resolve."""
+    has_rdma: bool = False
+    can_lock: bool = False
+    """IPC_LOCK, or all privileges."""
+
+
 @dataclass
 class Launch:
     """A launch line as it was understood."""
@@ -70,6 +85,7 @@ class Launch:
     """Pods of a manifest; None elsewhere."""
     config: Mapping[str, str] = field(default_factory=dict)
     """Of accelerate's file, where it is at hand."""
+    pod: Pod | None = None
 
     # -- what stands in the line -------------------------------------------------------------------
 

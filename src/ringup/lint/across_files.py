@@ -182,7 +182,8 @@ def world_size_disagrees(files: All) -> Iterator[Finding]:
 @fault("nproc-exceeds-gpus", ACROSS)
 def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
     for part in files.parts:
-        gpus, line = gpus_per_node(part.job.job.directives)
+        pod, (gpus, line) = part.launch.pod, gpus_per_node(part.job.job.directives)
+        gpus, line = (pod.gpu_count, part.launch.line) if pod else (gpus, line)
         if gpus and part.ranks.isdecimal() and int(part.ranks) > gpus:
             found = f"{part.ranks} processes on {gpus} GPUs (line {line})"
             yield part.finding(found, "as many processes as GPUs")

@@ -101,6 +101,7 @@ VARIABLES = {
     "RDZV_ID": "rendezvous id",
 }
 """Variables in front of a line that mean what an option means."""
+VARIABLES |= dict.fromkeys(("LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"), "rank")
 LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
 
 
@@ -108,6 +109,7 @@ LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
 
 COUNTS = ("nodes", "nproc", "world_size")
 _OF_ALLOCATION = re.compile(r"\$\{?(?:SLURM|PBS|LSB|OMPI)_\w+\}?")
+_OF_TASKS = ("SLURM_", "OMPI_", "PMI", "PBS_", "LSB_")
 _COMMAND = re.compile(r"[A-Za-z][\w-]{0,63}")
 _BEFORE = {
     "nohup": "--detach lets a run go on without this terminal",
@@ -180,7 +182,7 @@ def take_apart(words: Sequence[str]) -> StartLine:
     inside, line = line.wrapper, replace(line, wrapper=())
     ends = [*(step.at for step in found.steps[1:]), found.at]
     for step, end in zip(found.steps, ends, strict=False):
-        line = _stepped(line, step, bool(launcher), words[step.at : end])
+        line = _stepped(line, step, bool(launcher), words[step.at : end if end > step.at else len(words)])
     line = replace(line, wrapper=(*line.wrapper, *inside))
     if "/" in found.python and not line.python:
         line = replace(line, python=found.python)
@@ -224,7 +226,7 @@ def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
     job = shell.read("", found.text)
     launches = model.launches_of(job)
     if len(launches) != 1:
-        _refuse(f"{last.program} {found.text}"[:60], f"it starts {len(launches)} launchers; {_OF_SHELLS}")
+        _refuse(" ".join(words[last.at :])[:60], f"it starts {len(launches)} launchers; {_OF_SHELLS}")
     setup = []
     for command in job.commands[: job.commands.index(launches[0].command)]:
         texts = [job.marks.shown(text) for text in command.texts]
@@ -234,7 +236,19 @@ def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
             setup.append(shlex.join(texts))
         elif texts[0] not in ("export", "set", "exec"):
             _refuse(texts[0], f"--setup takes a command that comes first; {_OF_SHELLS}")
-    env = [f"{name}={job.marks.shown(value)}" for name, value in launches[0].command.env.items()]
+    if unknown := job.marks.all_of(" ".join((launches[0].start.script, *launches[0].start.arguments))):
+        _refuse(
+            job.marks.shown(job.marks.make(*unknown[0])), "write its value, or give the line without quotes"
+        )
+    env = []
+    for name, value in launches[0].command.env.items():
+        shown = job.marks.shown(value)
+        if any(mark.name.startswith(_OF_TASKS) for mark in job.marks.all_of(value)) and name not in VARIABLES:
+            _refuse(f"{name}={shown}", "only the ranks know its value: set it in the script")
+        if shown != value and name not in VARIABLES:
+            setup.append(f'export {name}="{shown}"')
+        else:
+            env.append(f"{name}={shown}")
     inner = [job.marks.shown(text) for text in launches[0].command.texts]
     if any(step.role == "wrapper" and step.program in _IMAGES for step in found.steps):
         # What comes first belongs into the image.
@@ -289,10 +303,10 @@ def _stepped(line: StartLine, step: start.Step, has_launcher: bool, words: Seque
         )
     if program in ("conda", "mamba", "micromamba"):
         return _conda(taken, step, program)
-    if program in _KEPT or _is_container(program):
-        _check_kept(step, words)
-        return replace(taken, wrapper=(*line.wrapper, *words))
-    _refuse(" ".join(words[:2]), _INSTEAD.get(program, _AROUND))
+    if program not in _KEPT and not _is_container(program):
+        _refuse(" ".join(words[:2]), _INSTEAD.get(program, _AROUND))
+    _check_kept(step, words)
+    return replace(taken, wrapper=(*line.wrapper, *words))
 
 
 def _is_container(word: str) -> bool:
@@ -546,7 +560,7 @@ _SWIFT = ("pt", "sft", "rlhf")
 
 
 def _swift(line: StartLine, left: list[str]) -> StartLine:
-    """ms-swift's `swift sft`, which starts torchrun itself where NPROC_PER_NODE or NNODES is set (3.5 `cli/main.py`)."""
+    """ms-swift's `swift sft`: torchrun where NPROC_PER_NODE or NNODES is set (ms-swift 3.5 `cli/main.py`)."""
     for name, meaning in LLAMAFACTORY.items():
         if name in line.env:
             env = {n: v for n, v in line.env.items() if n != name}
@@ -560,7 +574,7 @@ _OF_FABRIC = ("--accelerator", "--strategy", "--precision")
 
 
 def _fabric(line: StartLine, left: list[str]) -> StartLine:
-    """`fabric run [OPTIONS] train.py`: torchrun, and the variables that its CLI sets (Lightning 2.5 `fabric/cli.py`)."""
+    """`fabric run [OPTIONS] train.py`: torchrun, with the variables of Lightning 2.5 `fabric/cli.py`."""
     env = {"LT_CLI_USED": "1", "LT_DEVICES": "1", "LT_NUM_NODES": "1"}
     left = left[1:] if left[:1] == ["model"] else left
     while left and left[0].startswith("-"):
@@ -570,6 +584,7 @@ def _fabric(line: StartLine, left: list[str]) -> StartLine:
         name, written = name.replace("_", "-"), written if equals else f"{written} {value}"
         if name in _OF_FABRIC:
             env[f"LT_{name[2:].upper()}"] = value
+            line = replace(line, taken=(*line.taken, written))
         elif name in ("--devices", "--num-nodes"):
             env[f"LT_{name[2:].upper().replace('-', '_')}"] = value
         if name in _FABRIC:
