@@ -35,7 +35,7 @@ _BY_SKYPILOT = {
     "SKYPILOT_NODE_IPS": marks.NODES,
     "SKYPILOT_NUM_GPUS_PER_NODE": marks.GPU_COUNT,
 }
-_RDMA = re.compile(r"rdma|roce|/ib|_ib|infiniband|hca|sriov|efa")
+_RDMA = re.compile(r"rdma|roce|/ib|_ib|infiniband|hca|sriov")
 Node = Any
 
 

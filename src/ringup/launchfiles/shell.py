@@ -469,9 +469,15 @@ class _Walk(Expansion):
         self._run(node, scope, depth, [], None, "")
 
     def _words(self, nodes: Iterable[Node], scope: Scope) -> list[Word]:
-        found = []
+        found: list[Word] = []
+        end = -1
         for node in nodes:
             raw, line = self.raw(node), self.line(node, scope)
+            end, is_next = node.end_byte, node.start_byte == end
+            if is_next and found and found[-1].raw.endswith("$"):  # the grammar cuts a-$B.c behind the sign
+                whole = found[-1].raw + raw
+                found[-1] = Word(self._text_of(whole, scope), found[-1].line, whole)
+                continue
             # A blank or a continued line in front of $X lies inside the expansion.
             skipped = len(raw) - len(raw.lstrip(" \t\n\\"))
             line += raw[:skipped].count("\n") if node.type in ("simple_expansion", "expansion") else 0

@@ -357,7 +357,7 @@ def has_one_rank_for_all(launch: Launch) -> str:
         return ""
     text = launch.node_rank_text
     if not text:
-        is_set = launch.launcher in TORCH and launch.has("rdzv-conf", "rdzv-endpoint")
+        is_set = "rank=" in launch.option("rdzv-conf") or has_mark(launch.option("rdzv-conf"))
         return "" if is_set else "nothing gives the node's rank"
     return f"the node rank is {text}" if text.isdecimal() else ""
 
