@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -62,11 +63,15 @@ class All:
 
     def started(self) -> Iterator[tuple[Part, Reading]]:
         """Launch lines together with the script they start, where that was given."""
+        by_name: dict[str, list[Reading]] = {}
+        for script in self.scripts:
+            by_name.setdefault(posixpath.basename(script.script.path), []).append(script)
         for part in self.parts:
-            name = part.launch.start.script.rpartition("/")[2]
-            for script in self.scripts:
-                if name and script.script.path.rpartition("/")[2] == name:
-                    yield part, script
+            found = by_name.get(posixpath.basename(part.launch.start.script), [])
+            # Of several of that name the one in the launch file's own folder, or nearest below or above it.
+            near = [len(posixpath.commonprefix((f.script.path, part.job.path))) for f in found]
+            if near and near.count(max(near)) == 1:
+                yield part, found[near.index(max(near))]
 
     def rounds(self) -> list[list[Part]]:
         """Lines that belong to one start: the same launcher and script, each node rank once."""
