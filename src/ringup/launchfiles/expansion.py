@@ -309,30 +309,16 @@ class Expansion:
             return found
         for node in self._commands_in(nodes[0]):
             words: list[str] = []
-            body = node
-            if node.type == "redirected_statement":
-                body = node.child_by_field_name("body")
-            if body is not None and body.type == "command":
-                for child in body.named_children:
-                    one = (
-                        child.named_children[0]
-                        if child.type == "command_name" and child.named_children
-                        else child
-                    )
-                    if child.type == "herestring_redirect":
-                        words += ["<<<", *(w for c in child.named_children for w in self.words_of(c, scope))]
-                    elif child.type not in ("variable_assignment", "comment", "file_redirect"):
-                        words += self.words_of(one, scope)
-            if node.type == "redirected_statement":
-                for child in node.named_children:
-                    if (
-                        child.type == "file_redirect"
-                        and child.children[0].type == "<"
-                        and child.named_children
-                    ):
-                        words += ["<", *self.words_of(child.named_children[-1], scope)]
-                    elif child.type == "herestring_redirect":
-                        words += ["<<<", *(w for c in child.named_children for w in self.words_of(c, scope))]
+            body = node.child_by_field_name("body") if node.type == "redirected_statement" else node
+            parts = body.named_children if body is not None and body.type == "command" else []
+            for child in [*parts, *(node.named_children if body != node else [])]:
+                if child.type == "herestring_redirect":
+                    words += ["<<<", *(w for c in child.named_children for w in self.words_of(c, scope))]
+                elif child.type == "file_redirect" and child.children[0].type == "<" and child.named_children:
+                    words += ["<", *self.words_of(child.named_children[-1], scope)]
+                elif child in parts and child.type not in ("variable_assignment", "comment", "file_redirect"):
+                    named = child.named_children if child.type == "command_name" else []
+                    words += self.words_of((named or [child])[0], scope)
             found.append(words)
         return found
 

@@ -150,11 +150,7 @@ def _value(node: Node, *keys: str) -> str:
 def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | None:
     """Pods that run what is below, given those around it."""
     if kind in ("PyTorchJob", "Volcano"):
-        return (
-            outer
-            if outer is not None
-            else next((_number(_scalar(items[k])) for k in ("replicas",) if k in items), None)
-        )
+        return outer if outer is not None else _number(_scalar(items.get("replicas")))
     found = [_number(_scalar(items[k])) for k in REPLICAS if k in items]
     if not found:
         return outer
@@ -203,15 +199,15 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
         if made is not None and (
             made.launcher != "python" or made.start.script.endswith(".py") or made.module
         ):
-            made.pod = _pod(pod, node) if pod is not None else None
+            made.pod = _pod(job.text, pod, node) if pod is not None else None
             yield made
 
 
-def _pod(pod: Node, container: Node) -> Pod:
+def _pod(text: str, pod: Node, container: Node) -> Pod:
     """What a pod's mapping and that of a container in it say about the machine."""
     limits = dict(_items(dict(_items(dict(_items(container)).get("resources"))).get("limits")))
     counts = [_number(_scalar(value)) or 0 for name, value in limits.items() if name.endswith("/gpu")]
-    text = _text(pod)
+    text = "\n".join(text.split("\n")[pod.start_mark.line : pod.end_mark.line + 1])
     on_host = _value(pod, "hostNetwork") == "true"
     is_privileged = bool(re.search(r"\bprivileged: *true", text))
     return Pod(
@@ -221,15 +217,6 @@ def _pod(pod: Node, container: Node) -> Pod:
         has_rdma=is_privileged or "/dev/infiniband" in text or any(map(_RDMA.search, limits)),
         can_lock=is_privileged or "IPC_LOCK" in text,
     )
-
-
-def _text(node: Node, depth: int = 0) -> str:
-    """Keys and scalars below a node, a line each."""
-    if depth > MOST_DEPTH or node.id == "scalar":
-        return _scalar(node)
-    if node.id == "sequence":
-        return "\n".join(_text(value, depth + 1) for value in node.value)
-    return "\n".join(f"{_scalar(k)}: {_text(v, depth + 1)}" for k, v in node.value)
 
 
 def _default(kind: str) -> int | None:
@@ -259,16 +246,8 @@ def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, i
         words += _strings(more)
         if more is not None and more.id == "scalar":
             words.append(_scalar(more))
-        at = next(
-            (
-                v
-                for n in (node, more)
-                if n is not None and n.id == "sequence"
-                for v in n.value
-                if "\n" in _scalar(v)
-            ),
-            None,
-        )
+        texts = [v for n in (node, more) if n is not None and n.id == "sequence" for v in n.value]
+        at = next((v for v in texts if "\n" in _scalar(v)), None)
         if at is not None:
             line = at.start_mark.line + 1 + (at.style in ("|", ">"))
         elif words[:1] and words[0].rpartition("/")[2] in ("bash", "sh") and more is not None:

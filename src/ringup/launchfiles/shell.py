@@ -45,7 +45,8 @@ _COUNTED = re.compile(
     r"([A-Za-z_]\w{0,60}) {0,4}= {0,4}(\d{1,9}) {0,4}; {0,4}\1 {0,4}(<=?) {0,4}([^;]{1,200});"
 )
 _RAISED = re.compile(r"(?:\(\(|let) {0,4}([A-Za-z_]\w{0,60}) {0,4}(?:\+\+|\+=|=)")
-EXPORTING = ("export", "declare", "typeset", "readonly", "local")
+_ASKS_FOR_DEFAULT = re.compile(r"\s-[zn]\s|\+x\}|:-\}|\$#")
+Bodies = Sequence[Sequence[Node]]
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,6 @@ class Job:
 
     def where(self, line: int) -> str:
         return f"{self.path}:{line}"
-
-    def option(self, *names: str) -> tuple[str, int]:
-        """(value, line) of the last directive of these names; ("", 0) for none."""
-        found = [(one.value, one.line) for one in self.directives if one.name in names]
-        return found[-1] if found else ("", 0)
 
 
 Sibling = Callable[[str], str | None]
@@ -285,10 +281,7 @@ class _Walk(Expansion):
             elif seen_then:
                 bodies[-1].append(child)
         has_else = any(c.type == "else_clause" for c in node.children)
-        is_default = bool(
-            re.search(rb"(?:\s-[zn]\s|\+x\}|:-\}|\$#)", self.source[node.start_byte : node.start_byte + 200])
-        )
-        self.branch(node, bodies, scope, depth, has_else, is_default)
+        self.branch(node, bodies, scope, depth, has_else)
 
     def _case_statement(self, node: Node, scope: Scope, depth: int) -> None:
         items = [child for child in node.named_children if child.type == "case_item"]
@@ -297,19 +290,12 @@ class _Walk(Expansion):
             values = {c.id for c in item.children_by_field_name("value")}
             bodies.append([c for c in item.children if c.id not in values])
         has_else = any(self.raw(i).lstrip().startswith("*") for i in items)
-        self.branch(node, bodies, scope, depth, has_else, False)
+        self.branch(node, bodies, scope, depth, has_else)
 
-    def branch(
-        self,
-        node: Node,
-        bodies: Sequence[Sequence[Node]],
-        scope: Scope,
-        depth: int,
-        has_else: bool,
-        is_default: bool,
-    ) -> None:
+    def branch(self, node: Node, bodies: Bodies, scope: Scope, depth: int, has_else: bool) -> None:
         """Each branch on a copy; afterwards what differs between them is unknown."""
         line = self.line(node, scope)
+        is_default = node.type == "if_statement" and bool(_ASKS_FOR_DEFAULT.search(self.raw(node)[:200]))
         ends = []
         for number, body in enumerate(bodies):
             inner = replace(self.copied(scope), branches=(*scope.branches, (line, number)))

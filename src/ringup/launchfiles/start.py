@@ -30,22 +30,7 @@ ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 PYTHON = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)?)?t?")
 SCRIPTS = (".py", ".sh", ".bash", ".slurm", ".sbatch")
 MOST_STEPS = 24
-SPEAKING = (
-    "echo",
-    "printf",
-    "which",
-    "pip",
-    "pkill",
-    "grep",
-    "ps",
-    "alias",
-    ":",
-    "export",
-    "cat",
-    "test",
-    "[",
-    "cd",
-)
+SPEAKING = re.compile(r"echo|printf|which|pip|pkill|grep|ps|alias|:|export|cat|test|\[|cd")
 """Programs that only mention a launcher."""
 
 
@@ -317,7 +302,7 @@ def _unknown(made: CommandLine, words: Sequence[str], at: int) -> None:
     else:
         made.rest = tuple(words[at:])
         return
-    if posixpath.basename(words[at]) in SPEAKING:
+    if SPEAKING.fullmatch(posixpath.basename(words[at])):
         made.rest = tuple(words[at:])
         return
     made.steps.append(Step(words[at], "wrapper", (), tuple(words[at + 1 : further]), at))

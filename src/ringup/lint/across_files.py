@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ringup.launchfiles import marks
-from ringup.launchfiles.directives import gpus_per_node
+from ringup.launchfiles.directives import gpus_per_node, last
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch
 from ringup.lint.job_file import JobFile
@@ -285,7 +285,7 @@ def no_timeout_while_debugging(files: All) -> Iterator[Finding]:
 @fault("dataloader-workers-exceed-cpus", ACROSS)
 def dataloader_workers_exceed_cpus(files: All) -> Iterator[Finding]:
     for part, read in files.started():
-        cpus, _ = part.job.option("cpus-per-task", "c")
+        cpus, _ = last(part.job.job.directives, "cpus-per-task", "c")
         ranks, workers = part.ranks or "1", most_workers(read)[1]
         if cpus.isdecimal() and ranks.isdecimal() and workers * int(ranks) > int(cpus):
             found = f"{ranks} ranks with {workers} workers each on {cpus} processors"

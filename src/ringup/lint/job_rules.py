@@ -579,7 +579,7 @@ def processors_not_passed_on(job: JobFile) -> Found:
 
     Fix: `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before srun.
     """
-    value, line = job.option("cpus-per-task", "c")
+    value, line = last(job.job.directives, "cpus-per-task", "c")
     if not value or "SRUN_CPUS_PER_TASK" in job.text:
         return
     for launch in job.launches:
