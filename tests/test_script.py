@@ -312,9 +312,12 @@ def test_a_wrapper_stands_in_front_of_what_each_node_starts(capsys: pytest.Captu
     words = ("numactl", "--localalloc", "singularity", "exec", "--nv", "x.sif", "torchrun", "train.py")
     text = short(capsys, "slurm", "--nodes", "2", "--nproc", "2", words=words)
     assert 'exec numactl --localalloc singularity exec --nv x.sif "$PYTHON" -m torch' in text
-    assert short(
-        capsys, "slurm", "--nodes=2", "--nproc=2", "--wrap", "nice -n 5", words=("train.py",)
-    ).count('exec nice -n 5 "$PYTHON"') == 1
+    assert (
+        short(capsys, "slurm", "--nodes=2", "--nproc=2", "--wrap", "nice -n 5", words=("train.py",)).count(
+            'exec nice -n 5 "$PYTHON"'
+        )
+        == 1
+    )
 
 
 TORCHRUN = "srun torchrun --nproc_per_node=8 t.py --lr 1\n"
