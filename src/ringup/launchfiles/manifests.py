@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.marks import Marks
-from ringup.launchfiles.model import Launch, NotRead, Pod, launch_of
+from ringup.launchfiles.model import Launch, NotRead, PodShare, launch_of
 from ringup.launchfiles.shell import Job, Sibling, command_of, read_into
 
 MOST_NODES, MOST_DEPTH = 50_000, 60
@@ -203,14 +203,14 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
             yield made
 
 
-def _pod(text: str, pod: Node, container: Node) -> Pod:
+def _pod(text: str, pod: Node, container: Node) -> PodShare:
     """What a pod's mapping and that of a container in it say about the machine."""
     limits = dict(_items(dict(_items(dict(_items(container)).get("resources"))).get("limits")))
     counts = [_number(_scalar(value)) or 0 for name, value in limits.items() if name.endswith("/gpu")]
     text = "\n".join(text.split("\n")[pod.start_mark.line : pod.end_mark.line + 1])
     on_host = _value(pod, "hostNetwork") == "true"
     is_privileged = bool(re.search(r"\bprivileged: *true", text))
-    return Pod(
+    return PodShare(
         gpu_count=max(counts, default=0),
         has_shared_memory="/dev/shm" in text or _value(pod, "hostIPC") == "true",
         is_cut_off=on_host and _value(pod, "dnsPolicy") not in ("ClusterFirstWithHostNet", "None"),

@@ -39,7 +39,7 @@ _OTHER_LAUNCHERS = ("colossalai", "horovod", "torchx", "composer", "tune", "fabr
 
 
 @dataclass(frozen=True)
-class Pod:
+class PodShare:
     """What a container of Kubernetes is given of its machine."""
 
     gpu_count: int = 0
@@ -71,7 +71,7 @@ class Launch:
     """Pods of a manifest; None elsewhere."""
     config: Mapping[str, str] = field(default_factory=dict)
     """Of accelerate's file, where it is at hand."""
-    pod: Pod | None = None
+    pod: PodShare | None = None
 
     # -- what stands in the line -------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ringup.launchfiles.marks import has_mark
-from ringup.launchfiles.model import Launch, Pod
+from ringup.launchfiles.model import Launch, PodShare
 from ringup.launchfiles.start import Step
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, fault
@@ -82,7 +82,7 @@ def container_keeps_out(job: JobFile) -> Iterator[Finding]:
                 yield from _not_passed(job, launch, _names(step, "--env"), step.has("--env-file"))
 
 
-def _pod(job: JobFile, launch: Launch, pod: Pod) -> Iterator[Finding]:
+def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
     if max(pod.gpu_count, launch.ranks_per_node or 0) > 1 and not pod.has_shared_memory:
         found = "no memory volume at /dev/shm: it has 64 MB"
         yield job.finding(launch.line, found, "emptyDir: {medium: Memory}")

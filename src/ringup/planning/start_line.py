@@ -24,7 +24,7 @@ from ringup.errors import UsageError
 from ringup.launchfiles import start
 from ringup.launchfiles.programs import FLAG, LAUNCHERS, OPTIONS, PASSED, PROGRAMS, meaning_of
 from ringup.launchfiles.start import PYTHON, Kind
-from ringup.model import CONTAINERS
+from ringup.model import CONTAINERS, RANK_VARIABLES
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,13 @@ REFUSED = {
     "mpirun": "say MULTI_GPU there: ringup starts accelerate on CPUs, too, and without mpirun",
 }
 VARIABLES = {
+    **dict.fromkeys(RANK_VARIABLES, "rank"),
     "MASTER_ADDR": "address",
     "MASTER_PORT": "port",
-    "NODE_RANK": "rank",
-    "RANK": "rank",
     "FORCE_TORCHRUN": "kind",
     "RDZV_ID": "rendezvous id",
 }
 """Variables in front of a line that mean what an option means."""
-VARIABLES |= dict.fromkeys(("LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"), "rank")
 LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
 
 
