@@ -2,8 +2,8 @@
 What in a training script will break or hang when it runs on several nodes.
 
 Python scripts, shell files, job files (Slurm, PBS, LSF) and manifests (YAML) are read, never run; of a
-directory all such files below it.  What was read comes first: each launch line with its nodes, ranks and
-worlds, and the files in which none was recognised.
+directory all such files below it but tests (test_*.py, *_test.py, conftest.py).  What was read comes first:
+each launch line with its nodes, ranks and worlds, and the files in which none was recognised.
 Files given together are also compared with one another: the lines for two nodes, a script with the
 job file that starts it.  `# ringup: ignore[RULE]` at the end of a line leaves out what is found there.
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,6 +52,8 @@ OPTIONS = (
 MANIFESTS = (".yaml", ".yml")
 SUFFIXES = (".py", ".sh", ".bash", ".sbatch", ".slurm", ".pbs", ".lsf", ".job", *MANIFESTS)
 NOT_OURS = {"node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env"}
+_TEST = re.compile(r"(?:test_.*|.*_test|conftest)\.py")
+"""Names by which pytest knows its own: they play several nodes on one machine."""
 MOST_FILES = 5000
 
 
@@ -63,7 +66,8 @@ def files_of(paths: Sequence[str]) -> list[str]:
             continue
         for folder, folders, names in os.walk(path):
             folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in NOT_OURS)
-            found += [str(Path(folder, name)) for name in sorted(names) if name.endswith(SUFFIXES)]
+            wanted = (name for name in sorted(names) if name.endswith(SUFFIXES) and not _TEST.fullmatch(name))
+            found += [str(Path(folder, name)) for name in wanted]
             if len(found) > MOST_FILES:
                 raise UsageError(
                     f"{path}: more than {MOST_FILES} files", hint="name its folders with scripts"

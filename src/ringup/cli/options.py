@@ -178,6 +178,7 @@ NPROC = value(
 _WITH = f"launcher that starts the ranks: {', '.join(LAUNCHERS)} (auto: as the script asks)"
 LAUNCHER = value("--with", "LAUNCHER", _WITH, "auto", dest="launcher", choices=("auto", *LAUNCHERS))
 MASTER_PORT = value("--master-port --master_port", "PORT", "port of the rendezvous (a free one)", 0, port)
+WRAP = value("--wrap", "'...'", "a command in front of what each node starts: 'numactl --localalloc'", "")
 RENDEZVOUS = choice("--rdzv", ("static", "c10d"), "rendezvous of torchrun (static)", "static")
 DRY_RUN = flag("--dry-run", "print what each node would execute, and stop")
 ANYWAY = flag("--anyway", "start despite errors")

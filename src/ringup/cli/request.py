@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ringup import hosts as hosts_module
 from ringup.errors import NodesError, UsageError
+from ringup.jobfiles import PODS
 from ringup.launchfiles.programs import OPTIONS, meaning_of
 from ringup.launchfiles.settings_file import settings
 from ringup.launchfiles.start import Kind
@@ -193,17 +194,22 @@ OWN = (
 
 def launcher_words(text: str, launcher: str = "") -> tuple[str, ...]:
     """`--launcher-args` as words.  Raises UsageError for an open quote or an option of ringup."""
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as error:
-        hint = "quote it as in a shell: '--a 1 --b \"x y\"'"
-        raise UsageError(f"--launcher-args {text!r}: {error}", hint=hint) from error
+    words = _split("--launcher-args", text)
     for word in words if launcher in OPTIONS else ():
         name = word.partition("=")[0]
         if name.startswith("-") and meaning_of(launcher, name).rstrip("=") in OWN:
             hint = "leave it out; --nodes, --nproc, --master-port, --rdzv and -H are ringup's options"
             raise UsageError(f"--launcher-args {name}: ringup sets this option itself", hint=hint)
     return words
+
+
+def _split(option: str, text: str) -> tuple[str, ...]:
+    """An option's words, quoted as in a shell.  Raises UsageError."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        hint = "quote it as in a shell: '--a 1 --b \"x y\"'"
+        raise UsageError(f"{option} {text!r}: {error}", hint=hint) from error
 
 
 # -- the script ----------------------------------------------------------------------------------
@@ -273,6 +279,9 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
     if line.launcher_arguments:
         own = shlex.join(line.launcher_arguments)
         args.launcher_args = f"{own} {args.launcher_args}".strip()
+    if line.wrapper:
+        args.wrap = f"{getattr(args, 'wrap', '')} {shlex.join(line.wrapper)}".strip()
+    _contained(args, line)
     args.python, args.chdir = args.python or line.python, args.chdir or line.chdir
     args.setup = " && ".join(part for part in (line.setup, args.setup) if part)
     args.env = [*(f"{name}={value}" for name, value in line.env.items()), *line.forwarded, *args.env]
@@ -283,12 +292,31 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
         say(f"ringup: replaced: {'; '.join(replaced)}", quiet=args.quiet)
 
 
+def _contained(args: argparse.Namespace, line: StartLine) -> None:
+    """An image of docker or srun into `args`; only a job file can start those.  Raises UsageError."""
+    kind = getattr(args, "kind", "")
+    own, program = ("docker", "docker run") if line.image else ("slurm", "srun")
+    fits = kind == own or (kind in PODS and line.image and not line.container)
+    if fits and not (kind == "slurm" and args.find_network):
+        args.image, args.container = getattr(args, "image", "") or line.image, line.container
+    elif line.image or line.container:
+        hint = f"`ringup script {own} --nodes N -- {program} ...` writes a job file that does it"
+        what = " ".join((program, line.image or line.container[0]))
+        raise UsageError(f"{what}: cannot be honoured here", hint=hint)
+
+
 def _scheduled(args: argparse.Namespace, line: StartLine) -> list[str]:
     """srun's options that a job file has into `args`; those that have no use in a running allocation."""
     if not getattr(args, "slurm", hasattr(args, "image")):
         return [f"{written}: the allocation has its own" for written in line.scheduled]
     for written, (name, value) in line.scheduled.items():
         number = value.rpartition(":")[2]
+        if name == "option":
+            args.option = [
+                *args.option,
+                written.replace(" ", "=", 1) if written.startswith("--") else written,
+            ]
+            continue
         if name in ("gpus", "cpus") and not number.isdecimal():
             raise UsageError(f"{written}: {value!r} is not a number", hint=f"--{name} N")
         given = int(number) if name in ("gpus", "cpus") else value
@@ -356,6 +384,7 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
         python=args.python,
         nproc=getattr(args, "nproc", None) or 0,
         launcher=launcher,
+        wrapper=_split("--wrap", getattr(args, "wrap", "")),
         launcher_arguments=launcher_words(getattr(args, "launcher_args", ""), getattr(args, "launcher", "")),
         backend=args.backend,
         rendezvous=getattr(args, "rdzv", "static"),

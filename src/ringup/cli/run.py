@@ -31,6 +31,7 @@ RUN = options.group(
     options.NPROC,
     options.LAUNCHER,
     options.value("--launcher-args", "'...'", "options for the launcher itself, as one word", ""),
+    options.WRAP,
     options.RENDEZVOUS,
     options.MASTER_PORT,
     options.DRY_RUN,

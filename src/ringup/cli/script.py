@@ -58,6 +58,7 @@ FILE = options.group(
     options.value("--nproc", "N", "ranks per node", None, options.gpus_or(options.positive)),
     options.LAUNCHER,
     options.value("--launcher-args", "'...'", "options for the launcher itself", ""),
+    options.WRAP,
     options.RENDEZVOUS,
     options.flag("--find-network", "slurm, pbs, lsf: a program in the file finds the network when it runs"),
     options.flag("--debug", "also variables that show where a job hangs"),
@@ -83,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
         path, args.from_file = args.from_file, None
         args.script = args.script or from_file.fill(args, path)
         from_file.explain(args, path)
+    args.kind = kind
     words = request.script_words(args, "ringup script KIND [options] -- train.py ARGS")
     show_lint(args, request.job_from(args, words).file)
     asked = asked_from(args, words, kind)
@@ -182,6 +184,7 @@ def asked_from(args: argparse.Namespace, words: list[str], kind: str) -> Asked:
         image=quoting.line(getattr(args, "image", ""), "--image "),
         namespace=quoting.line(getattr(args, "namespace", ""), "--namespace "),
         rdma=quoting.line(getattr(args, "rdma", ""), "--rdma "),
+        container=getattr(args, "container", ()),
         finds_network=getattr(args, "find_network", True),
     )
 

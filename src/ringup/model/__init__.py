@@ -258,6 +258,8 @@ TORCHRUN_PREFIXES = ("PET_", "TORCHELASTIC_")
 """Of variables that change torchrun's defaults without a message (torch argparse_util.py)."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """What tells a process its rank: torchrun and its like, then MPI, then Slurm."""
+CONTAINERS = ("apptainer", "singularity")
+"""Programs that run a command in an image, beside the host's own processes and with its network."""
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
 
@@ -488,6 +490,8 @@ class Job:
     launcher: str = "torchrun"
     launcher_arguments: tuple[str, ...] = ()
     """Options of the user for the launcher itself; the last word in its command line."""
+    wrapper: tuple[str, ...] = ()
+    """Words in front of what each node starts: numactl, a profiler, `apptainer exec IMAGE`."""
     backend: str = ""
     rendezvous: Literal["static", "c10d"] = "static"
     port: int = 0
@@ -505,6 +509,11 @@ class Job:
         if self.kind == "module":
             return self.script.replace(".", "/") + ".py"
         return self.script if self.kind == "script" or "/" in self.script else ""
+
+    @property
+    def is_in_image(self) -> bool:
+        """Whether the interpreter is one of an image, into which nobody looks before the start."""
+        return any(word.rpartition("/")[2] in CONTAINERS for word in self.wrapper)
 
     @property
     def launcher_package(self) -> str:
