@@ -161,6 +161,8 @@ def short_name(host: str) -> str:
 def seconds_of(text: str) -> float | None:
     """Seconds of the first clock time in a line's head, from the year's start where the date is there."""
     head = text[:120]
+    if head.count(":") < 2:
+        return None
     if match := _GLOG.search(head):
         date = match["date"].zfill(4)
         days = int(date[:2]) * 31 + int(date[2:])
@@ -201,9 +203,12 @@ def head_of(text: str, labels: Labels = NO_LABELS) -> Head:
         label, start = labels.split(start)
         host, rank = owner_in(label) or next(filter(looks_like_host, words_in(label)), ""), rank_in(label)
         label = label if host else ""  # a rank, a logger or a line of code stands in whatever stream
-    if nccl := _NCCL.search(start):
+    # Most lines have none of the words that these forms need: to search for words is much quicker.
+    is_nccl = "NCCL " in start or "INFO " in start or "WARN " in start or "NET/OFI " in start
+    if is_nccl and (nccl := _NCCL.search(start)):
         host, pid, device = short_name(nccl["host"]), nccl["pid"], nccl["device"] or ""
-    if found := _RANK.search(start):
+    has_rank = "ank" in start or "RANK" in start or "<std" in start or "[trainer" in start
+    if has_rank and (found := _RANK.search(start)):
         rank = int(next(g for g in found.groups() if g))
     if not pid and (ray := _RAY.search(start)):
         host, pid = ray["ip"] or host, ray["pid"]
@@ -285,10 +290,26 @@ class Gate:
             for word, found in by_needle.items()
             if _has_digit(word)
         )
+        self._patterns = [*by_needle.values()]
+        self.words = [*by_needle, b"msg="]
+        """A line without any of these, in any case, holds no pattern unless its collector escaped some."""
+        self._of_words: dict[bytes, tuple[Pattern, ...] | None] = {}
         self._seen: dict[bytes, _Found] = {}
 
-    def __call__(self, line: bytes) -> tuple[Pattern, ...]:
-        """The patterns worth trying on this line; empty for nearly every line."""
+    def __call__(self, line: bytes, words: bytes | None = None) -> tuple[Pattern, ...]:
+        """
+        The patterns worth trying on this line; empty for nearly every line.
+
+        `words` has the numbers of its words, two bytes each, where these are known.
+        """
+        if words is not None:
+            patterns = self._of_words.get(words, ...)
+            if patterns is ...:
+                if len(self._of_words) >= _MAX_SHAPES:
+                    self._of_words.clear()
+                patterns = self._of_words[words] = self._with(memoryview(words).cast("H"))
+            if patterns is not None:
+                return patterns
         shape = line.translate(None, _DIGITS) if len(line) <= LINE_BYTES else line[: LINE_BYTES // 2]
         found = self._seen.get(shape)
         if found is None:
@@ -303,6 +324,16 @@ class Gate:
             return sure
         more = (w for w, words in numbered if is_cut or any(word in low for word in words))
         return self._ordered((*sure, *more))
+
+    def _with(self, words: Iterable[int]) -> tuple[Pattern, ...] | None:
+        """The patterns of these words, in order; None where a collector may have escaped some."""
+        found: dict[int, Pattern] = {}
+        for number in words:
+            if number == len(self._patterns):
+                return None
+            if number < len(self._patterns):
+                found |= {id(pattern): pattern for pattern in self._patterns[number]}
+        return self._ordered(found.values())
 
     def _look(self, line: bytes) -> _Found:
         """Words with digits ("errno: 98") may be there when their letters are: the shape has no digits."""

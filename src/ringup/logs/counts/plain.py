@@ -90,6 +90,8 @@ class PlainEngine:
         self._handler = handler
         self.line = 1
         self.offset = 0
+        self.until = 0
+        """Up to this line every one is wanted."""
         self.last: Place | None = None
         """The last line that is not empty."""
         self._carry = b""
@@ -124,6 +126,9 @@ class PlainEngine:
         counts, self._counts = self._counts, {}
         return counts
 
+    def look_for(self, words: list[bytes]) -> None:
+        """Lines without any of these need not be handed on; to find out takes as long as to hand them on."""
+
     def forget(self) -> None:
         """From here on a pointer may mean another communicator."""
         self._rests.clear()
@@ -148,7 +153,7 @@ class PlainEngine:
             self.last = (self.offset, self.line, raw[:MAX_PLAIN_BYTES])
         code, known = self._call(raw) if len(raw) <= MAX_PLAIN_BYTES else (-1, None)
         if known is None:
-            self._handler.odd(self.line, self.offset, raw)
+            self._handler.odd(self.line, raw, None)
             return
         self._counts[code >> 1] = self._counts.get(code >> 1, 0) + 1
         self.append(known[0], code, known[1], raw)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 _PIECE = re.compile(
     r"(?P<text>(?:[^()|*+?{\[\\.^$]|\\\W)+(?![*+?{])|\\\W|[^()|*+?{\[\\.^$])"
     r"|(?P<open>\((?:\?(?:P<\w+>|-?i:|[:=!]|<[=!]))?)|(?P<close>\))|(?P<or>\|)"
-    r"|(?P<times>[*+?]\??|\{\d+(?:,\d*)?\}\??)|(?P<edge>[$^]|\\[bB])|(?P<set>\[[^]^\\-]{2,4}\])"
+    r"|(?P<times>[*+?]\??|\{\d+(?:,\d*)?\}\??)|(?P<edge>[$^]|\\[bB])|(?P<set>\[[^]^\\-]{2,8}\])"
     r"|(?P<any>\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|\.)"
 )
 _ESCAPE = re.compile(r"\\(\W)")
@@ -21,6 +21,8 @@ _MOST = 32
 """Strings that a part is followed up to."""
 _LONG = 12
 """Characters that tell a needle from ordinary text well; more do not help."""
+_NO_NEEDLE = 1000
+"""What is taken from the worth of a single character: nearly every line holds it."""
 
 
 class _Part(NamedTuple):
@@ -109,4 +111,5 @@ def _better(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _worth(strings: tuple[str, ...]) -> int:
-    return 2 * min(_LONG, *map(len, strings)) - len(strings)
+    shortest = min(_LONG, *map(len, strings))
+    return 2 * shortest - len(strings) - _NO_NEEDLE * (shortest < 2)
