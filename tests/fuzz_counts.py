@@ -46,7 +46,7 @@ TOKENS = [
     *(b"sendbuff (nil)", b"count 0", b"count 18446744073709551616", b"datatype 7", b"op 0", b"root 0"),
     *(b"comm 0x0", b"stream (nil)", b"rank 1 ", b"rank 4294967296 ", b"nranks 0", b"commId 0x77"),
     *(b" - Init START", b" - Init COMPLETE", b"host:1:2 ", b"host:99999999999:2 ", b"[nranks=99999999999]"),
-    *(b"\x1b[31m", b"\x1b[", b"{", b"&lt;", b" WARN ", b"wa\x1b[0mrn", b"$ ", b"\xe2\x9d\xaf ", b"STEP 7"),
+    *(b"\x1b[31m", b"\x1b[", b"\\", b"&lt;", b" WARN ", b"wa\x1b[0mrn", b"$ ", b"\xe2\x9d\xaf ", b"STEP 7"),
     *(b"via NET/Socket/0", b"Channel 00/0 : 0[0] -> 1[1] ", b"iteration 5/", b"Epoch: [1][20/"),
 ]
 SEED = b"""\
@@ -94,7 +94,7 @@ ASKED = 2
 
 def is_wanted(line: bytes, words: Iterable[bytes] = WORDS) -> bool:
     """Whether a line must be handed on for what it holds."""
-    if len(line) > 2048 or line.startswith(b"{") or b"&" in line:
+    if len(line) > 2048 or b"\\" in line or b"&" in line:
         return True
     texts = (line, re.sub(rb"\x1b\[[\d;]*[mK]", b"", line))
     return any(word in text.lower() for word in words for text in texts)

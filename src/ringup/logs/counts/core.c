@@ -13,6 +13,7 @@
 
 enum {
     MAX_LINE = 1 << 20,
+    LEAST_PLAIN = 64,
     MAX_PLAIN = 1000,
     MAX_KNOWN = 1 << 16,
     LEAST_SLOTS = 256,
@@ -529,7 +530,7 @@ static int learn(Engine *self, Text kind, int32_t code, Text rest, Entry *asked,
 
 /* 1 where the line is a plain call, which is then counted; 0 where it is none; -1 for an exception. */
 static int plain_call(Engine *self, const char *line, const char *end) {
-    const char *mark = end - line < 64 ? NULL : mark_of(self, line, end);
+    const char *mark = end - line < LEAST_PLAIN ? NULL : mark_of(self, line, end);
     if (!mark || mark - line < 8)
         return 0;
     Way *way = &self->ways[(load8(line) * MODULUS ^ load8(mark - 8)) * RADIX >> (64 - WAY_BITS)];
@@ -644,7 +645,7 @@ static void find_bare_words(const Words *words, const char *line, const char *en
 static int is_wanted(const Engine *self, const char *line, size_t size, Found *found) {
     const char *end = line + size;
     found->size = 0;
-    found->is_known = self->words && size <= MAX_SEARCHED && *line != '{' && !memchr(line, '&', size);
+    found->is_known = self->words && size <= MAX_SEARCHED && !memchr(line, '&', size) && !memchr(line, '\\', size);
     if (!found->is_known)
         return 1;
     find_words(self->words, line, end, found);

@@ -31,6 +31,9 @@ MAX_LINE_BYTES = 1 << 20
 MAX_PLAIN_BYTES = 1000
 """A longer line is no plain call."""
 
+LEAST_PLAIN_BYTES = 64
+"""So is a shorter one."""
+
 MAX_KNOWN = 1 << 16
 """Entries of each table of lookups; a full one is emptied."""
 
@@ -161,7 +164,7 @@ class PlainEngine:
     def _call(self, raw: bytes) -> tuple[int, tuple[int, int] | None]:
         """The column of a plain call, its sequence and what it asks for."""
         mark = raw.find(CALL_MARK)
-        if mark < 0:
+        if mark < 0 or len(raw) < LEAST_PLAIN_BYTES:
             return -1, None
         code = self._codes.get(raw[:mark], -1)
         if code < 0 and (code := self._head(raw, mark)) < 0:
