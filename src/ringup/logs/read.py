@@ -233,13 +233,14 @@ def count_files(
     moment: float | None = None,
 ) -> dict[str, Counted | str]:
     """Each file counted and scanned, or the reason why it cannot be read."""
-    count = functools.partial(_count, iteration, moment, _Reading(paths))
+    reading = _Reading(paths)
+    count = functools.partial(_count, iteration, moment, reading)
     if processes < 2 or len(paths) < 2 or "-" in paths:
         return dict(zip(paths, map(count, paths), strict=True))
     # Here and not above: what starts processes costs as much to import as reading a small log.
     from ringup.logs.workers import share
 
-    return dict(zip(paths, share(count, paths, min(processes, len(paths))), strict=True))
+    return dict(zip(paths, share(count, paths, processes, reading.show), strict=True))
 
 
 class _Reading:
@@ -252,6 +253,9 @@ class _Reading:
 
     def block(self, size_bytes: int) -> None:
         self._done[0] += size_bytes
+        self.show()
+
+    def show(self) -> None:
         part = f"{min(99, 100 * self._done[0] // self._bytes)} % of " if self._bytes else ""
         amount = show_bytes(self._bytes or self._done[0])
         of = f", {self._done[1]} of {self._files} files" if self._files > 1 else ""
