@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 from ringup import progress
@@ -28,20 +28,20 @@ def share(
     """
     The results in the order of the tasks; whoever is free takes the next one.
 
-    `tick` is called now and then.  Raises what `work` raises.  What a process that was killed had begun is done
-    here, and so is everything where this process has threads: a fork would copy the locks they hold.
+    `tick` is called now and then.  Raises what `work` raises.  What a process that was killed had begun is
+    done here, and so is everything where this process has threads: a fork would copy the locks they hold.
     """
     if sys.platform != "linux" or _has_threads():
         yield from map(work, tasks)
         return
     context: Any = mp.get_context("fork")
     left = iter(range(len(tasks)))
-    begun: dict[Connection, int] = {}
+    begun: dict[Any, int] = {}
     done: dict[int, tuple[Any, Exception | None]] = {}
     lost: set[int] = set()
     helpers = []
 
-    def give(pipe: Connection) -> None:
+    def give(pipe: Any) -> None:
         """The next task to a process; one that is gone, or has nothing left to do, is not heard any more."""
         begun.pop(pipe, None)
         at = next(left, None)
@@ -69,7 +69,8 @@ def share(
             give(ours)
         for at in range(len(tasks)):
             while begun and at not in done and at not in lost:
-                for pipe in wait([*begun], TICK_S):
+                ready: list[Any] = wait([*begun], TICK_S)
+                for pipe in ready:
                     with contextlib.suppress(EOFError, OSError):
                         done[begun[pipe]] = pipe.recv()
                     lost |= {begun[pipe]} - done.keys()
@@ -96,9 +97,7 @@ def _has_threads() -> bool:
         return True
 
 
-def _help(
-    work: Callable[[Task], Any], tasks: Sequence[Task], pipe: Connection, others: Sequence[Connection]
-) -> None:
+def _help(work: Callable[[Task], Any], tasks: Sequence[Task], pipe: Any, others: Sequence[Any]) -> None:
     progress.allow(False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
