@@ -32,7 +32,7 @@ OPTIONS = (
     options.JSON,
 )
 FILE_BYTES = 1 << 20
-OWN_TABLE = re.compile(rb"""(?m)^\s*\[?\s*["']?tool\b["']?\s*(?:\.\s*["']?ringup|[]=])""")
+OWN_TABLE = re.compile(rb"""tool["']?[ \t]{0,9}(?:\.[ \t]{0,9}["']?ringup|[]=])""")
 """What a pyproject.toml has where it may hold ringup's settings; others are not parsed."""
 EXECUTES = ("setup", "python", "ssh-config", "env", "launcher-args", "option", "chdir", "with-py-spy")
 WRITES = ("save", "html", "junit", "log-dir", "output", "plot")

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ringup.model import Job, Node
+
 if TYPE_CHECKING:
-    from ringup.model import Job, Node
     from ringup.network.predictions import Expected, Predictions
 
 

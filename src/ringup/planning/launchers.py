@@ -16,13 +16,10 @@ import json
 import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ringup.errors import LaunchError
+from ringup.model import Job
 from ringup.planning import EnvVar
-
-if TYPE_CHECKING:
-    from ringup.model import Job
 
 SHIM = "rank.py"
 """File in a node's run directory that starts one rank and keeps its own exit code."""
