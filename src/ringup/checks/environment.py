@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ringup.addresses import is_address
 from ringup.checks import paths
 from ringup.checks.network_setup import pins
 from ringup.model import Cluster, Node, left_over, once
-from ringup.model.network import is_address
 from ringup.nccl import interface_choice, rdma_devices, variables
 from ringup.network import gloo
 from ringup.network.predictions import Predictions, Selection, uses_nccl

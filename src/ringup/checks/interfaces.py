@@ -6,12 +6,12 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from ringup.addresses import subnet
 from ringup.checks import network_setup, paths, verbs
 from ringup.checks.paths import is_candidate, is_card, is_linked, is_virtual
 from ringup.checks.software import most_common_number
 from ringup.checks.verbs import View
 from ringup.model import Cluster, Interface, Node, once
-from ringup.model.network import subnet
 from ringup.network.predictions import Pick, picks, uses_nccl
 from ringup.rules import Finding, Place, at, at_each, check, ssh
 from ringup.units import grouped, summarize_names

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from ringup.addresses import has_virtual_name, subnet, within
 from ringup.model import Cluster, Interface, Link, Node, once
-from ringup.model.network import has_virtual_name, subnet, within
 from ringup.network.predictions import picks
 from ringup.network.reachability import Network, networks, port_filters
 from ringup.rules import Skipped

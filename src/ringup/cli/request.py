@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ringup import hosts as hosts_module
+from ringup.cli import options
 from ringup.errors import NodesError, UsageError
 from ringup.jobfiles import PODS
 from ringup.launchfiles.programs import OPTIONS, meaning_of
@@ -21,10 +22,14 @@ from ringup.launchfiles.settings_file import settings
 from ringup.launchfiles.start import Kind
 from ringup.model import Host, Job
 from ringup.output.terminal import path_shown, say
+from ringup.planning.launchers import LAUNCHERS
 from ringup.planning.start_line import StartLine, configured, take_apart
 from ringup.secrets import holds_secret
 from ringup.transport import Transport
 from ringup.units import printable, summarize_names
+
+_WITH = f"launcher that starts the ranks: {', '.join(LAUNCHERS)} (auto: as the script asks)"
+LAUNCHER = options.value("--with", "LAUNCHER", _WITH, "auto", dest="launcher", choices=("auto", *LAUNCHERS))
 
 NODE_OPTIONS = ("hosts", "hostfile", "local")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 RUN = options.group(
     "the job",
     options.NPROC,
-    options.LAUNCHER,
+    request.LAUNCHER,
     options.value("--launcher-args", "'...'", "options for the launcher itself, as one word", ""),
     options.WRAP,
     options.RENDEZVOUS,

@@ -56,7 +56,7 @@ FILE = options.group(
     "the file",
     options.value("--output", "F", "write to this file instead of stdout", None, options.writable),
     options.value("--nproc", "N", "ranks per node", None, options.gpus_or(options.positive)),
-    options.LAUNCHER,
+    request.LAUNCHER,
     options.value("--launcher-args", "'...'", "options for the launcher itself", ""),
     options.WRAP,
     options.RENDEZVOUS,

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ringup.addresses import subnet, within
 from ringup.model import Address, Interface, NcclAnswer, Node
-from ringup.model.network import subnet, within
 
 STEERING = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID")
 """What the choice depends on."""

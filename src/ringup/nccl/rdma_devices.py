@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ringup.addresses import parsed
 from ringup.model import Gid, Node, RdmaPort
-from ringup.model.network import parsed
 from ringup.nccl import interface_choice
 from ringup.nccl.interface_choice import Filter, Version, parse_names
 from ringup.nccl.variables import number as number

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ringup.addresses import is_loopback, parsed
 from ringup.model import Interface, Node
-from ringup.model.network import is_loopback, parsed
 from ringup.nccl.interface_choice import Choice, addresses, effective
 
 LOOPBACK = "127.0.0.1"

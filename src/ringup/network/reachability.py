@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ringup.addresses import subnet, within
 from ringup.model import Cluster, Link, Node, once
-from ringup.model.network import subnet, within
 from ringup.units import grouped
 
 SLOW_FACTOR = 8.0

@@ -12,14 +12,15 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from ringup.hosts.folding import node_set
-from ringup.model import Cluster, Node
-from ringup.network.predictions import Predictions, uses_nccl
 from ringup.rules.problems import TEXTS
 from ringup.units import grouped, summarize_names
 from ringup.version import SITE
+
+if TYPE_CHECKING:  # causes of logs are rules, too: reading a log needs no facts of nodes
+    from ringup.model import Cluster, Node
+    from ringup.network.predictions import Predictions
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -219,6 +220,8 @@ def run_checks(
 
     A rule sees only the nodes on which everything it reads is known; `predictions` are those without a plan.
     """
+    from ringup.network.predictions import Predictions
+
     predictions = predictions or Predictions(cluster)
     findings: list[Finding] = []
     skipped: list[Skipped] = []
@@ -245,6 +248,8 @@ def run_checks(
 
 
 def _answers(rule: Rule, cluster: Cluster, predictions: Predictions) -> Iterator[Finding | Skipped]:
+    from ringup.network.predictions import uses_nccl
+
     for answer in rule.answers(cluster, predictions):
         if isinstance(answer, Skipped):
             yield replace(answer, rule=rule.problem.name)
@@ -302,7 +307,9 @@ class Place:
 
 def at(nodes: Node | str | Iterable[Node | str], thing: str = "", subject: str = "") -> Place:
     """A node or several, or one thing there ("enp99s0", "GPU 3")."""
-    several = (nodes,) if isinstance(nodes, (Node, str)) else tuple(nodes)
+    from ringup.hosts.folding import node_set
+
+    several = tuple(nodes) if isinstance(nodes, Iterable) and not isinstance(nodes, str) else (nodes,)
     where = node_set(n if isinstance(n, str) else n.name for n in several)
     return Place(f"{where} {thing}".strip(), several, subject)
 

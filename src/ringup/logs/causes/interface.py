@@ -7,12 +7,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from ringup.addresses import has_virtual_name, is_loopback
 from ringup.logs.causes.symptoms import failure, first_of_each, first_value, hang, on, stopped
 from ringup.logs.evidence import HostNetworks, LogEvidence, is_link_local
 from ringup.logs.lines import Event
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Cause, Found, cause, report
-from ringup.model.network import has_virtual_name, is_loopback
 from ringup.rules import Fix
 from ringup.units import assignment, summarize_names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
+from ringup.addresses import is_loopback
 from ringup.logs.causes.symptoms import (
     SHELL_TEXT,
     bars_at_a_limit,
@@ -18,7 +19,6 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.peel import message_of
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
-from ringup.model.network import is_loopback
 from ringup.rules import Fix
 
 _PORT = re.compile(r"(?:port[`'\":= ]*|\]:|(?<=\d):|\[::\]:)(\d{2,5})\b")
