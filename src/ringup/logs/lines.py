@@ -91,7 +91,7 @@ _RAY = re.compile(
 _STAMP = re.compile(
     r"[\s|]*(?:\d{13}\s)?\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,40}\]?(?: std(?:out|err) [FP] )?[\s|]*"
 )
-_SINCE_1970 = re.compile(r"\[?1\d{9}\.\d{1,9}\]? ")
+_SINCE_1970 = re.compile(r"\[?1\d{9}\.\d{1,9}\]? |(?:#\d{1,4} )?\d{1,5}\.\d{2,3} (?=[A-Za-z/\[(<' ])")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
 _SRUN = re.compile(r"(?:srun|slurmstepd)\S{0,60}: error: ([A-Za-z][\w.-]{0,80}): task")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): ?")
@@ -136,7 +136,7 @@ def clean(raw: bytes) -> str:
         text = text[1:].rstrip("│ \r").removeprefix(" ")
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
-    text = _CONTROL.sub("", text)
+    text = _CONTROL.sub("", text.rstrip("\0").replace("\0", " "))  # /proc/PID/cmdline has NUL for blank
     return text.rstrip().replace("\r", " ").replace("\n", " ")
 
 
@@ -243,7 +243,7 @@ _Found = tuple[tuple[Pattern, ...], tuple[_Numbered, ...], "re.Pattern[bytes] | 
 def _lowered(line: bytes) -> bytes:
     """A line in lower case, and once more without what its collector escaped."""
     low = line.lower()
-    packed = b"&" in line or b"msg=" in line or line.startswith(b"{")
+    packed = b"&" in line or b"msg=" in line or b"\0" in line or line.startswith(b"{")
     return low + "\n".join(texts_of(line)).lower().encode() if packed else low
 
 

@@ -55,6 +55,8 @@ def peer_died_first(log: LogEvidence) -> Found:
         and not log.has("exit", "exception")
     ):
         return None
+    if log.has("tcpstore-retry") and {e.tag for e in lost} <= {"recv-vector"} and not log.outcome.went_on:
+        return None  # nobody had met the store's owner yet
     peers = sorted({e["peer"] or e["address"] for e in lost} - {""})
     had_saved = {e.host for e in log.all("saved")}
     # A process that has saved its model and ends closes its connections: nobody's call failed of it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from ringup.logs.blame import place
@@ -19,6 +20,11 @@ ABOVE = 40
 """Lines between a native library's error and the exception by which it comes up."""
 BY_A_WORD = {"rank-killed"}
 """Names that may rest on a single word, which a launcher prints of what it ended itself."""
+
+_BUILD = re.compile(r"\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: ")
+"""A compiler's or a linker's error."""
+_OF_THE_SCRIPT = re.compile(r"\S{1,160}\.py: error: ")
+"""A script that refuses its arguments."""
 
 _ON_EACH_RANK = (
     "compare what the ranks do (`ringup stacks`, or py-spy on each): the rank that stands elsewhere holds up"
@@ -56,7 +62,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     if first.rule == "nccl-error-without-detail" and is_detail:
         return [*causes[:at], described(log, best), *causes[at + 1 :]]
     if first.rule == "rank-raised-exception" and (reason := _reason_above(log, own)):
-        return [*causes[:at], _with(replace(first, confidence="low"), reason), *causes[at + 1 :]]
+        return [*causes[:at], described(log, reason), replace(first, confidence="low"), *causes[at + 1 :]]
     strongest = min((clue.form for clue in own if not follows(clue)), default=Form.INFO)
     if best in own or best.form >= strongest:
         return causes
@@ -64,7 +70,11 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     came_up = first.rule == "rank-raised-exception" and best.form < Form.EXCEPTION <= strongest
     is_weak = place(first) == 8 or first.confidence == "low"
     wraps = not is_weak and bool(own) and all(map(follows, own)) and best.event.file == own[0].event.file
-    if wraps or (first.rule in GENERIC and first.confidence == "low" and not came_up):
+    is_generic = first.rule in GENERIC and first.confidence == "low" and not came_up
+    own_words = best.form > Form.ERRNO or bool(_OF_THE_SCRIPT.match(best.message))
+    if is_generic and first.rule == "rank-raised-exception" and not own_words:
+        return [*causes[:at], described(log, best), *causes[at:]]
+    if wraps or is_generic:
         return [*causes[:at], _with(first, best), *causes[at + 1 :]]
     most = SURE if first.confidence == "low" else Form.PROGRAM
     if not came_up and not (is_weak and best.form <= most):
@@ -92,7 +102,7 @@ def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
             clue
             for clue in standing(log)
             if clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO)
-            and clue.severity in ("error", "fatal")
+            and (clue.severity in ("error", "fatal") or _BUILD.match(clue.message))
             and clue.specific > raised.specific
             and not follows(clue)
             and clue.event.file == at.file
