@@ -114,20 +114,18 @@ def environment_differs(log: LogEvidence) -> Found:
         text = "two ranks plan different message sizes for one transfer"
         return report([*sizes, *apart], text, "high" if apart else "medium")
     if apart and (truncated or (stopped(log) and not log.outcome.went_on)):
-        names = (
-            ", ".join(sorted({e["name"] for e in apart} - {""})) or "NCCL_CUMEM_ENABLE (P2P/CUMEM, P2P/IPC)"
-        )
-        text = f"processes have different settings: {names}"
+        shown = ", ".join(sorted({e["name"] for e in apart} - {""}))
+        names = shown or "NCCL_CUMEM_ENABLE (P2P/CUMEM, P2P/IPC)"
         handles = [*log.all("cuda-failure", where="(?i).*p2p.*"), *_handles_apart(log)]
-        sure: Confidence = (
-            "high" if truncated else "medium" if "CUMEM" in names and len(handles) > 2 else "low"
-        )
+        refused = "CUMEM" in names and len(handles) > 2
+        sure: Confidence = "high" if truncated else "medium" if refused else "low"
+        text = f"processes have different settings: {names}"
         return report([*truncated, *apart, *handles], text, sure)
     return None
 
 
 def _settings_apart(log: LogEvidence) -> list[Event]:
-    """Settings that plan transfers and that two processes print with different values, one line of each value."""
+    """A line of each value of the settings that plan transfers and that processes print with different values."""
     found: dict[str, dict[str, Event]] = defaultdict(dict)
     for event in log.all("env-set"):
         if _PLANNING.match(event["name"]) and event.host:
