@@ -38,7 +38,7 @@ def peer_died_first(log: LogEvidence) -> Found:
         for e in log.all(*(tag for tag in OF_ROLE["consequence"] if tag not in OF_ROLE["weak"]))
         if not (made_do(e) or of_the_web(e) or log.outcome.overcome(e))
         and not (is_teardown(e) and log.outcome.ended_well)
-        and (e.tag != "store-get" or re.search(r"(?i)reset|closed|broken|refused", e["reason"]))
+        and (e.tag != "store-get" or not re.search(r"(?i)time", e["reason"]))
     ]
     lost += log.all("ofi-request", has=_GONE)
     weak = log.all("keepalive-failed", "pipe-broken")

@@ -247,7 +247,7 @@ def peers_never_joined(log: LogEvidence) -> Found:
     waits, programs = log.all("store-wait"), waits_of_the_program(log)
     meeting = [e for e in waits if e not in programs]
     at_work = bars_at_a_limit(log) or (waits and not meeting)
-    others = log.all("rdzv-timeout", *([] if at_work else ["wait-poll"]))
+    others = log.all("rdzv-timeout", *([] if at_work or log.has("store-get") else ["wait-poll"]))
     # The barrier of a shutdown is one of tasks that had come.
     late = log.has("jax-late-barrier") or log.all("jax-died", has="heartbeat|crashed|unhealthy")
     others += [] if late else log.all("jax-barrier", lacks="Shutdown")

@@ -125,7 +125,7 @@ def environment_differs(log: LogEvidence) -> Found:
 
 
 def _settings_apart(log: LogEvidence) -> list[Event]:
-    """A line of each value of the settings that plan transfers and that processes print with different values."""
+    """A line of each value of the settings that plan transfers, of those whose value differs by process."""
     found: dict[str, dict[str, Event]] = defaultdict(dict)
     for event in log.all("env-set"):
         if _PLANNING.match(event["name"]) and event.host:

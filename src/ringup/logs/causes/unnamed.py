@@ -9,7 +9,7 @@ from ringup.logs.blame import place
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.forms import Clue, Form
 from ringup.logs.outcome import ENOUGH_OF_OTHERS
-from ringup.logs.patterns.forms import MEANINGS
+from ringup.logs.patterns.forms import MEANINGS, SPECIFIC
 from ringup.logs.rule import MAX_EVIDENCE, Cause, report
 from ringup.logs.telling import BEATS, SURE, follows, heartbeat, standing
 from ringup.rules import Fix
@@ -93,9 +93,9 @@ def _clues_of(log: LogEvidence, cause: Cause) -> list[Clue]:
 
 def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
     """An error with an errno or an object just above an exception that names none."""
-    raised = next((clue for clue in own if clue.form == Form.EXCEPTION), None)
-    if raised is None or raised.specific > 1:
-        return None
+    raised = next((clue for clue in own if clue.form == Form.EXCEPTION and not follows(clue)), None)
+    if raised is None or any(one.regex.search(raised.message) for one in SPECIFIC[:2]):
+        return None  # it names an errno or an object itself
     at = raised.event
     return next(
         (
@@ -127,6 +127,8 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     if beat is not None:
         return described(log, beat)
     if best is not None and (best.event.file, best.event.line) in named:
+        if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
+            return described(log, reason)
         return None  # what it means is known, and no error
     if best is None or best.severity in ("warning", "info") or follows(best) or best.form > SURE:
         return None

@@ -114,7 +114,8 @@ ASSIGNS = re.compile(
 )
 SPECIFIC = (
     Pattern(
-        "specific", r"\b(?:" + ERRNO + r")|errno|\bE[A-Z]{4,}\b|undefined symbol|status=|\bRC: -|\bsyndrome\b"
+        "specific",
+        r"\b(?:" + ERRNO + r")|errno|(?-i:\bE[A-Z]{4,}\b)|undefined symbol|status=|\bRC: -|\bsyndrome\b",
     ),
     Pattern(
         "specific",
