@@ -135,7 +135,7 @@ def failure_cause(plan: Plan, result: RunResult, cause: Cause | None, recheck: R
     of_ranks = {n.node for n in plan.nodes for r in ranks if n.first_rank <= r < n.first_rank + n.nproc}
     nodes = tuple(n.node for n in plan.nodes if n.node in cause.nodes or n.node in of_ranks)
     # Of other causes the words hold times and numbers that are not the same twice.
-    evidence = cause.evidence[0].text if cause.rule == "xid-in-kernel-log" and cause.evidence else ""
+    evidence = fault_codes(cause) if cause.rule == "xid-in-kernel-log" else ""
     if is_raised and first and (first.code or 0) > 1:
         evidence = f"exit code {first.code}"  # a word of the script, as 1 is none
     detail = raised(result) or evidence
@@ -148,6 +148,17 @@ def failure_cause(plan: Plan, result: RunResult, cause: Cause | None, recheck: R
         and all(code in ENDED_BY_US for code in others)
     )
     return FailureCause(cause.rule, cause.confidence, nodes, ranks, detail, only_there)
+
+
+def fault_codes(cause: Cause) -> str:
+    """The driver's codes without the numbers beside them: "Xid 79", "SXid 20034 fatal"."""
+    names, found = {"xid": "Xid", "sxid": "SXid"}, []
+    for event in cause.evidence:
+        if event.tag in names:
+            is_fatal = table.FATAL_CODE.search(event.text) is not None
+            code = event["code"] or event["code2"]
+            found.append(f"{names[event.tag]} {code}{' fatal' if is_fatal else ''}")
+    return ", ".join(dict.fromkeys(found))
 
 
 def raised(result: RunResult) -> str:

@@ -378,8 +378,9 @@ def _kind(history: _History, row: table.Row) -> tuple[table.Kind, bool]:
     if cause.rule == "gpu-out-of-memory" and not history.has_worked:
         return "stop", False
     if cause.rule == "xid-in-kernel-log":
-        codes = set(map(int, re.findall(r"\b\d{1,3}\b", cause.detail)))
-        return ("exclude" if codes & table.HARDWARE_XIDS else row.kind), False
+        codes = set(map(int, re.findall(r"\bXid (\d{1,3})\b", cause.detail)))
+        is_hardware = "fatal" in cause.detail or codes & table.HARDWARE_XIDS
+        return ("exclude" if is_hardware else row.kind), False
     if cause.rule != "rank-raised-exception":
         return row.kind, False
     if table.TRANSIENT.search(cause.detail[:LONGEST_DETAIL]):

@@ -94,7 +94,8 @@ repeat: once may be chance or an outside signal; twice on one node is the node
     rank-killed rank-crashed
 repeat: once may be the code; the same node missing twice is the node
     rank-fell-behind collective-stalled
-repeat: Xid 46 48 62 64 74 79 95 119 120 are hardware and leave the node out at once
+repeat: Xid 46 48 62 64 74 79 95 119 120, 154 with an action, and a fatal SXid are hardware and leave the
+  node out at once
     xid-in-kernel-log
 exclude: the hardware is broken, and a restart there would fail again
     ecc-uncorrectable gpu-missing nvlink-failed pcie-errors
@@ -151,6 +152,8 @@ UNKNOWN = Row("same", "it is tried again")
 
 HARDWARE_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 119, 120})
 """Xid codes after which NVIDIA's catalogue wants the GPU reset or replaced."""
+FATAL_CODE = re.compile(r"\bSXid\b.{0,80}: ?\d+, Fatal\b|: ?154\b.{0,80} to 0x\w{1,16} \((?!None\b)")
+"""A fault of an NVSwitch that ends every program, and Xid 154 where the driver asks for a reset or a reboot."""
 WRONG_CODE = (
     *("ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "NameError", "TypeError"),
     *("UnboundLocalError", "AttributeError", "KeyError", "IndexError", "AssertionError"),
