@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from ringup.agent.proc.files import link, numbers, pause, text
+from ringup.agent.proc.files import link, listed, numbers, pause, read, text
 from ringup.agent.proc.process import below, command, environ, family, stat
 
 TAG = "RINGUP_RUN"
@@ -27,6 +27,8 @@ SESSIONS = "sessions"
 """File in the run's directory: a line "SESSION START" for each session that the run has made."""
 GUARD = "ringup-guard"
 """`ps` shows the guards as `python3 -c ... ringup-guard:RUN`."""
+SHM = "/dev/shm/"
+LONGEST_MAPS_BYTES = 16 << 20
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
 
@@ -102,6 +104,41 @@ def descendants(root):
     """Every living process below `root`: pid -> start time."""
     known, children = family()
     return {pid: known[pid][1] for pid in below(children.get(root, ()), children)}
+
+
+def shared_memory(pids):
+    """
+    What NCCL, torch and multiprocessing keep in /dev/shm for these processes: path -> (device, inode).
+
+    A process that is killed leaves such files behind.  A file is theirs if its name has the pid of one of
+    them (torch_PID_..., sem.loky-PID-...), or if one of them has mapped it.
+    """
+    found, unsure = {}, {}
+    for name in listed(SHM):
+        kind = next((kind for kind in ("nccl-", "sem.mp-", "sem.loky-", "torch_") if name.startswith(kind)), "")
+        creator = name[len(kind) :].replace("-", "_").partition("_")[0]
+        if kind in ("sem.loky-", "torch_") and not (creator.isdigit() and int(creator) in pids) or not kind:
+            continue
+        with contextlib.suppress(OSError):
+            status = os.lstat(SHM + name)
+            if status.st_uid == os.geteuid() and status.st_mode & 0o170000 == 0o100000:
+                which = unsure if kind in ("nccl-", "sem.mp-") else found
+                which[SHM + name] = (status.st_dev, status.st_ino)
+    mapped = [read("/proc/%d/maps" % pid, LONGEST_MAPS_BYTES) for pid in pids] if unsure else []
+    for path, identity in unsure.items():
+        end = b" " + os.fsencode(path) + b"\n"
+        if any(end in maps for maps in mapped):
+            found[path] = identity
+    return found
+
+
+def remove_shared(files):
+    """Remove what `shared_memory` found, where it is still the same file."""
+    for path, identity in files.items():
+        with contextlib.suppress(OSError):
+            status = os.lstat(path)
+            if (status.st_dev, status.st_ino) == identity:
+                os.unlink(path)
 
 
 def send(pid, started, number):
