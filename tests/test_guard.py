@@ -582,7 +582,8 @@ time.sleep(1e6)
 def test_shared_memory_of_a_killed_job_goes_with_it_and_no_other(tmp_path: Path) -> None:
     tag = secrets.token_hex(6)
     mapped, other, data = (Path("/dev/shm", name + tag) for name in ("nccl-", "nccl-other-", "checkpoint-"))
-    job = python_job(tmp_path, f"MAPPED, NAMED_OTHERWISE = {str(mapped)!r}, {str(data)!r}" + KEEPS_SHARED_MEMORY)
+    names = f"MAPPED, NAMED_OTHERWISE = {str(mapped)!r}, {str(data)!r}"
+    job = python_job(tmp_path, names + KEEPS_SHARED_MEMORY)
     other.write_bytes(b"of another job")
     try:
         with GuardedNode(tmp_path, SHIM, env=job) as node:

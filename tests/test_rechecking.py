@@ -100,8 +100,8 @@ def test_a_code_of_the_script_tells_ends_apart(code: int, detail: str) -> None:
             "exclude",
         ),
         (
-            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0"
-            " (None)",
+            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required)"
+            " to 0x0 (None)",
             "Xid 154",
             "same",
         ),

@@ -28,6 +28,9 @@ SESSIONS = "sessions"
 GUARD = "ringup-guard"
 """`ps` shows the guards as `python3 -c ... ringup-guard:RUN`."""
 SHM = "/dev/shm/"
+MAPPED = ("nccl-", "sem.mp-")
+MADE_BY = (("torch_", "_"), ("sem.loky-", "-"))
+"""Names of files there: with random letters behind, or with the pid of who made them."""
 LONGEST_MAPS_BYTES = 16 << 20
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
@@ -111,24 +114,21 @@ def shared_memory(pids):
     What NCCL, torch and multiprocessing keep in /dev/shm for these processes: path -> (device, inode).
 
     A process that is killed leaves such files behind.  A file is theirs if its name has the pid of one of
-    them (torch_PID_..., sem.loky-PID-...), or if one of them has mapped it.
+    them, or if one of them has mapped it.
     """
-    found, unsure = {}, {}
+    made = tuple("%s%d%s" % (kind, pid, end) for pid in pids for kind, end in MADE_BY)
+    found = {}
     for name in listed(SHM):
-        kind = next((kind for kind in ("nccl-", "sem.mp-", "sem.loky-", "torch_") if name.startswith(kind)), "")
-        creator = name[len(kind) :].replace("-", "_").partition("_")[0]
-        if kind in ("sem.loky-", "torch_") and not (creator.isdigit() and int(creator) in pids) or not kind:
-            continue
         with contextlib.suppress(OSError):
             status = os.lstat(SHM + name)
-            if status.st_uid == os.geteuid() and status.st_mode & 0o170000 == 0o100000:
-                which = unsure if kind in ("nccl-", "sem.mp-") else found
-                which[SHM + name] = (status.st_dev, status.st_ino)
-    mapped = [read("/proc/%d/maps" % pid, LONGEST_MAPS_BYTES) for pid in pids] if unsure else []
-    for path, identity in unsure.items():
-        end = b" " + os.fsencode(path) + b"\n"
-        if any(end in maps for maps in mapped):
-            found[path] = identity
+            is_ours = status.st_uid == os.geteuid() and status.st_mode & 0o170000 == 0o100000
+            if is_ours and name.startswith(MAPPED + made):
+                found[SHM + name] = (status.st_dev, status.st_ino)
+    unsure = [path for path in found if path[len(SHM) :].startswith(MAPPED)]
+    maps = [read("/proc/%d/maps" % pid, LONGEST_MAPS_BYTES) for pid in pids] if unsure else []
+    for path in unsure:
+        if not any(b" %s\n" % os.fsencode(path) in one for one in maps):
+            del found[path]
     return found
 
 
