@@ -207,7 +207,7 @@ def test_nothing_is_left_of_a_ringup_that_is_killed_while_it_restarts(tmp_path: 
         if moment == "recheck":
             wait_for(lambda: record.exists() and outcome(record) == "restarting", "the check")
         elif moment == "wait":
-            wait_for(lambda: "attempt 2 starts" in said(tmp_path), "the decision")
+            wait_for(lambda: "attempt 2 of 4 starts" in said(tmp_path), "the decision")
         else:
             wait_for(lambda: (tmp_path / "seen-2-0").exists(), "attempt 2")
         run_id = json.loads(record.read_text())["run"]
@@ -226,7 +226,7 @@ def test_nothing_is_left_of_a_ringup_that_is_killed_while_it_restarts(tmp_path: 
 
 def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
     with begun(tmp_path, (*fails_once(tmp_path), "wait:0:3:2"), *PYTHON) as run:
-        wait_for(lambda: "attempt 2 starts" in said(tmp_path), "the decision", 120)
+        wait_for(lambda: "attempt 2 of 4 starts" in said(tmp_path), "the decision", 120)
         run_id = json.loads((tmp_path / "log" / "run.json").read_text())["run"]
         guards = wait_for(lambda: of(tmp_path, f"ringup-guard:{run_id}.2"), "a guard of attempt 2")
         os.kill(guards[0], signal.SIGKILL)

@@ -218,11 +218,11 @@ def write_record(log_dir: Path, content: dict[str, Any]) -> bool:
     return True
 
 
-CAUSE_LINES = 14
+CAUSE_LINES, EVIDENCE = 14, 3
 
 
-def cause_of(log_dir: str) -> tuple[list[str], Cause | None]:
-    """The cause that `ringup logs` names first for a run's folder, and the lines about it for the screen."""
+def cause_of(log_dir: str) -> tuple[list[str], Cause | None, list[dict[str, Any]]]:
+    """Of the cause that `ringup logs` names first for a run's folder: lines for the screen, it, evidence."""
     from ringup.logs.read import read_logs
     from ringup.output import logs_report
 
@@ -230,12 +230,13 @@ def cause_of(log_dir: str) -> tuple[list[str], Cause | None]:
     try:
         found = read_logs([log_dir])
     except RingupError as error:
-        return [f"cause: not known: {error}"], None
+        return [f"cause: not known: {error}"], None, []
     if not found.causes:
-        return [f"cause: the logs name none; `ringup logs {where}` shows what they hold"], None
+        return [f"cause: the logs name none; `ringup logs {where}` shows what they hold"], None, []
     first = found.causes[0]
     lines = list(logs_report.cause_lines(first, found.story, terminal.Style(sys.stderr)))[:CAUSE_LINES]
-    return ["", *lines, f"  more: ringup logs {where}"], first
+    evidence = logs_report.cause_json(first, found.story)["evidence"][:EVIDENCE]
+    return ["", *lines, f"  more: ringup logs {where}"], first, evidence
 
 
 def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
@@ -247,10 +248,12 @@ def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
     with contextlib.suppress(OSError):  # run.json has it, too
         text = "".join(f"{line}\n" for line in lines)
         Path(result.log_dir, END_FILE).write_text(text, encoding="utf-8", errors="backslashreplace")
-    if result.outcome not in FAILED:
+    if result.outcome not in FAILED and not result.failure:
         return result, [], None
-    lines, cause = cause_of(result.log_dir)
-    known = cause and {"rule": cause.rule, "confidence": cause.confidence, "text": cause.text}
+    lines, cause, evidence = cause_of(result.log_dir)
+    known = None
+    if cause:
+        known = {"rule": cause.rule, "confidence": cause.confidence, "text": cause.text, "evidence": evidence}
     result = replace(result, record={**result.record, "cause": redact_data(known)})
     write_record(Path(result.log_dir), dict(result.record))
     return result, lines, cause

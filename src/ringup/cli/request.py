@@ -379,7 +379,6 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
     except OSError as error:
         hint = "`cd` to one that is there, or name one with --chdir /..."
         raise UsageError(f"the current directory: {error.strerror}", hint=hint) from error
-    end = os.environ.get("SLURM_JOB_END_TIME", "")
     return Job(
         script=script,
         kind=kind,
@@ -397,5 +396,11 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
         env=env,
         debug=getattr(args, "debug", False),
         link_gbit_s=args.link_gbit,
-        time_left_s=max(0.0, int(end) - time.time()) if end.isascii() and end.isdigit() else math.inf,
+        time_left_s=time_left_s(),
     )
+
+
+def time_left_s() -> float:
+    """Of the scheduler's time for this job; infinite where nothing tells."""
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    return max(0.0, int(end) - time.time()) if end.isascii() and end.isdigit() else math.inf

@@ -134,5 +134,5 @@ def decide_and_start(
     if args.detach and restarting.is_on(args):
         from ringup.cli.supervising import DetachedSupervisor
 
-        return DetachedSupervisor(judged, whole, transport, log_dir, args).run(plan, findings)
-    return restarting.Supervisor(judged, whole, transport, log_dir, args).run(plan, findings)
+        return DetachedSupervisor(whole, transport, log_dir, args).run(plan, findings)
+    return restarting.Supervisor(whole, transport, log_dir, args).run(plan, findings)

@@ -28,7 +28,7 @@ from typing import Any
 
 from ringup.cli import before_run, from_file, options, pipeline, request
 from ringup.cli.options import Options, Row
-from ringup.cli.restarts import RESTARTS, check_node_count, policy_from
+from ringup.cli.restarts import LEFT_AFTER_SAVE_S, RESTARTS, check_node_count, policy_from
 from ringup.errors import LaunchError, UsageError
 from ringup.jobfiles import KINDS, KNOWN_NODES, PODS, Asked, Restarts, quoting
 from ringup.model import Cluster, Job
@@ -40,7 +40,6 @@ from ringup.units import printable
 
 IN_CONTAINERS = ("docker", *PODS)
 """Kinds whose paths are those of an image."""
-LEFT_AFTER_SAVE_S = 60
 """Of the time limit, for what is left to end and to record."""
 OURS = {
     *("slurm", "nodes", "name", "queue", "account", "time", "cpus", "gpus", "option"),

@@ -52,7 +52,6 @@ class State(msgspec.Struct, frozen=True):
     """Whether the latest attempt is its head node's."""
     spares: list[str]
     ports: list[int]
-    first_findings: dict[str, list[str]]
     attempts: list[EndedAttempt]
     """Before the latest."""
     progress: TrainingProgress | None
@@ -102,7 +101,6 @@ class DetachedSupervisor(Supervisor):
             is_handed_over=is_handed_over,
             spares=self.spares,
             ports=sorted(self.ports),
-            first_findings={node: sorted(rules) for node, rules in self.first_findings.items()},
             attempts=self.attempts,
             progress=attempt.progress,
         )
@@ -192,7 +190,6 @@ class DetachedSupervisor(Supervisor):
         self.background.leave(self.folder)
         self.run_id, self.argv = state.run_id, state.argv
         self.attempts, self.ports = [*state.attempts], set(state.ports)
-        self.first_findings = {node: set(rules) for node, rules in state.first_findings.items()}
         self.entries = [*record_of(self.folder)["attempts"][: state.number]]
         self.say(f"ringup: supervisor: pid {os.getpid()} goes on with attempt {state.number}")
         run_id = state.run_id if state.number == 1 else f"{state.run_id}.{state.number}"
@@ -255,7 +252,7 @@ def go_on(folder: Path, process: Background) -> int:
     missing = restore(state.env, request.forwarded(args, job.launcher))
     cluster = replace(bundle.load(folder / FACTS), job=request.job_from(args, words))
     with request.open_transport(args) as transport:
-        supervisor = DetachedSupervisor(None, cluster, transport, folder, args)
+        supervisor = DetachedSupervisor(cluster, transport, folder, args)
         if missing:
             supervisor.say(f"ringup: not exported here, so the next attempts have none: {missing}")
         return supervisor.resume(state)

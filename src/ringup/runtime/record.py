@@ -127,6 +127,7 @@ def run_json(
         "transports": {},
         "save": None,
         "attempts": [],
+        "restart": None,
         "scheduler_restarts": scheduler_restarts(os.environ),
         "notes": [],
     }
@@ -200,7 +201,7 @@ class RunRecord:
         """Whether it made none when it was interrupted."""
         self.joined_s = self.stopping_s = 0.0
         """When the last rank had started, and when the run was first told to end; monotonic, 0 never."""
-        self.save: dict[str, object] | None = None
+        self.save: dict[str, Any] | None = None
         """How the ranks saved their state before an end from outside."""
         self.hangs: list[dict[str, object]] = []
         """What was seen while it made none."""
@@ -227,7 +228,7 @@ class RunRecord:
         return (self.ended_s or time.monotonic()) - self.started_s
 
     def _content(self, outcome: str, exit_code: int | None, **known: object) -> dict[str, object]:
-        if outcome == "interrupted" and self.hung_then:
+        if outcome in ("interrupted", "not-saved") and self.hung_then:
             known["verdict"] = verdict_json("hung", self.hangs)
         return run_json(
             self.plan.run_id,
@@ -351,11 +352,15 @@ class RunRecord:
     ) -> tuple[Outcome, int, Failure | None]:
         if running is not None:
             return "running", running, None
-        if interrupted:
+        if interrupted and not self.save:
             return "interrupted", interrupted, None
         if self.hung:
             return "hung", 124, None
         found = blame.first([end for node in nodes for end in node.ends], self.is_consequence)
+        if self.save:
+            saved: Outcome = self.save["result"]
+            failure = self._failure(*found, nodes) if found and saved == "not-saved" else None
+            return saved, interrupted, failure
         if not found:
             return "ok", 0, None
         end, is_consequence = found
