@@ -179,12 +179,19 @@ def test_a_directory_of_everything_is_refused(
     printed(capsys, ".", code=2)
 
 
-def test_check_writes_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_junit_and_keeps_the_text_for_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bundle.save(clusters.healthy(), tmp_path / "facts.json")
+    check = ["check", "--from", str(tmp_path / "facts.json")]
     with pytest.raises(SystemExit):
-        main(["check", "--from", str(tmp_path / "facts.json"), "--junit", str(tmp_path / "junit.xml")])
-    suites = ElementTree.parse(tmp_path / "junit.xml").getroot()
+        main([*check, "--format", "junit"])
+    printed = capsys.readouterr()
+    suites = ElementTree.fromstring(printed.out)
     assert [suite.get("name") for suite in suites] == ["node0", "node1", "cluster"]
+    with pytest.raises(SystemExit):
+        main(check)
+    assert capsys.readouterr().out.splitlines()[-1] == printed.err.splitlines()[-1] != ""
 
 
 def test_no_format_shows_a_secret_of_a_finding() -> None:

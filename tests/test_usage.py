@@ -204,7 +204,7 @@ NODE_LISTS = (
     ("--hostfile", "/nope/hosts"),
 )
 READ = ("--hostfile", "--ssh-config", "--from")
-WRITTEN = ("--html", "--junit", "--log-dir", "--output", "--plot", "--save")
+WRITTEN = ("--html", "--failing", "--log-dir", "--output", "--plot", "--save")
 NUMBERS = ("--local", "--nproc", "--nodes", "--timeout", "--link-gbit", "--wait", "--limit", "--min", "--max")
 NUMBERS += (
     "--master-port",

@@ -32,7 +32,7 @@ OPTIONS = (
 )
 FILE_BYTES = 1 << 20
 EXECUTES = ("setup", "python", "ssh-config", "env", "launcher-args", "option", "chdir", "with-py-spy")
-WRITES = ("save", "html", "junit", "log-dir", "output", "plot")
+WRITES = ("save", "html", "failing", "log-dir", "output", "plot")
 NOT_FROM_A_PROJECT = (*EXECUTES, *WRITES)
 """A project's file may be a stranger's: it starts no program and names no file to write."""
 ONLY_TYPED = (
