@@ -144,6 +144,25 @@ def test_a_directory_stands_for_the_scripts_below_it(
     assert json.loads(printed(capsys, ".", "train.py", "--json"))["findings"] == found["findings"]
 
 
+def test_behind_two_dashes_a_start_line_and_its_script_are_read(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["NCCL_IB_HCA=ib0", "torchrun", "--nproc_per_node=8", "train.py", "--lr", "1"]
+    found = json.loads(printed(capsys, "--json", "--", *line))
+    assert [(x["file"], x["nodes"], x["ranks_per_node"]) for x in found["launches"]] == [("-", 1, 8)]
+    rules = {(f["where"], f["rule"]) for f in found["findings"]}
+    assert {("-:1", "rdma-device-name-missing"), ("train.py:2", "world-size-in-code")} <= rules
+    same = json.loads(printed(capsys, "--json", "train.py"))["findings"]
+    assert json.loads(printed(capsys, "--json", "--", "train.py", "--lr", "1"))["findings"] == same
+    module = ["--json", "--", "torchrun", "-m", "jobs.other"]
+    assert {f["where"] for f in json.loads(printed(capsys, *module))["findings"]} == {"jobs/other.py:2"}
+    printed(capsys, "--", "torchrun", "gone.py", code=2)
+    printed(capsys, "--", "-m", "gone.py", "--lr", "1", code=2)
+    with pytest.raises(SystemExit):
+        main(["lint", "--", "torchrun", "-m", "pkg.gone"])
+    assert "pkg.gone was not read" in capsys.readouterr().err
+
+
 def test_the_other_formats_hold_the_same_findings(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(printed(capsys, "train.py", "--json"))["findings"]
     (run,) = json.loads(printed(capsys, "train.py", "--format=sarif"))["runs"]
