@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from ringup.cli import bench
+from ringup.cli import bench, collective, request
+from ringup.cli.commands import parser_for
 from ringup.collective_tests import CorrectnessReport, LinkRate, Pair, Row
 from ringup.collective_tests import bandwidth as judging
 from ringup.collective_tests.link_rate import carries, link_rate, payload_share
@@ -247,11 +248,25 @@ def test_the_device_of_a_local_rank_must_be_visible(tmp_path: Path) -> None:
         (["bench", "--min", "1M", "--max", "1K"], "--max is less than --min"),
         (["bench", "--max", "1Q"], "'1Q' is not a size from 4 to 64G"),
         (["bench", "--plot", "rate.gif"], "neither .png nor .svg"),
+        (["test", "-H", "n1", "n2"], "-H node0,node1 -- torchrun"),
+        (["test", "--", "torchrun", "--nnodes=2", "train.py"], "only this machine is known"),
     ],
 )
 def test_what_cannot_be_meant_is_said_before_any_node_is_reached(words: list[str], said: str) -> None:
     done = subprocess.run([sys.executable, "-m", "ringup", *words], capture_output=True, text=True)
     assert done.returncode == 2 and said in done.stderr and "checked" not in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["test", "bench"])
+def test_a_start_line_names_the_nodes_ranks_and_variables_and_is_not_started(
+    mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["A=1", "accelerate", "launch", "--num_processes", "6", "--main_process_port", "29511", "train.py"]
+    args = parser_for(mode).read(["--local", "2", "--", *line])
+    collective.take_over(mode, args)
+    job = request.job_from(args)
+    assert (job.nproc, job.port, job.env["A"], job.launcher, job.script) == (3, 29511, "1", "torchrun", "")
+    assert f"the {mode} runs in place of train.py\n" in capsys.readouterr().err
 
 
 # What is judged from figures

@@ -48,7 +48,7 @@ def value(cluster: Cluster, node: Node, name: str) -> str:
 def origin(cluster: Cluster, node: Node, name: str) -> str:
     """Where a variable comes from, in words."""
     if name in cluster.job.env:
-        return "from --env"
+        return "set for this job"
     return f"already set on {node.name}" if name in node.environment else f"from nccl.conf on {node.name}"
 
 
