@@ -15,7 +15,6 @@ import pytest
 
 from tests.guards import tagged, wait_for
 from tests.jobs.launched import JOBS
-from tests.test_hangs import REPORTED_S
 from tests.test_restarts import Ended, counting
 
 pytestmark = [
@@ -148,14 +147,6 @@ def test_nothing_of_an_attempt_is_left_when_the_next_one_begins(tmp_path: Path) 
     assert [json.loads((tmp_path / f"left-{rank}").read_text()) for rank in (0, 1)] == [[2, []]] * 2
     assert not (tmp_path / "asked-again").exists()
     assert run.stderr.count("starts over, attempt 1 had reached step 4") == 1, run.stderr
-
-
-def test_a_hang_that_nothing_will_restart_is_said(tmp_path: Path) -> None:
-    with begun(tmp_path, ("stuck.py", "sleep", "1", str(tmp_path)), "--hang-report", "4") as run:
-        words = "nothing ends or restarts it: `--hang-timeout S` does"
-        wait_for(lambda: words in said(tmp_path), "the report", REPORTED_S)
-        os.kill(run.pid, signal.SIGINT)
-        assert run.wait(120) == 130, said(tmp_path)
 
 
 SAVES_HALF = """
