@@ -150,6 +150,9 @@ _ENVIRONMENTS = {
     "pixi": 'eval "$(pixi shell-hook {})"',
 }
 """Program with `run` -> the shell command that gives the same environment, its options put in."""
+_TASKS = ("pdm", "hatch", "pixi", "rye")
+"""Tools whose `run` also takes names of tasks."""
+VENV = ".venv/bin/python"
 _NO_RANKS = ("ssh", "docker", "time", "exec", "command", "eval")
 """Words that also mean something else where a script can stand."""
 
@@ -170,6 +173,18 @@ def take_apart(words: Sequence[str]) -> StartLine:
     """
     words, line = _unwrapped(words)
     found = start.take_apart(words)
+    line = _started_by(line, found, words)
+    tool = next((step.program for step in found.steps if step.program in _TASKS), "")
+    if tool and (
+        ":" in line.script if line.kind == "script" else line.kind == "command" and not line.launcher
+    ):
+        _refuse(f"{tool} run {line.script}", "it may name a task of the project: give the line that it runs")
+    if line.kind == "command" and line.python == VENV and "/" not in line.script:
+        return replace(line, script=posixpath.join(posixpath.dirname(VENV), line.script))
+    return line
+
+
+def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str]) -> StartLine:
     variables = VARIABLES | (LLAMAFACTORY if found.launcher == "llamafactory" else {})
     for name, value in found.env.items():
         if name in variables:
@@ -293,7 +308,7 @@ def _stepped(line: StartLine, step: start.Step, has_launcher: bool, words: Seque
     if program == "uv":
         return _uv(taken, step)
     if program == "rye":
-        return replace(taken, python=".venv/bin/python")
+        return replace(taken, python=VENV)
     if program in _ENVIRONMENTS:
         options = shlex.join(word for o in step.options for word in o.written.split())
         return replace(
@@ -318,6 +333,8 @@ def _check_kept(step: start.Step, words: Sequence[str]) -> None:
     """Raises UsageError for a wrapper that could not stand around ringup's own command."""
     if unknown := next((word for word in words if "$" in word), ""):
         _refuse(unknown, "only the ranks know its value: write it into the script")
+    if step.program == "env" and not step.has("-u", "--unset"):
+        _refuse(" ".join(words[:2]), "give the variables in front of the line: NAME=VALUE torchrun ...")
     if _is_container(step.program) and step.has(*_HIDING):
         _refuse(
             f"{step.program} {next(o.name for o in step.options if o.name in _HIDING)}",
@@ -336,7 +353,7 @@ def _uv(line: StartLine, step: start.Step) -> StartLine:
             _refuse(f"uv run {option.written}", "`uv sync` makes that environment, then -- uv run ...")
         elif option.name not in ("--no-sync", "-q", "--quiet"):
             sync += option.written.split()
-    python = posixpath.join("" if line.chdir else folder, ".venv/bin/python")
+    python = posixpath.join("" if line.chdir else folder, VENV)
     project = ["--project", folder] if folder and not line.chdir else []
     setup = shlex.join(["uv", "sync", "--inexact", *project, *sync]) if sync else ""
     return replace(line, python=python, setup=setup or line.setup)
