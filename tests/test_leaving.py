@@ -73,6 +73,21 @@ def test_a_check_that_is_ended_by_a_signal_leaves_no_process(
 
 
 @pytest.mark.slow
+def test_a_wrapper_with_a_process_group_of_its_own_leaves_nothing(tmp_path: Path) -> None:
+    script(tmp_path, text="import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
+    mark = os.getpid() * 10 + 7
+    words = [*RINGUP, *job("--wrap", "timeout 3000 nice -n 1"), "train.py"]
+    env = {**os.environ, "LEAVING": str(mark)}
+    with subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout
+        assert any("up" in line for line in running.stdout)
+        assert any(line.startswith("timeout 3000 nice") for line in in_session_of(mark))
+        running.send_signal(signal.SIGINT)
+        assert running.wait(120) == 130
+    wait_for(lambda: not any("train.py" in p for p in in_session_of(mark)), "nothing left", 60)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_ranks_lines_that_cannot_be_shown_are_no_success(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:

@@ -31,7 +31,6 @@ NODE_LAUNCHERS = ("torchrun", "launch", "accelerate", "deepspeed", "llamafactory
 TORCH = ("torchrun", "launch")
 COUNT_NAMES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES", marks.NODE_COUNT)
 GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLURM_GPUS_PER_TASK")
-NODE_RANKS = ("SLURM_NODEID", "SLURM_PROCID", "PBS_NODENUM", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "tokenize", "process_data")
 _NOT_TRAINING = re.compile("pip|venv|http.server|json.tool|site|ensurepip|virtualenv|zipfile|tensorboard")
 _BY_MPI = re.compile("mpirun|mpiexec|prterun|prun|mpiexec.hydra|mpirun_rsh|aprun|jsrun|ibrun")

@@ -72,6 +72,12 @@ class StartLine:
     container: tuple[str, ...] = ()
     """Options of `docker run`, or of srun with an image, that a job file keeps."""
 
+    def replacing(self, written: str, why: str) -> StartLine:
+        return replace(self, replaced=(*self.replaced, (written, why)))
+
+    def taking(self, written: str, **more: Any) -> StartLine:
+        return replace(self, taken=(*self.taken, written), **more)
+
 
 # -- what becomes of an option ---------------------------------------------------------------------
 
@@ -156,6 +162,9 @@ _ENVIRONMENTS = {
     "pixi": 'eval "$(pixi shell-hook {})"',
 }
 """Program with `run` -> the shell command that gives the same environment, its options put in."""
+_TASKS = ("pdm", "hatch", "pixi", "rye")
+"""Tools whose `run` also takes names of tasks."""
+VENV = ".venv/bin/python"
 _NO_RANKS = ("ssh", "docker", "time", "exec", "command", "eval")
 """Words that also mean something else where a script can stand."""
 
@@ -176,6 +185,18 @@ def take_apart(words: Sequence[str]) -> StartLine:
     """
     words, line = _unwrapped(words)
     found = start.take_apart(words)
+    line = _started_by(line, found, words)
+    tool = next((step.program for step in found.steps if step.program in _TASKS), "")
+    if tool and (
+        ":" in line.script if line.kind == "script" else line.kind == "command" and not line.launcher
+    ):
+        _refuse(f"{tool} run {line.script}", "it may name a task of the project: give the line that it runs")
+    if line.kind == "command" and line.python == VENV and "/" not in line.script:
+        return replace(line, script=posixpath.join(posixpath.dirname(VENV), line.script))
+    return line
+
+
+def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str]) -> StartLine:
     variables = VARIABLES | {"llamafactory": LLAMAFACTORY, "python": BY_HAND}.get(found.launcher, {})
     for name, value in found.env.items():
         if name in variables:
@@ -200,16 +221,10 @@ def take_apart(words: Sequence[str]) -> StartLine:
         return _launched(replace(line, launcher=launcher), found, left)
     if launcher == "llamafactory":
         return _ending(replace(line, launcher=launcher), left[2:])
-    if launcher == "axolotl":
-        return _axolotl(line, left[2:])
-    if launcher == "tune":
-        return _tune(line, left[2:])
+    if launcher in _BY_OTHERS:
+        return _BY_OTHERS[launcher](line, left[1:])
     if program == "swift" and left[1:2] and left[1] in _SWIFT:
-        return _swift(line, left)
-    if launcher == "fabric":
-        return _fabric(line, left[2:])
-    if launcher == "trl":
-        return _trl(line, left[1:])
+        return _swift(line, left[1:])
     if program in LAUNCHERS and not launcher:
         _refuse(" ".join(left[:2]), f"a job starts with `{program} {LAUNCHERS[program][1]}`")
     if PYTHON.fullmatch(program):
@@ -268,7 +283,9 @@ def _remote(line: StartLine, step: start.Step) -> StartLine:
     own = [o for o in step.options if o.value and o.name not in (_REMOTE[step.program], "-R", "-f", "-l")]
     if own or not named or named[0] in "^@-" or step.has("-l"):
         _refuse(f"{step.program} {own[0].written if own else named}", "name the nodes with -H; --ssh-config")
-    return replace(line, hosts=named, taken=(f"{step.program} {named}",))
+    return line.taking(
+        " ".join((step.program, *(o.written for o in step.options), *step.positionals)), hosts=named
+    )
 
 
 def _bare(line: StartLine, left: list[str], program: str) -> StartLine:
@@ -288,23 +305,22 @@ def _stepped(line: StartLine, step: start.Step, has_launcher: bool, words: Seque
     """The line with what a starter or wrapper in front of the launcher asks for; `words` are its own."""
     program = posixpath.basename(step.program)
     if program in _BEFORE and not step.options:
-        return replace(line, replaced=(*line.replaced, (step.program, _BEFORE[program])))
+        return line.replacing(step.program, _BEFORE[program])
     if program == "srun":
         return _srun(line, step, has_launcher)
     if program in ("mpirun", "mpiexec"):
         return _mpirun(line, step, has_launcher)
     if program in ("docker", "podman", "nvidia-docker") and "run" in words[1:3]:
         return _docker(line, step)
-    taken = replace(line, taken=(*line.taken, shlex.join(words)))
+    taken = line.taking(shlex.join(words))
     if program == "uv":
         return _uv(taken, step)
     if program == "rye":
-        return replace(taken, python=".venv/bin/python")
+        return replace(taken, python=VENV)
     if program in _ENVIRONMENTS:
         options = shlex.join(word for o in step.options for word in o.written.split())
-        return replace(
-            taken, setup=" ".join(_ENVIRONMENTS[program].format(options).split()).replace(" )", ")")
-        )
+        setup = " ".join(_ENVIRONMENTS[program].format(options).split()).replace(" )", ")")
+        return replace(taken, setup=setup)
     if program in ("conda", "mamba", "micromamba"):
         return _conda(taken, step, program)
     if program not in _KEPT and not _is_container(program):
@@ -324,6 +340,8 @@ def _check_kept(step: start.Step, words: Sequence[str]) -> None:
     """Raises UsageError for a wrapper that could not stand around ringup's own command."""
     if unknown := next((word for word in words if "$" in word), ""):
         _refuse(unknown, "only the ranks know its value: write it into the script")
+    if step.program == "env" and not step.has("-u", "--unset"):
+        _refuse(" ".join(words[:2]), "give the variables in front of the line: NAME=VALUE torchrun ...")
     if _is_container(step.program) and step.has(*_HIDING):
         _refuse(
             f"{step.program} {next(o.name for o in step.options if o.name in _HIDING)}",
@@ -342,7 +360,7 @@ def _uv(line: StartLine, step: start.Step) -> StartLine:
             _refuse(f"uv run {option.written}", "`uv sync` makes that environment, then -- uv run ...")
         elif option.name not in ("--no-sync", "-q", "--quiet"):
             sync += option.written.split()
-    python = posixpath.join("" if line.chdir else folder, ".venv/bin/python")
+    python = posixpath.join("" if line.chdir else folder, VENV)
     project = ["--project", folder] if folder and not line.chdir else []
     setup = shlex.join(["uv", "sync", "--inexact", *project, *sync]) if sync else ""
     return replace(line, python=python, setup=setup or line.setup)
@@ -351,9 +369,12 @@ def _uv(line: StartLine, step: start.Step) -> StartLine:
 def _conda(line: StartLine, step: start.Step, program: str) -> StartLine:
     """`conda run -n NAME`: that environment activated."""
     name = step.option("-n", "--name", "-p", "--prefix")
-    hook = "micromamba shell hook --shell posix" if program == "micromamba" else "conda shell.posix hook"
-    activate = "micromamba" if program == "micromamba" else "conda"
-    setup = f'eval "$({hook})" && {activate} activate {shlex.quote(name)}' if name else line.setup
+    tool, hook = (
+        ("micromamba", "shell hook --shell posix")
+        if program == "micromamba"
+        else ("conda", "shell.posix hook")
+    )
+    setup = f'eval "$({tool} {hook})" && {tool} activate {shlex.quote(name)}' if name else line.setup
     return replace(line, setup=setup, chdir=step.option("--cwd") or line.chdir)
 
 
@@ -366,26 +387,22 @@ _OF_DOCKER = (
 
 def _docker(line: StartLine, step: start.Step) -> StartLine:
     """The image and the options of `docker run`; -e becomes variables."""
-    line = replace(
-        line, image=step.positionals[0] if step.positionals else "", taken=(*line.taken, step.program)
-    )
+    line = line.taking(step.program, image="".join(step.positionals))
     for option in step.options:
         if option.name in ("-e", "--env"):
             line = _passed(line, option)
         elif match := re.fullmatch(r"--gpus\W+device=([\w,-]+)\"?", option.written):
             line = replace(line, env={"CUDA_VISIBLE_DEVICES": match[1], **line.env})
-            line = replace(
-                line, replaced=(*line.replaced, (option.written, "CUDA_VISIBLE_DEVICES names them"))
-            )
+            line = line.replacing(option.written, "CUDA_VISIBLE_DEVICES names them")
         elif option.name in _OF_DOCKER or (option.name, option.value) == ("--gpus", "all"):
-            line = replace(line, replaced=(*line.replaced, (option.written, "the job file sets its own")))
+            line = line.replacing(option.written, "the job file sets its own")
         elif option.name == "--gpus":
             _refuse(option.written, "--gpus all, and -e CUDA_VISIBLE_DEVICES=0,1 for some of them")
         else:
             words = (
-                [option.name, option.value]
-                if option.value and "=" not in option.written
-                else [option.written]
+                [option.written]
+                if "=" in option.written
+                else [option.name, option.value][: 1 + bool(option.value)]
             )
             line = replace(line, container=(*line.container, *words))
     return line
@@ -394,8 +411,10 @@ def _docker(line: StartLine, step: start.Step) -> StartLine:
 def _passed(line: StartLine, option: start.Option) -> StartLine:
     """NAME=VALUE set, NAME passed on."""
     name, equals, value = option.value.partition("=")
+    if name in VARIABLES and equals:
+        return _meant(line, VARIABLES[name], option.written, value)
     if name in VARIABLES:
-        return _meant(line, VARIABLES[name], option.written, value) if equals else line
+        return line.replacing(option.written, "ringup sets it")
     if equals:
         return replace(line, env={**line.env, name: value})
     return replace(line, forwarded=(*line.forwarded, name))
@@ -485,9 +504,7 @@ def _of_hostfile(line: StartLine) -> StartLine:
         _refuse("--include without GPUs", f"-H {line.hosts} --nproc N, N as {line.hostfile} says")
     file = next(word for word in line.taken if "hostfile" in word or word.startswith("-H"))
     taken = tuple(word for word in line.taken if word != file)
-    return replace(
-        line, hostfile="", taken=taken, replaced=(*line.replaced, (file, "--include names the nodes"))
-    )
+    return replace(line, hostfile="", taken=taken).replacing(file, "--include names the nodes")
 
 
 def _meant(line: StartLine, meaning: str, written: str, value: str) -> StartLine:
@@ -495,7 +512,7 @@ def _meant(line: StartLine, meaning: str, written: str, value: str) -> StartLine
     if meaning in REFUSED:
         _refuse(written, REFUSED[meaning])
     if meaning in REPLACED:
-        return replace(line, replaced=(*line.replaced, (written, REPLACED[meaning])))
+        return line.replacing(written, REPLACED[meaning])
     found: dict[str, Any] = {meaning: value}
     if meaning == "restarts":
         if not (value.isascii() and value.isdigit() and len(value) < 5):
@@ -510,9 +527,9 @@ def _meant(line: StartLine, meaning: str, written: str, value: str) -> StartLine
     elif (meaning, value) in (("nproc", "gpu"), ("nproc", "auto"), ("port", "0")):
         found = {}
     elif meaning in COUNTS and _OF_ALLOCATION.fullmatch(value):
-        return replace(line, replaced=(*line.replaced, (written, REPLACED["counted"])))
+        return line.replacing(written, REPLACED["counted"])
     elif meaning == "port" and value.startswith("$"):
-        return replace(line, replaced=(*line.replaced, (written, "ringup finds a free port")))
+        return line.replacing(written, "ringup finds a free port")
     elif meaning in (*COUNTS, "port"):
         low, _, high = value.partition(":")
         if high and low != high:
@@ -520,9 +537,9 @@ def _meant(line: StartLine, meaning: str, written: str, value: str) -> StartLine
         if not low.isascii() or not low.isdigit() or not int(low):
             raise UsageError(f"{written}: {value!r} is not a number", hint="write the number in its place")
         if meaning == "nodes" and int(low) == 1:
-            return replace(line, nodes=1, replaced=(*line.replaced, (written, REPLACED["one node"])))
+            return replace(line, nodes=1).replacing(written, REPLACED["one node"])
         found = {meaning: int(low)}
-    return replace(line, taken=(*line.taken, written), **found)
+    return line.taking(written, **found)
 
 
 def _included(line: StartLine, written: str, value: str) -> dict[str, Any]:
@@ -537,6 +554,7 @@ def _included(line: StartLine, written: str, value: str) -> dict[str, Any]:
 
 def _axolotl(line: StartLine, left: list[str]) -> StartLine:
     """`axolotl train CONFIG [--launcher NAME] ARGS [-- launcher's options]`: its module under it."""
+    left = left[1:]
     at = left.index("--") if "--" in left else len(left)
     left, own, launcher = left[:at], left[at + 1 :], "accelerate"
     for i, word in enumerate(left):
@@ -557,6 +575,7 @@ def _tune(line: StartLine, left: list[str]) -> StartLine:
     torchtune's `tune run [torchrun's options] RECIPE`: itself once a rank, as which it runs the recipe in its
     own process where it is given no such option (torchtune 0.6 `_cli/run.py`).
     """
+    left = left[1:]
     at = max(0, start.take_apart(["torchrun", *left]).script_at - 1)
     line = line if at else replace(line, nproc=1)
     words = ["torchrun", *left[:at], "--no-python", "tune", "run", *left[at:]]
@@ -573,32 +592,30 @@ def _swift(line: StartLine, left: list[str]) -> StartLine:
             env = {n: v for n, v in line.env.items() if n != name}
             line = _meant(replace(line, env=env), meaning, f"{name}={line.env[name]}", line.env[name])
     line = line if line.nproc or line.nodes else replace(line, nproc=1)
-    return _started(replace(line, launcher="torchrun"), ["torchrun", "-m", f"swift.cli.{left[1]}", *left[2:]])
+    return _started(replace(line, launcher="torchrun"), ["torchrun", "-m", f"swift.cli.{left[0]}", *left[1:]])
 
 
-_FABRIC = {"--devices": "nproc", "--num-nodes": "nodes", "--main-address": "address", "--main-port": "port"}
+_FABRIC = {"--devices": "nproc", "--num-nodes": "nodes", "--node-rank": "rank"}
+_FABRIC |= {"--main-address": "address", "--main-port": "port"}
 _OF_FABRIC = ("--accelerator", "--strategy", "--precision")
 
 
 def _fabric(line: StartLine, left: list[str]) -> StartLine:
     """`fabric run [OPTIONS] train.py`: torchrun, with the variables of Lightning 2.5 `fabric/cli.py`."""
     env = {"LT_CLI_USED": "1", "LT_DEVICES": "1", "LT_NUM_NODES": "1"}
-    left = left[1:] if left[:1] == ["model"] else left
+    left = left[2:] if left[1:2] == ["model"] else left[1:]
     while left and left[0].startswith("-"):
         written = left.pop(0)
         name, equals, value = written.partition("=")
         value = value if equals else left.pop(0) if left else ""
         name, written = name.replace("_", "-"), written if equals else f"{written} {value}"
-        if name in _OF_FABRIC:
-            env[f"LT_{name[2:].upper()}"] = value
-            line = replace(line, taken=(*line.taken, written))
-        elif name in ("--devices", "--num-nodes"):
+        if name in (*_OF_FABRIC, "--devices", "--num-nodes"):
             env[f"LT_{name[2:].upper().replace('-', '_')}"] = value
         if name in _FABRIC:
             line = _meant(line, _FABRIC[name], written, value)
-        elif name == "--node-rank":
-            line = _meant(line, "rank", written, value)
-        elif name not in _OF_FABRIC:
+        elif name in _OF_FABRIC:
+            line = line.taking(written)
+        else:
             _refuse(f"fabric run {written}", "options of the script go behind it: train.py --lr 0.1")
     line = replace(line, launcher="torchrun", nproc=line.nproc or 1, env={**line.env, **env})
     return _ending(line, left)
@@ -640,10 +657,7 @@ def _trl(line: StartLine, left: list[str]) -> StartLine:
         if name == "--accelerate_config":
             value = value or next(words, "")
             if not value.endswith((".yaml", ".yml")):
-                _refuse(
-                    f"{name} {value}",
-                    "name the file: --accelerate_config .../trl/accelerate_configs/zero2.yaml",
-                )
+                _refuse(f"{name} {value}", "name the file: --accelerate_config .../zero2.yaml")
             own += ["--config_file", value]
         elif name not in TRL_OWN and (meaning := OPTIONS["accelerate"].get(name.replace("_", "-"))):
             own += [word] if equals or meaning.endswith("=") else [word, next(words, "")]
@@ -651,6 +665,9 @@ def _trl(line: StartLine, left: list[str]) -> StartLine:
             kept.append(word)
     words_of_it = ["accelerate", *own, "-m", f"trl.scripts.{left[0]}", *kept]
     return _started(replace(line, launcher="accelerate"), words_of_it)
+
+
+_BY_OTHERS = {"axolotl": _axolotl, "tune": _tune, "fabric": _fabric, "trl": _trl}
 
 
 def _started(line: StartLine, words: list[str]) -> StartLine:
@@ -675,16 +692,9 @@ def configured(line: StartLine, settings: Sequence[tuple[str, str]]) -> StartLin
     for kind, why in ((k, "mpirun" if k == "MULTI_CPU" else "tpu") for k in kinds if k in NOT_STARTED):
         _refuse(f"{line.config}: {kind}", REFUSED[why])
     single = kinds[0] in SINGLE
-    given: dict[str, object] = {
-        "nodes": line.nodes,
-        "world_size": line.world_size or single,
-        "port": line.port,
-    }
-    given |= {
-        "rendezvous": line.rendezvous,
-        "hostfile": line.hostfile or line.hosts,
-        "gpus": "CUDA_VISIBLE_DEVICES" in line.env,
-    }
+    given: dict[str, object] = {n: getattr(line, n) for n in ("nodes", "port", "rendezvous")}
+    given |= {"world_size": line.world_size or single, "hostfile": line.hostfile or line.hosts}
+    given["gpus"] = "CUDA_VISIBLE_DEVICES" in line.env
     line = replace(line, taken=(), replaced=())
     for name, value in said.items():
         meaning = known.get(f"--{name.replace('_', '-')}", "")
@@ -697,13 +707,8 @@ def configured(line: StartLine, settings: Sequence[tuple[str, str]]) -> StartLin
     return replace(line, is_single=True, world_size=line.world_size or 1) if single else line
 
 
-_SRUN = {
-    "--nodes": "nodes",
-    "-N": "nodes",
-    "--ntasks-per-node": "nproc",
-    "--ntasks": "world_size",
-    "-n": "world_size",
-}
+_SRUN = {"--nodes": "nodes", "-N": "nodes", "--ntasks-per-node": "nproc"}
+_SRUN |= {"--ntasks": "world_size", "-n": "world_size"}
 SCHEDULED = {
     **dict.fromkeys(("-p", "--partition"), "queue"),
     **dict.fromkeys(("-A", "--account"), "account"),
@@ -712,35 +717,13 @@ SCHEDULED = {
     **dict.fromkeys(("-c", "--cpus-per-task"), "cpus"),
     **dict.fromkeys(("--gres", "--gpus-per-node", "--gpus-per-task"), "gpus"),
     **dict.fromkeys(
-        (
-            *(
-                "--mem",
-                "--mem-per-cpu",
-                "--mem-per-gpu",
-                "-C",
-                "--constraint",
-                "-q",
-                "--qos",
-                "--reservation",
-            ),
-            *("--exclusive", "-x", "--exclude", "-G", "--gpus", "--cpus-per-gpu", "--quotatype"),
-        ),
-        "option",
+        ("--mem", "--mem-per-cpu", "--mem-per-gpu", "-C", "--constraint", "-q", "--qos"), "option"
     ),
+    **dict.fromkeys(("--reservation", "--exclusive", "-x", "--exclude", "--quotatype"), "option"),
+    **dict.fromkeys(("-G", "--gpus", "--cpus-per-gpu"), "option"),
 }
 """srun's options that a job file has; in a running allocation they are decided."""
-_SRUN_ENDS = (
-    "--pty",
-    "-l",
-    "--label",
-    "-u",
-    "--unbuffered",
-    "-K",
-    "-K1",
-    "--kill-on-bad-exit",
-    "--wait",
-    "-W",
-)
+_SRUN_ENDS = re.compile("--(?:pty|label|unbuffered|kill-on-bad-exit|wait)|-K1|-W|-[luvQKX]+")
 _SRUN_OWN = ("--export", "--mpi", "-o", "--output", "-e", "--error", "--overlap", "--exact", "--jobid", "-v")
 ENDS_TOGETHER = "ringup labels every line, and a rank that fails ends the others"
 _NODES_ITSELF = "ringup starts on every node itself"
@@ -748,33 +731,28 @@ _NODES_ITSELF = "ringup starts on every node itself"
 
 def _srun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
     """srun's counts; a launcher inside it counts its own ranks."""
-    line = replace(line, replaced=(*line.replaced, ("srun", _NODES_ITSELF)))
+    line = line.replacing("srun", _NODES_ITSELF)
     for option in step.options:
         name = option.name.partition("=")[0]
         if name in SCHEDULED:
-            line = replace(
-                line, scheduled={**line.scheduled, option.written: (SCHEDULED[name], option.value)}
-            )
-        elif name in _SRUN_ENDS or re.fullmatch("-[luvQKX]+", name):
-            line = replace(line, replaced=(*line.replaced, (option.written, ENDS_TOGETHER)))
-        elif name in _SRUN_OWN and option.value in ("", "ALL", "none", "pmi2", "pmix") + (option.value,) * (
-            name != "--export"
-        ):
-            line = replace(line, replaced=(*line.replaced, (option.written, _NODES_ITSELF)))
+            scheduled = {**line.scheduled, option.written: (SCHEDULED[name], option.value)}
+            line = replace(line, scheduled=scheduled)
+        elif _SRUN_ENDS.fullmatch(name):
+            line = line.replacing(option.written, ENDS_TOGETHER)
+        elif name in _SRUN_OWN and (name != "--export" or option.value in ("", "ALL")):
+            line = line.replacing(option.written, _NODES_ITSELF)
         elif name in ("-w", "--nodelist"):
             line = _meant(line, "hosts", option.written, option.value)
         elif name.startswith("--container-") or name == "--no-container-mount-home":
             line = replace(line, container=(*line.container, *option.written.split(" ", 1)))
         elif name in ("--chdir", "-D"):
-            line = replace(line, chdir=option.value, taken=(*line.taken, option.written))
+            line = line.taking(option.written, chdir=option.value)
         elif name not in _SRUN:
             _refuse(f"srun {name}", "leave srun out: ringup starts on every node of the allocation")
         elif name in ("--nodes", "-N") or not has_launcher:
             line = _meant(line, _SRUN[name], option.written, option.value)
         else:
-            line = replace(
-                line, replaced=(*line.replaced, (option.written, "ringup starts one launcher per node"))
-            )
+            line = line.replacing(option.written, "ringup starts one launcher per node")
     return line
 
 
@@ -793,7 +771,7 @@ def _mpirun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
 
     The ranks of a plain script then get RANK, WORLD_SIZE and LOCAL_RANK in place of OMPI_COMM_WORLD_*.
     """
-    line = replace(line, replaced=(*line.replaced, (step.program, _WITHOUT_MPI)))
+    line = line.replacing(step.program, _WITHOUT_MPI)
     if not has_launcher:
         line = replace(line, launcher="python")
     for option in step.options:
@@ -813,9 +791,9 @@ def _mpirun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
                     option.written, "each of these would start a launcher: one a node, --map-by ppr:1:node"
                 )
             else:
-                line = replace(line, replaced=(*line.replaced, (option.written, _WITHOUT_MPI)))
+                line = line.replacing(option.written, _WITHOUT_MPI)
         else:
-            line = replace(line, replaced=(*line.replaced, (option.written, _WITHOUT_MPI)))
+            line = line.replacing(option.written, _WITHOUT_MPI)
     return line
 
 
