@@ -17,6 +17,9 @@ from ringup.units import ranges, show_ranks
 _GONE = r"was previously responsive|previously established|but handshake failed"
 """What libfabric's EFA provider and rdma-core say of a peer that answered once, or whose process is gone."""
 
+_MAY_BE_ALIVE = {"recv-vector", "store-get", "keepalive-failed", "pipe-broken"}
+"""What a proxy, a firewall or a late start brings about as well: nobody need have ended."""
+
 _FAILED_CALL = re.compile(r"Call to (\w+) failed with error ([^,;.\n]{1,80})")
 
 
@@ -66,7 +69,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     others = [p for p in peers if p.split("<")[0] not in own or len(log.hosts) > 1]
     shown = f" ({', '.join(others[:3])})" if others else ""
     text = f"a peer ended first{shown}; this log holds only what followed: read that peer's log"
-    sure = zero or proxied or weak
+    sure = zero or {e.tag for e in [*proxied, *weak]} - _MAY_BE_ALIVE
     return report(
         [*zero, *(proxied or lost), *weak],
         text,

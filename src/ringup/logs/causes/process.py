@@ -277,7 +277,8 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     lost = log.has(*OF_ROLE["consequence"])
     spoke = {e.rank for e in log.all("exception", *OF_ROLE["consequence"])} | {None}
     own = [e for e in log.all("exception") if _is_of_the_program(log, e)]
-    silent = [e for e in first if roots and lost and not own and e.rank not in spoke]
+    heard = {e.rank for e in log.events if e.tag in ("step", "loss", "saved", "epoch-done")}
+    silent = [e for e in first if roots and lost and not own and e.rank in heard - spoke]
     if lost and not silent:
         return None
     if not first or log.has("illegal-access"):
