@@ -120,7 +120,7 @@ def said(data: bytes, size: int, engine: str) -> Any:
     Of lines that another has left out only those count that must be handed on.
     """
     from ringup.logs import counts
-    from ringup.logs.counts.grammar import WORDS as READ
+    from ringup.logs.grammar import WORDS as READ
     from tests.test_logs_counts import blocks, summary
 
     every: list[tuple[int, bytes]] = []
