@@ -15,6 +15,7 @@ import pytest
 
 from ringup.agent_bundle import source
 from ringup.cli import pipeline, request
+from ringup.collectors import in_image
 from ringup.errors import LaunchError, UsageError
 from ringup.model import Cluster, Interpreter
 from ringup.planning import Plan, network
@@ -155,6 +156,26 @@ def test_launcher_args_are_read_as_a_shell_would() -> None:
     assert request.launcher_words("--tee 3 --role 'a b'") == ("--tee", "3", "--role", "a b")
     with pytest.raises(UsageError, match="launcher-args"):
         request.launcher_words("--role 'a")
+
+
+# -- words in front --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_wrapper_comes_first(name: str) -> None:
+    words = start(place(), job(launcher=name, wrapper=("nice", "-n", "5"))).words
+    assert words[:3] == ("nice", "-n", "5")
+    assert words[3:] == start(place(), job(launcher=name)).words
+
+
+def test_an_image_is_given_the_runs_directory_and_a_python_of_its_own() -> None:
+    wrapper = ("timeout", "5", "apptainer", "exec", "--nv", "x.sif")
+    words = start(replace(place(), run_dir="/cache/r1"), job(wrapper=wrapper)).words
+    assert words[:7] == (*wrapper[:4], "--bind=/cache/r1", *wrapper[4:])
+    (node,) = article_002().nodes[:1]
+    inside = in_image(node, job(wrapper=wrapper))
+    assert inside.interpreter == Interpreter("python3")
+    assert inside.unknown["interpreter"] == "it is in an image, behind timeout"
 
 
 # -- accelerate ------------------------------------------------------------------------------------

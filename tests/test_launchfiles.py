@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from ringup import lint
+from ringup.cli.lint import files_of
 from ringup.launchfiles import files, shell
 from ringup.launchfiles.model import Launch
 from ringup.launchfiles.start import take_apart
@@ -398,3 +399,104 @@ def test_words_are_taken_apart_as_the_programs_do() -> None:
     assert [step.program for step in found.steps] == ["srun", "env", "timeout"]
     assert found.env == {"A": "1", "B": "2"} and (found.kind, found.script) == ("module", "pkg.t")
     assert found.arguments == ("--x",) and found.option("nproc-per-node") == "8"
+
+
+# -- certain traps in sound files ----------------------------------------------------------------
+
+SLURM = f"""#!/bin/bash
+{FOUR}#SBATCH --gres=gpu:8
+GPUS=8
+{HEAD}srun --kill-on-bad-exit torchrun \\
+  --nnodes=4 \\
+  --nproc_per_node=$GPUS \\
+  {C10D} \\
+  --rdzv_endpoint=$HEAD:$PORT \\
+  fit.py --tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 8
+"""
+STATIC = f"""#!/bin/bash
+{FOUR}{HEAD}LAUNCHER="torchrun --nproc_per_node 4 --nnodes 4 --master_addr $HEAD --master_port $PORT"
+export LAUNCHER
+srun --kill-on-bad-exit bash -c '$LAUNCHER --node_rank $SLURM_PROCID fit.py'
+"""
+ACCELERATE = f"""#!/bin/bash
+{FOUR}#SBATCH --gres=gpu:4
+{HEAD}export LAUNCHER="accelerate launch --num_processes 16 --num_machines $SLURM_NNODES --rdzv_backend c10d \\
+  --main_process_ip $HEAD --main_process_port $PORT"
+CMD="$LAUNCHER fit.py"
+srun --kill-on-bad-exit $CMD
+"""
+TRAPS = [
+    (SLURM, "  --nnodes=4 \\\n", "", "several-worlds"),
+    (SLURM, "--nnodes=4", "--nnodes=1", "several-worlds"),
+    (SLURM, "--nnodes=4", "--nnodes=2", "several-worlds"),
+    (SLURM, "  --nnodes=4 \\\n", "  --standalone \\\n", "several-worlds"),
+    (SLURM, "--ntasks-per-node=1", "--ntasks-per-node=8", "launcher-started-per-task"),
+    (SLURM, "srun --kill-on-bad-exit", "mpirun -np 32 -npernode 8", "launcher-started-per-task"),
+    (SLURM, "srun --kill-on-bad-exit ", "", "launcher-on-first-node-alone"),
+    (SLURM, "  --rdzv_endpoint=$HEAD:$PORT \\\n", "", "rendezvous-endpoint-missing"),
+    (SLURM, "--rdzv_endpoint=$HEAD:$PORT", "--master_addr=$HEAD", "rendezvous-endpoint-missing"),
+    (SLURM, "--rdzv_endpoint=$HEAD", "--rdzv_endpoint=localhost", "rendezvous-endpoint-own"),
+    (SLURM, "--rdzv_backend=c10d", "", "node-rank-duplicate"),
+    (SLURM, "--nproc_per_node=$GPUS \\", "--nproc_per_node=$GPUS \\ # GPUs", "command-cut-short"),
+    (SLURM, "--nproc_per_node=$GPUS \\\n", "--nproc_per_node=$GPUS \\\n# GPUs\n", "command-cut-short"),
+    (SLURM, "--nproc_per_node=$GPUS \\", "--nproc_per_node=$GPUS", "command-cut-short"),
+    (SLURM, "--nproc_per_node=$GPUS \\", "--nproc_per_node=$GPUS \\ ", "backslash-before-space"),
+    (SLURM, "GPUS=8", "GPUS=", "launcher-option-wrong"),
+    (SLURM, "--rdzv_backend", "--rdzv_backed", "launcher-option-wrong"),
+    (SLURM, "--nnodes=4", "\u2013\u2013nnodes=4", "dash-is-no-hyphen"),
+    (SLURM, "  fit.py", "  python fit.py", "launcher-argument-misread"),
+    (SLURM, "--nnodes=4", "--nnodes=8", "world-size-disagrees"),
+    (SLURM, "gpu:8", "gpu:4", "nproc-exceeds-gpus"),
+    (SLURM, "parallel-size 8", "parallel-size 3", "parallel-sizes-do-not-divide"),
+    (SLURM, "batch-size 8", "batch-size 6", "parallel-sizes-do-not-divide"),
+    (STATIC, " --node_rank $SLURM_PROCID", "", "node-rank-duplicate"),
+    (STATIC, "$SLURM_PROCID", "0", "node-rank-duplicate"),
+    (STATIC, "--master_addr $HEAD ", "", "rendezvous-endpoint-missing"),
+    (STATIC, "export LAUNCHER\n", "", "variable-never-set"),
+    (ACCELERATE, "--ntasks-per-node=1", "--ntasks-per-node=4", "launcher-started-per-task"),
+    (ACCELERATE, "srun --kill-on-bad-exit ", "", "launcher-on-first-node-alone"),
+    (ACCELERATE, "--main_process_ip $HEAD", "--main_process_ip localhost", "rendezvous-endpoint-own"),
+    (ACCELERATE, "--num_machines", "--num_machine_s", "launcher-option-wrong"),
+]
+
+
+@pytest.mark.parametrize("text", [SLURM, STATIC, ACCELERATE])
+def test_a_sound_file_before_the_trap_has_no_finding(text: str) -> None:
+    assert errors(text, severities=("error", "warning")) <= {"rendezvous-host-unsure"}
+
+
+@pytest.mark.parametrize(("text", "old", "new", "rule"), TRAPS)
+def test_a_certain_trap_is_named(text: str, old: str, new: str, rule: str) -> None:
+    assert old in text
+    severities = ("error", "warning") if rule == "variable-never-set" else ("error",)
+    assert rule in errors(text.replace(old, new), severities=severities)
+
+
+def test_a_word_is_whole_where_the_grammar_cuts_it() -> None:
+    launch = only('srun --output=$D/%j_$NOW.log sh -c "python t.py"\n')
+    assert launch.summary.startswith("srun python")
+    assert launch.steps[0].option("--output") is not None
+
+
+def test_of_scripts_of_one_name_the_nearest_is_meant() -> None:
+    spawns = "import torch.multiprocessing as mp\nmp.spawn(f, nprocs=2)\n"
+    line = "torchrun --nproc_per_node 2 main.py\n"
+    found = lint.lint({"a/run.sh": line, "a/x/main.py": "", "b/main.py": spawns, "c/main.py": spawns})
+    assert "ranks-started-twice" not in {f.rule for f in found}
+    found = lint.lint({"a/run.sh": line, "a/x/main.py": spawns, "b/main.py": ""})
+    assert "ranks-started-twice" in {f.rule for f in found}
+
+
+def test_more_ranks_than_the_pod_has_gpus_is_an_error() -> None:
+    text = (
+        "kind: Job\nspec: {template: {spec: {containers: [{command: [torchrun, --nproc_per_node=8, t.py],\n"
+    )
+    text += "  resources: {limits: {nvidia.com/gpu: 4}}}]}}}\n"
+    assert "nproc-exceeds-gpus" in errors(text, "a.yaml")
+
+
+def test_tests_below_a_directory_are_left_out(tmp_path: Path) -> None:
+    for name in ("train.py", "test_train.py", "conftest.py"):
+        (tmp_path / name).write_text("")
+    assert files_of([str(tmp_path)]) == [str(tmp_path / "train.py")]
+    assert files_of([str(tmp_path / "conftest.py")]) == [str(tmp_path / "conftest.py")]

@@ -29,6 +29,16 @@ def script(code: str) -> dict[str, str]:
     return {"train.py": HEAD + code + END}
 
 
+def pod(container: str, spec: str = "") -> dict[str, str]:
+    """A PyTorchJob of two pods with one rank each."""
+    made = f"{{command: [torchrun, train.py], {container}}}"
+    pods = "".join(
+        f"{kind}: {{replicas: 1, template: {{spec: {{{spec} containers: [{made}]}}}}}}, "
+        for kind in ("Master", "Worker")
+    )
+    return {"a.yaml": f"kind: PyTorchJob\nspec: {{pytorchReplicaSpecs: {{{pods}}}}}\n"}
+
+
 def job(*lines: str) -> dict[str, str]:
     return {"job.sh": JOB + "\n".join(lines) + "\n"}
 
@@ -208,6 +218,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [
             script(SET + INIT),
             {"train.py": HEAD + SET + INIT + "import atexit\natexit.register(dist.x)\n" + END},
+            {"helper.py": HEAD + f"def join():\n    {INIT}"},
         ],
     ),
     "no-timeout-while-debugging": (
@@ -247,6 +258,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
                 "if args.local_rank not in (-1, 0):\n    dist.barrier()\n"
                 "if args.local_rank == 0:\n    dist.barrier()"
             ),
+            script(RANK + "if world_size == 1 and rank == 0:\n    dist.barrier()"),
+            script("if args.local_rank == -1:\n    x = 1\nelse:\n    dist.barrier()"),
             script(RANK + "def f(all):\n    if all:\n        dist.barrier()\nif rank == 0:\n    f(False)"),
             script(
                 RANK + "if how == 'a' and rank == 0:\n    save()\nelif how == 'b':\n    dist.all_reduce(x)"
@@ -612,12 +625,21 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             job("export NCCL_DEBUG=INFO", "docker run --ipc host --net host img " + TORCHRUN),
             job("docker run --ipc=host --net=host --device=/dev/infiniband img " + TORCHRUN),
             job("export NCCL_DEBUG=INFO", SRUN + "apptainer exec --cleanenv img.sif " + TORCHRUN),
+            pod("resources: {limits: {nvidia.com/gpu: 8}}"),
+            pod("resources: {limits: {rdma/hca: 1}}"),
+            pod("env: [{name: NCCL_IB_HCA, value: mlx5_0}]"),
+            pod("", "hostNetwork: true,"),
         ],
         [
             job("docker run --ipc=host img " + TORCHRUN),
             job("export NCCL_DEBUG=INFO", "docker run --shm-size 8g -e NCCL_DEBUG img " + TORCHRUN),
             job("export NCCL_DEBUG=INFO", SRUN + "apptainer exec --nv img.sif " + TORCHRUN),
             job("export NCCL_DEBUG=INFO", SRUN + "--container-image=img " + TORCHRUN),
+            pod(""),
+            pod("volumeMounts: [{name: shm, mountPath: /dev/shm}], resources: {limits: {nvidia.com/gpu: 8}}"),
+            pod("resources: {limits: {rdma/hca: 1}}, securityContext: {capabilities: {add: [IPC_LOCK]}}"),
+            pod("env: [{name: NCCL_IB_HCA, value: mlx5_0}], securityContext: {privileged: true}"),
+            pod("", "hostNetwork: true, dnsPolicy: ClusterFirstWithHostNet,"),
         ],
     ),
     # DeepSpeed 0.19.8 launcher/runner.py: fetch_hostfile, _parse_hostfile, parse_resource_filter.

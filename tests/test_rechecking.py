@@ -13,7 +13,7 @@ from ringup.logs.lines import Event
 from ringup.logs.rule import Cause
 from ringup.model import Job
 from ringup.planning import NodePlan, Plan
-from ringup.recovery.decision import FailureCause, Recheck
+from ringup.recovery.decision import EndedAttempt, FailureCause, Policy, Recheck, decide
 from ringup.rules import Finding
 from ringup.runtime import Failure, RankEnd, RunResult
 from tests.clusters import cluster, plain
@@ -85,6 +85,39 @@ def test_a_code_of_the_script_tells_ends_apart(code: int, detail: str) -> None:
     cause = Cause("text", "medium", ranks=(0,), rule="rank-raised-exception")
     failure = replace(failed("a", 0), code=code)
     assert failure_cause(plan("a", "b"), ended(failure), cause, Recheck()).detail == detail
+
+
+@pytest.mark.parametrize(
+    "line, detail, action",
+    [
+        # Bus 0x62, pid 79 and channel 48 are no fault codes.
+        ("[95.1] NVRM: Xid (PCI:0000:62:00): 13, pid=79, name=python, Ch 48", "Xid 13", "same"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", "Xid 79", "exclude"),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot"
+            " Required)",
+            "Xid 154 fatal",
+            "exclude",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required)"
+            " to 0x0 (None)",
+            "Xid 154",
+            "same",
+        ),
+        ("SXid (PCI:0000:c1:00.0): 22013, Non-fatal, Link 30", "SXid 22013", "same"),
+        ("SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 30", "SXid 22013 fatal", "exclude"),
+    ],
+)
+def test_only_the_code_of_a_driver_fault_leaves_a_node_out(line: str, detail: str, action: str) -> None:
+    tag = "sxid" if "SXid" in line else "xid"
+    code = line.partition("): ")[2].partition(",")[0]
+    event = Event(tag, 0, 1, line, {"code": code})
+    cause = Cause("text", "high", (event,), nodes=("b",), rule="xid-in-kernel-log")
+    known = failure_cause(plan("a", "b"), ended(failed("b", 2)), cause, Recheck())
+    assert known.detail == detail
+    attempts = [EndedAttempt(("a", "b"), known, 20.0)]
+    assert decide(attempts, Recheck(), ["c"], Policy(1), lambda: 0.0).action == action
 
 
 def test_a_lost_node_is_the_cause_unless_something_surer_names_it() -> None:

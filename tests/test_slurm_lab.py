@@ -17,7 +17,7 @@ from tests.jobs.launched import JOBS
 from tests.lab import Lab
 from tests.lab.slurm import Slurm, missing
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.xdist_group("slurm")]
 
 NET = "90.91.33.63/24"
 """The login node's address; the nodes have those of the fault `article-002`."""
@@ -184,11 +184,11 @@ def test_a_node_that_dies_ends_the_run_on_the_others(at_rest: Slurm, folder: Pat
         at_rest.run("scontrol", "update", "NodeName=node1", "State=RESUME", check=False)
 
 
-def written(slurm: Slurm, folder: Path, *words: str, launcher: str = "torchrun") -> Path:
+def written(slurm: Slurm, folder: Path, *words: str, launcher: str = "torchrun", finds: bool = True) -> Path:
     """The file of `ringup script slurm`, as written on the login node."""
     file = folder / "job.sh"
     options = ["--nodes", "2", "--nproc", "1", "--backend", "gloo", "--name", "mingpt", "--output", str(file)]
-    options.append("--find-network")
+    options += ["--find-network"] * finds
     command = [*RINGUP, "script", "slurm", *options, "--with", launcher, "--", *words]
     slurm.lab.run(slurm.login, command, cwd=folder, check=True)
     return file
@@ -214,6 +214,19 @@ def test_a_job_file_trains_with_only_partition_and_account_edited(at_rest: Slurm
     assert "ranks meet at 90.91.33.64 port 29501" in said
     assert said.count("trained to the end") == 2
     at_rest.lab.heal()  # what holds the port is no part of the job
+    nothing_left(at_rest)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("launcher", "script"), [("torchrun", "train.py"), ("python", "train_env.py")])
+def test_a_short_job_file_trains(at_rest: Slurm, folder: Path, launcher: str, script: str) -> None:
+    file = written(at_rest, folder, str(JOBS / script), launcher=launcher, finds=False)
+    assert file.read_text().count("\n") <= 45
+    job = at_rest.run("sbatch", "--parsable", f"--chdir={folder}", str(file)).strip()
+    state = at_rest.wait_end(job, ENDED_S)
+    said = (folder / f"mingpt-{job}.out").read_text()
+    assert state == "COMPLETED", said
+    assert said.count("trained to the end") == 2
     nothing_left(at_rest)
 
 

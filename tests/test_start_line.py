@@ -19,7 +19,8 @@ from ringup.planning.launchers import Place, shown_to_shim, start
 from ringup.planning.start_line import StartLine, take_apart
 
 TABLE = Path(__file__).with_name("start_lines.txt").read_text()
-UNDERSTOOD = re.findall(r"(?m)^\$ (.+)\n  (.+)$", TABLE)
+ROWS = re.findall(r"(?m)^\$ (.+)\n  (.+)$", TABLE)
+UNDERSTOOD = [row for row in ROWS if not row[1].startswith("refused: ")]
 SAID = ("launcher", "python", "nodes", "nproc", "world_size", "port", "hosts", "hostfile", "rendezvous")
 
 
@@ -35,6 +36,8 @@ def shown(line: StartLine) -> str:
         parts.append(f"scheduled {shlex.join(line.scheduled)}")
     parts += [f"forwarded {name}" for name in line.forwarded]
     parts += [f"{name} {shlex.quote(v)}" for name in ("setup", "chdir") if (v := getattr(line, name))]
+    kept = {"wrap": line.wrapper, "image": (line.image,) * bool(line.image), "container": line.container}
+    parts += [f"{name} {shlex.join(words)}" for name, words in kept.items() if words]
     kind = {"script": "", "module": "-m ", "command": "--no-python "}[line.kind]
     return "; ".join([*parts, kind + shlex.join((line.script, *line.arguments))])
 
@@ -44,35 +47,33 @@ def test_a_line_is_understood_as_its_authors_mean_it(text: str, asked: str) -> N
     assert shown(take_apart(shlex.split(text))) == asked
 
 
-def test_the_table_has_sixty_lines_and_every_row_was_read() -> None:
-    assert len(UNDERSTOOD) == TABLE.count("\n$ ") >= 60
+def test_nine_of_ten_lines_are_understood_and_every_row_was_read() -> None:
+    assert len(ROWS) == TABLE.count("\n$ ") >= 130
+    assert len(UNDERSTOOD) >= 0.9 * len(ROWS)
     for part in TABLE.split("\n\n")[1:]:
         assert re.match(r"## [^:\n]+(: [^\n]*|, put together)\n\$ ", part), part
 
 
 REFUSED = [
-    # torchtune, README.md: recipes are names inside torchtune
-    (
-        "tune run --nproc_per_node 2 full_finetune_distributed --config llama3_1/8B_full",
-        "tune run",
-        "tune cp",
-    ),
     # Horovod and Open MPI
     ("horovodrun -np 16 -H server1:4,server2:4 python train.py", "horovodrun -np", "Horovod"),
     ("mpirun -np 8 -H host1:4,host2:2 python train.py", "-H host1:4,host2:2", "slots=N"),
     ("mpirun -np 8 -N 4 torchrun train.py", "-N 4", "ppr:1:node"),
-    ("srun --container-image=x torchrun train.py", "srun --container-image", "srun out"),
-    ("numactl -N 0 torchrun train.py", "numactl -N", "leave it out"),
-    ("nsys profile -o x torchrun train.py", "nsys profile", "--no-python nsys"),
-    ("ssh n1 torchrun train.py", "ssh n1", "-H"),
+    ("numactl -N '$SLURM_LOCALID' torchrun train.py", "$SLURM_LOCALID", "only the ranks"),
+    ("apptainer exec --nv --cleanenv x.sif torchrun train.py", "apptainer --cleanenv", "leave it out"),
+    ("docker exec x torchrun train.py", "docker exec", "in the container"),
+    ("my-wrapper --x 1 torchrun train.py", "my-wrapper --x", "--wrap"),
+    ("ssh -p 2222 n1 torchrun train.py", "ssh -p 2222", "--ssh-config"),
+    ("pdsh -w ^hosts torchrun train.py", "pdsh ^hosts", "-H"),
+    ("bash -c 'torchrun train.py --data $DATA'", "$DATA", "its value"),
+    ("bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python train.py'", "$SLURM_LOCALID", "only the ranks"),
     ("sbatch job.sh", "sbatch job.sh", "--from FILE"),
     ("bash -c 'torchrun a.py; torchrun b.py'", "bash -c", "the line in it"),
     ("bash -c 'make data; torchrun a.py'", "make: cannot", "--setup"),
     ("torchrun --nproc_per_node 8 python train.py", "torchrun python", "leave python out"),
     ("torchrun --rdzc_backend=c10d train.py", "torchrun --rdzc_backend", "did you mean --rdzv-backend?"),
     ("uv run --with x torchrun train.py", "uv run --with x", "uv sync"),
-    # Fabric
-    ("fabric run ./path/to/train.py --strategy=ddp --devices=8", "fabric run", "Fabric("),
+    ("fabric run --nproc 8 train.py", "fabric run --nproc", "behind it"),
     # PyTorch's documentation of elastic jobs
     ("torchrun --nnodes=1:4 --nproc-per-node=8 --max-restarts=3 train.py", "--nnodes=1:4", "--nodes 4"),
     ("torchrun --nproc-per-node=8 --max-restarts=many train.py", "'many' is not a number", "number"),
@@ -92,7 +93,7 @@ REFUSED = [
     # huggingface/pytorch-image-models: a shell script that starts torchrun itself
     ("./distributed_train.sh 4 --data-dir /data", "./distributed_train.sh", "starts the ranks"),
     ("bash run.sh 8", "bash run.sh", "--no-python"),
-    ("docker run --gpus all img torchrun train.py", "docker run", "ringup script docker"),
+    ("docker run --gpus 2 img torchrun train.py", "--gpus 2", "CUDA_VISIBLE_DEVICES"),
     ("make train", "make train", "make -n"),
     ("litgpt chat x", "litgpt chat", "litgpt pretrain"),
     ("deepspeed --hostfile F --include w0@w1 train.py", "--include without GPUs", "-H w0,w1"),
@@ -101,6 +102,7 @@ REFUSED = [
     ("NCCL_DEBUG=INFO", "no training script", "--"),
     ("", "no training script", "--"),
 ]
+REFUSED += [(text, *why[9:].split(" | ")) for text, why in ROWS if why.startswith("refused: ")]
 
 
 @pytest.mark.parametrize(("text", "what", "hint"), REFUSED, ids=range(len(REFUSED)))
@@ -128,13 +130,13 @@ NAMES_THE_KIND = {
 }
 NAMES_THE_KIND |= {"torchrun", "accelerate", "deepspeed", "colossalai", "axolotl", "llamafactory-cli", "uv"}
 NAMES_THE_KIND |= {"torch.distributed.run", "torch.distributed.launch", "--launcher", "--no-python"}
-NAMES_THE_KIND |= {"--accelerate_config"}
+NAMES_THE_KIND |= {"--accelerate_config", "--module", "fabric", "lightning", "model"}
 
 
 @pytest.mark.parametrize("text", [text for text, _ in UNDERSTOOD], ids=range(len(UNDERSTOOD)))
 def test_no_word_of_a_line_is_dropped(text: str) -> None:
     found = repr(take_apart(shlex.split(text)))
-    if any(word in text for word in ("bash", "conda", "mpirun", "/bin/torchrun")):
+    if any(word in text for word in ("bash", " sh -c", "ssh", "conda", "mpirun", "/bin/torchrun")):
         return  # their words are read again
     for word in shlex.split(text):
         name, _, value = word.partition("=")
@@ -379,14 +381,15 @@ def test_accelerates_file_may_be_json(file: Path) -> None:
     ("text", "nodes", "said"),
     [
         (None, "a,b", "No such file"),
-        (DUMPED.replace("zero_stage: 2", "zero_stage: {a: 1}"), "a,b", "line 6 is not understood: {a: 1}"),
+        (DUMPED.replace("zero_stage: 2", "zero_stage: [a: 1}"), "a,b", "line 6 is not understood: expected"),
+        (DUMPED.replace("zero_stage: 2", "[a]: 2"), "a,b", "line 6 is not understood: a name"),
         (DUMPED.replace("machine_rank: 0", "machine_rank: *x"), "a,b", "line 10 is not understood"),
         (DUMPED + "num_processes: 8\n", "a,b", "num_processes is there twice"),
         ("num_processes\t: 4\n", "a", "line 1 is not understood"),
         ("num_processes: four\n", "a", "'four' is not a number"),
-        ("a: |\n  b: 1\n", "a", "line 1 is not understood"),
+        ("- num_processes: 8\n", "a", "line 1 is not understood"),
         ("a: 1\n  b: 1\n", "a", "line 2 is not understood"),
-        ("{broken", "a", "f.yaml: Expecting"),
+        ("{broken", "a", "f.yaml: line 1 is not understood: expected"),
         ("[" * 100_000, "a", "line 1 is not understood"),
         ('{"a":' + "[" * 60_000, "a", "f.yaml: "),
         (DUMPED.replace("DEEPSPEED", "XLA"), "a,b", "f.yaml: XLA: cannot be honoured"),

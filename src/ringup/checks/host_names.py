@@ -68,7 +68,6 @@ def own_name_fault(cluster: Cluster, node: Node) -> str:
 
 @once
 def ipv4_named(cluster: Cluster) -> set[str]:
-    """Nodes whose own name has an IPv4 address first."""
     firsts = ((n.name, n.own_name.addresses[0]) for n in cluster.nodes if n.own_name.addresses)
     return {name for name, a in firsts if is_address(a) and ":" not in a}
 

@@ -42,7 +42,6 @@ def is_candidate(interface: Interface) -> bool:
 
 
 def is_linked(interface: Interface | None) -> bool:
-    """Whether an interface is there, up and has its cable."""
     return interface is not None and interface.is_up and interface.has_carrier
 
 

@@ -34,8 +34,8 @@ OPTIONS = (
 FILE_BYTES = 1 << 20
 OWN_TABLE = re.compile(rb"""tool["']?[ \t]{0,9}(?:\.[ \t]{0,9}["']?ringup|[]=])""")
 """What a pyproject.toml has where it may hold ringup's settings; others are not parsed."""
-EXECUTES = ("setup", "python", "ssh-config", "env", "launcher-args", "option", "chdir", "with-py-spy")
-WRITES = ("save", "html", "junit", "log-dir", "output", "plot")
+EXECUTES = ("setup", "python", "ssh-config", "env", "launcher-args", "wrap", "option", "chdir", "with-py-spy")
+WRITES = ("save", "html", "failing", "log-dir", "output", "plot")
 NOT_FROM_A_PROJECT = (*EXECUTES, *WRITES)
 """A project's file may be a stranger's: it starts no program and names no file to write."""
 ONLY_TYPED = (

@@ -69,7 +69,6 @@ def readable(text: str) -> str:
 
 
 def there(text: str) -> str:
-    """A file or directory that exists."""
     if not Path(text).exists():
         raise argparse.ArgumentTypeError(f"{text}: no such file or directory")
     return text
@@ -176,6 +175,7 @@ NPROC = value(
     gpus_or(ranks),
 )
 MASTER_PORT = value("--master-port --master_port", "PORT", "port of the rendezvous (a free one)", 0, port)
+WRAP = value("--wrap", "'...'", "a command in front of what each node starts: 'numactl --localalloc'", "")
 RENDEZVOUS = choice("--rdzv", ("static", "c10d"), "rendezvous of torchrun (static)", "static")
 DRY_RUN = flag("--dry-run", "print what each node would execute, and stop")
 ANYWAY = flag("--anyway", "start despite errors")

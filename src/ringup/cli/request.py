@@ -16,6 +16,7 @@ from pathlib import Path
 from ringup import hosts as hosts_module
 from ringup.cli import options
 from ringup.errors import NodesError, UsageError
+from ringup.jobfiles import PODS
 from ringup.launchfiles.programs import OPTIONS, meaning_of
 from ringup.launchfiles.settings_file import settings
 from ringup.launchfiles.start import Kind
@@ -51,12 +52,7 @@ def read_text(path: str, most: int, hint: str = "name a readable file, or - for 
 
 
 def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
-    """
-    The nodes the command line (or the allocation) names; else this machine.
-
-    Raises UsageError when two sources are named or the list cannot be read, NodesError where an allocation
-    cannot be understood.
-    """
+    """The nodes of the command line or the allocation; else this machine.  Raises UsageError, NodesError."""
     found, path = _named_nodes(args), getattr(args, "exclude_from", None)
     if not path:
         return found
@@ -97,11 +93,7 @@ def _named_nodes(args: argparse.Namespace) -> tuple[Host, ...]:
 
 
 def open_transport(args: argparse.Namespace, python: str = "") -> Transport:
-    """
-    The way to the nodes: the pods that joined, else what the command line or the allocation names.
-
-    `python` is the interpreter for what ringup sends, where nothing is collected that finds one.
-    """
+    """The way to the nodes: pods that joined, else as named; `python` is the interpreter for what is sent."""
     pods = getattr(args, "pods", None)
     if pods is not None:
         return Transport(pods.hosts, pods=pods)
@@ -182,11 +174,7 @@ def show_ignored(args: argparse.Namespace, job: Job) -> None:
 
 
 def environment_from(pairs: list[str]) -> dict[str, str]:
-    """
-    `--env NAME=VALUE` as a mapping; of NAME alone the value is that of this process.
-
-    Raises UsageError for a name that no shell could export, and for one that is not set here.
-    """
+    """`--env NAME=VALUE` as a mapping, of NAME alone the value here.  Raises UsageError."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -210,22 +198,23 @@ OWN = (
 
 
 def launcher_words(text: str, launcher: str = "") -> tuple[str, ...]:
-    """
-    `--launcher-args` as words, quoted as in a shell.
-
-    Raises UsageError for a quote that is not closed, and for an option that ringup sets itself.
-    """
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as error:
-        hint = "quote it as in a shell: '--a 1 --b \"x y\"'"
-        raise UsageError(f"--launcher-args {text!r}: {error}", hint=hint) from error
+    """`--launcher-args` as words.  Raises UsageError for an open quote or an option of ringup."""
+    words = _split("--launcher-args", text)
     for word in words if launcher in OPTIONS else ():
         name = word.partition("=")[0]
         if name.startswith("-") and meaning_of(launcher, name).rstrip("=") in OWN:
             hint = "leave it out; --nodes, --nproc, --master-port, --rdzv and -H are ringup's options"
             raise UsageError(f"--launcher-args {name}: ringup sets this option itself", hint=hint)
     return words
+
+
+def _split(option: str, text: str) -> tuple[str, ...]:
+    """An option's words, quoted as in a shell.  Raises UsageError."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        hint = "quote it as in a shell: '--a 1 --b \"x y\"'"
+        raise UsageError(f"{option} {text!r}: {error}", hint=hint) from error
 
 
 # -- the script ----------------------------------------------------------------------------------
@@ -295,6 +284,9 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
     if line.launcher_arguments:
         own = shlex.join(line.launcher_arguments)
         args.launcher_args = f"{own} {args.launcher_args}".strip()
+    if line.wrapper:
+        args.wrap = f"{getattr(args, 'wrap', '')} {shlex.join(line.wrapper)}".strip()
+    _contained(args, line)
     args.python, args.chdir = args.python or line.python, args.chdir or line.chdir
     args.setup = " && ".join(part for part in (line.setup, args.setup) if part)
     args.env = [*(f"{name}={value}" for name, value in line.env.items()), *line.forwarded, *args.env]
@@ -305,12 +297,31 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
         say(f"ringup: replaced: {'; '.join(replaced)}", quiet=args.quiet)
 
 
+def _contained(args: argparse.Namespace, line: StartLine) -> None:
+    """An image of docker or srun into `args`; only a job file can start those.  Raises UsageError."""
+    kind = getattr(args, "kind", "")
+    own, program = ("docker", "docker run") if line.image else ("slurm", "srun")
+    fits = kind == own or (kind in PODS and line.image and not line.container)
+    if fits and not (kind == "slurm" and args.find_network):
+        args.image, args.container = getattr(args, "image", "") or line.image, line.container
+    elif line.image or line.container:
+        hint = f"`ringup script {own} --nodes N -- {program} ...` writes a job file that does it"
+        what = " ".join((program, line.image or line.container[0]))
+        raise UsageError(f"{what}: cannot be honoured here", hint=hint)
+
+
 def _scheduled(args: argparse.Namespace, line: StartLine) -> list[str]:
     """srun's options that a job file has into `args`; those that have no use in a running allocation."""
     if not getattr(args, "slurm", hasattr(args, "image")):
         return [f"{written}: the allocation has its own" for written in line.scheduled]
     for written, (name, value) in line.scheduled.items():
         number = value.rpartition(":")[2]
+        if name == "option":
+            args.option = [
+                *args.option,
+                written.replace(" ", "=", 1) if written.startswith("--") else written,
+            ]
+            continue
         if name in ("gpus", "cpus") and not number.isdecimal():
             raise UsageError(f"{written}: {value!r} is not a number", hint=f"--{name} N")
         given = int(number) if name in ("gpus", "cpus") else value
@@ -354,11 +365,7 @@ def _agree(
 
 
 def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
-    """
-    The job as asked; `words` are the script and its arguments (for `run`).
-
-    Raises UsageError for values that cannot be.
-    """
+    """The job as asked; `words` are the script and its arguments (for `run`).  Raises UsageError."""
     launcher = getattr(args, "launcher", "torchrun").replace("auto", "torchrun")
     words = words or [""]
     kind: Kind = KINDS.get(words[0], "script")
@@ -372,7 +379,6 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
     except OSError as error:
         hint = "`cd` to one that is there, or name one with --chdir /..."
         raise UsageError(f"the current directory: {error.strerror}", hint=hint) from error
-    end = os.environ.get("SLURM_JOB_END_TIME", "")
     return Job(
         script=script,
         kind=kind,
@@ -382,6 +388,7 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
         python=args.python,
         nproc=getattr(args, "nproc", None) or 0,
         launcher=launcher,
+        wrapper=_split("--wrap", getattr(args, "wrap", "")),
         launcher_arguments=launcher_words(getattr(args, "launcher_args", ""), getattr(args, "launcher", "")),
         backend=args.backend,
         rendezvous=getattr(args, "rdzv", "static"),
@@ -389,5 +396,11 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
         env=env,
         debug=getattr(args, "debug", False),
         link_gbit_s=args.link_gbit,
-        time_left_s=max(0.0, int(end) - time.time()) if end.isascii() and end.isdigit() else math.inf,
+        time_left_s=time_left_s(),
     )
+
+
+def time_left_s() -> float:
+    """Of the scheduler's time for this job; infinite where nothing tells."""
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    return max(0.0, int(end) - time.time()) if end.isascii() and end.isdigit() else math.inf

@@ -31,6 +31,7 @@ RUN = options.group(
     options.NPROC,
     request.LAUNCHER,
     options.value("--launcher-args", "'...'", "options for the launcher itself, as one word", ""),
+    options.WRAP,
     options.RENDEZVOUS,
     options.MASTER_PORT,
     options.DRY_RUN,
@@ -133,5 +134,5 @@ def decide_and_start(
     if args.detach and restarting.is_on(args):
         from ringup.cli.supervising import DetachedSupervisor
 
-        return DetachedSupervisor(judged, whole, transport, log_dir, args).run(plan, findings)
-    return restarting.Supervisor(judged, whole, transport, log_dir, args).run(plan, findings)
+        return DetachedSupervisor(whole, transport, log_dir, args).run(plan, findings)
+    return restarting.Supervisor(whole, transport, log_dir, args).run(plan, findings)

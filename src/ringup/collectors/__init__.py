@@ -1,8 +1,4 @@
-"""
-Facts of all nodes: one script to every node at once, then every pair tried.
-
-A node that fails, lies or is slow is a result; the others are known all the same.
-"""
+"""Facts of all nodes: one script to each at once, then every pair; a node that fails is a result."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from pathlib import Path
 from ringup.collectors import pairs
 from ringup.collectors.node_answer import Asked, node_from, withdrawn
 from ringup.collectors.probe_script import FIELDS, SETUP_LIMIT_S, facts_script
-from ringup.model import Cluster, Host, Job, Node, risen
+from ringup.model import Cluster, Host, Interpreter, Job, Node, risen
 from ringup.nccl.interface_choice import STEERING
 from ringup.secrets import holds_secret
 from ringup.transport import Answer, Transport
@@ -102,12 +98,19 @@ def facts(reach: Transport, job: Job, deadline_s: float, hosts: Sequence[Host] =
 
     def on_answer(answer: Answer) -> None:
         name = answer.node
-        nodes[name], python = node_from(answer, asked[name], heard_s=time.time(), noise=reach.noise(name))
+        node, python = node_from(answer, asked[name], heard_s=time.time(), noise=reach.noise(name))
+        nodes[name] = in_image(node, job) if job.is_in_image and not node.unreached else node
         if python:
             reach.interpreters[name] = python
 
     reach.ask(scripts, doing="facts", deadline_s=deadline_s, on_answer=on_answer)
     return tuple(nodes[host.name] for host in hosts)
+
+
+def in_image(node: Node, job: Job) -> Node:
+    """A node whose job runs in an image: of the interpreter only its name is known."""
+    unknown = {**node.unknown, "interpreter": f"it is in an image, behind {job.wrapper[0]}"}
+    return dataclasses.replace(node, interpreter=Interpreter(job.python or "python3"), unknown=unknown)
 
 
 def facts_deadline_s(count: int, job: Job, timeout_s: float) -> float:
@@ -185,7 +188,6 @@ def lying_here(job: Job) -> dict[str, str]:
 
 
 def with_rises(node: Node, talk: pairs.Round) -> Node:
-    """A node with what its counters rose by between the two rounds."""
     client = talk.clients.get(node.name)
     if "counters" in node.unknown:
         why = node.unknown["counters"]
@@ -197,7 +199,6 @@ def with_rises(node: Node, talk: pairs.Round) -> Node:
 
 
 def with_names(node: Node, talk: pairs.Round) -> Node:
-    """A node with what it resolved in the second round."""
     client = talk.clients.get(node.name)
     if client is None:
         return node

@@ -62,6 +62,8 @@ class Asked:
     """Node -> how ssh is to call it, where a user name belongs to it."""
     image: str = ""
     """Container image of docker and Kubernetes."""
+    container: tuple[str, ...] = ()
+    """Further options of `docker run`; in a file for Slurm those of srun that name an image."""
     namespace: str = ""
     rdma: str = ""
     """Kubernetes resource of the RDMA devices, "" for none."""

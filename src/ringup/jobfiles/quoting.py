@@ -20,7 +20,7 @@ INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _WORD = re.compile(r"[\w.,:@/+=%-]*")
 _NEEDS_QUOTES = re.compile(r"[^A-Za-z0-9_@%+=:,./-]")
 LINE = 100
-"""Longer commands are broken, one word a line."""
+"""Longer commands are broken."""
 
 
 class Named(int):
@@ -134,7 +134,7 @@ def common_interface(asked: Asked) -> str:
 
 def started(asked: Asked) -> Start:
     """The launcher's words and environment with `variable`s in them; LaunchError where it cannot do this."""
-    for word in (asked.job.script, *asked.job.arguments, *asked.job.launcher_arguments):
+    for word in (asked.job.script, *asked.job.arguments, *asked.job.launcher_arguments, *asked.job.wrapper):
         if "\0" in word:
             raise LaunchError("an argument holds a NUL byte", hint="leave it out")
     place = Place(
@@ -178,18 +178,20 @@ def used(start: Start) -> set[str]:
 
 
 def command(words: Sequence[str]) -> str:
-    """A command on one line where it fits, else an option a line."""
+    """A command on one line, or on several: an option beside its value, the script at a beginning."""
     shown = [expanded(word) for word in words]
-    line = " ".join(shown)
-    if len(line) <= LINE:
+    if len(line := " ".join(shown)) <= LINE:
         return line
-    groups = [shown[:1]]
+    lines = shown[:1]
     for previous, text in itertools.pairwise(shown):
-        is_value = previous.startswith("-") and "=" not in previous and not text.startswith(("-", '"-'))
-        if not is_value and text not in ("-u", "-m"):
-            groups.append([])
-        groups[-1].append(text)
-    return " \\\n  ".join(" ".join(group) for group in groups)
+        options = [word.startswith(("-", '"-')) for word in (previous, text)]
+        is_value = options == [True, False] and "=" not in previous
+        is_script = options == [True, False] and not is_value
+        if is_value or text in ("-u", "-m") or (len(lines[-1]) + len(text) < LINE and not is_script):
+            lines[-1] += f" {text}"
+        else:
+            lines.append(text)
+    return " \\\n  ".join(lines)
 
 
 def describe(asked: Asked) -> str:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.marks import Marks
-from ringup.launchfiles.model import Launch, NotRead, launch_of
+from ringup.launchfiles.model import Launch, NotRead, PodShare, launch_of
 from ringup.launchfiles.shell import Job, Sibling, command_of, read_into
 
 MOST_NODES, MOST_DEPTH = 50_000, 60
@@ -36,19 +35,24 @@ _BY_SKYPILOT = {
     "SKYPILOT_NODE_IPS": marks.NODES,
     "SKYPILOT_NUM_GPUS_PER_NODE": marks.GPU_COUNT,
 }
+_RDMA = re.compile(r"rdma|roce|/ib|_ib|infiniband|hca|sriov")
 Node = Any
 
 
-@dataclass
-class PodCommand:
+class Around(NamedTuple):
+    """What is above a mapping."""
+
+    kind: str
+    replicas: int | None = None
+    pod: Node = None
+    """The mapping with `containers`."""
+
+
+class PodCommand(NamedTuple):
     """Something with a command, and what is above it."""
 
     node: Node
-    kind: str
-    replicas: int | None
-    name: str
-    line: int
-    env: dict[str, str] = field(default_factory=dict)
+    around: Around
 
 
 def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch], Sequence[NotRead]]:
@@ -64,7 +68,7 @@ def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch],
         return job, [], [NotRead(path, mark.line + 1 if mark else 1, f"not YAML: {words}")]
     for document in documents:
         count = [0]
-        for container in _containers(document, _kind(document), None, "", count, 0):
+        for container in _containers(document, Around(_kind(document)), count, 0):
             found += _launches(job, container, sibling)
         if count[0] > MOST_NODES:
             problem = "too large: read in part"
@@ -97,61 +101,56 @@ def _scalar(node: Node) -> str:
 
 
 def _kind(document: Node) -> str:
-    return next((_scalar(v) for k, v in _items(document) if k == "kind"), "")
+    return _value(document, "kind")
 
 
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
 
 
-def _containers(
-    node: Node, kind: str, replicas: int | None, name: str, count: list[int], depth: int
-) -> Iterator[PodCommand]:
+def _containers(node: Node, around: Around, count: list[int], depth: int) -> Iterator[PodCommand]:
     """Every mapping with a command, with the replicas around it."""
     count[0] += 1
     if count[0] > MOST_NODES or depth > MOST_DEPTH:
         return
     if getattr(node, "id", "") == "sequence":
         for value in node.value:
-            yield from _containers(value, kind, replicas, name, count, depth + 1)
+            yield from _containers(value, around, count, depth + 1)
         return
     items = dict(_items(node))
     if not items:
         return
-    replicas = _replicas(kind, items, replicas)
-    if "pytorchReplicaSpecs" in items:
-        total = _total(items["pytorchReplicaSpecs"])
-        yield from _containers(items["pytorchReplicaSpecs"], kind, total, name, count, depth + 1)
-        items = {k: v for k, v in items.items() if k != "pytorchReplicaSpecs"}
+    kind = around.kind
+    around = around._replace(replicas=_replicas(kind, items, around.replicas))
+    if "containers" in items:
+        around = around._replace(pod=node)
+    if specs := items.pop("pytorchReplicaSpecs", None):
+        yield from _containers(specs, around._replace(replicas=_total(specs)), count, depth + 1)
     if kind == "Job" and "tasks" in items and items["tasks"].id == "sequence":
-        counts = [_number(_scalar(dict(_items(t)).get("replicas"))) or 1 for t in items["tasks"].value]
+        counts = [_number(_value(t, "replicas")) or 1 for t in items["tasks"].value]
         for task in items["tasks"].value:
-            yield from _containers(task, "Volcano", sum(counts), name, count, depth + 1)
+            yield from _containers(task, Around("Volcano", sum(counts)), count, depth + 1)
         return
-    if set(COMMANDS) & items.keys() and _is_command(items):
-        line = node.start_mark.line + 1
-        yield PodCommand(node, kind, replicas, _scalar(items.get("name")) or name, line)
+    if any(getattr(items.get(k), "id", "") in ("scalar", "sequence") for k in COMMANDS):
+        yield PodCommand(node, around)
     for key, value in items.items():
         if value.id == "scalar" and key not in COMMANDS and _STARTS.search(value.value):
-            yield PodCommand(value, kind, replicas, key, value.start_mark.line + 1)
+            yield PodCommand(value, around)
         elif key not in (*COMMANDS, "initContainers", "env"):
-            yield from _containers(
-                value, kind, replicas, _scalar(items.get("name")) or name, count, depth + 1
-            )
+            yield from _containers(value, around, count, depth + 1)
 
 
-def _is_command(items: dict[str, Node]) -> bool:
-    return any(getattr(items.get(k), "id", "") in ("scalar", "sequence") for k in COMMANDS)
+def _value(node: Node, *keys: str) -> str:
+    """The scalar that keys of nested mappings lead to; "" for none."""
+    for key in keys:
+        node = dict(_items(node)).get(key)
+    return _scalar(node)
 
 
 def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | None:
     """Pods that run what is below, given those around it."""
     if kind in ("PyTorchJob", "Volcano"):
-        return (
-            outer
-            if outer is not None
-            else next((_number(_scalar(items[k])) for k in ("replicas",) if k in items), None)
-        )
+        return outer if outer is not None else _number(_scalar(items.get("replicas")))
     found = [_number(_scalar(items[k])) for k in REPLICAS if k in items]
     if not found:
         return outer
@@ -164,7 +163,7 @@ def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | Non
 
 def _total(specs: Node) -> int | None:
     """Pods of a PyTorchJob: its master and workers."""
-    counts = [_number(_scalar(dict(_items(v)).get("replicas"))) for _, v in _items(specs)]
+    counts = [_number(_value(v, "replicas")) for _, v in _items(specs)]
     return None if None in counts else sum(c or 0 for c in counts)
 
 
@@ -191,15 +190,33 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
                 read_into(job, command.start.text, line - 1, nested, sibling)
             else:
                 job.commands.append(command)
-    replicas = container.replicas if container.replicas is not None else _default(container.kind)
+    kind, replicas, pod = container.around
+    replicas = replicas if replicas is not None else _default(kind)
     for command in job.commands[before:]:
         command.is_nested = True
-        by = container.kind or ("SkyPilot" if node.id == "mapping" and "run" in items else "manifest")
+        by = kind or ("SkyPilot" if node.id == "mapping" and "run" in items else "manifest")
         made = launch_of(job, command, replicas, by)
         if made is not None and (
             made.launcher != "python" or made.start.script.endswith(".py") or made.module
         ):
+            made.pod = _pod(job.text, pod, node) if pod is not None else None
             yield made
+
+
+def _pod(text: str, pod: Node, container: Node) -> PodShare:
+    """What a pod's mapping and that of a container in it say about the machine."""
+    limits = dict(_items(dict(_items(dict(_items(container)).get("resources"))).get("limits")))
+    counts = [_number(_scalar(value)) or 0 for name, value in limits.items() if name.endswith("/gpu")]
+    text = "\n".join(text.split("\n")[pod.start_mark.line : pod.end_mark.line + 1])
+    on_host = _value(pod, "hostNetwork") == "true"
+    is_privileged = bool(re.search(r"\bprivileged: *true", text))
+    return PodShare(
+        gpu_count=max(counts, default=0),
+        has_shared_memory="/dev/shm" in text or _value(pod, "hostIPC") == "true",
+        is_cut_off=on_host and _value(pod, "dnsPolicy") not in ("ClusterFirstWithHostNet", "None"),
+        has_rdma=is_privileged or "/dev/infiniband" in text or any(map(_RDMA.search, limits)),
+        can_lock=is_privileged or "IPC_LOCK" in text,
+    )
 
 
 def _default(kind: str) -> int | None:
@@ -229,16 +246,8 @@ def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, i
         words += _strings(more)
         if more is not None and more.id == "scalar":
             words.append(_scalar(more))
-        at = next(
-            (
-                v
-                for n in (node, more)
-                if n is not None and n.id == "sequence"
-                for v in n.value
-                if "\n" in _scalar(v)
-            ),
-            None,
-        )
+        texts = [v for n in (node, more) if n is not None and n.id == "sequence" for v in n.value]
+        at = next((v for v in texts if "\n" in _scalar(v)), None)
         if at is not None:
             line = at.start_mark.line + 1 + (at.style in ("|", ">"))
         elif words[:1] and words[0].rpartition("/")[2] in ("bash", "sh") and more is not None:
@@ -249,7 +258,7 @@ def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, i
 
 def _environment(items: dict[str, Node], container: PodCommand, known: Marks) -> dict[str, str]:
     """Variables that the manifest, its operator or SkyPilot sets."""
-    found = {name: known.make(name, "task") for name in _OF_OPERATOR.get(container.kind, ())}
+    found = {name: known.make(name, "task") for name in _OF_OPERATOR.get(container.around.kind, ())}
     if "run" in items and container.node.id == "mapping":
         found |= {name: known.make(mark, "task") for name, mark in _BY_SKYPILOT.items()}
         found["SKYPILOT_NODE_RANK"] = known.make("SKYPILOT_NODE_RANK", "task")

@@ -29,27 +29,28 @@ from ringup.units import plural, printable
 NODE_LAUNCHERS = ("torchrun", "launch", "accelerate", "deepspeed", "llamafactory", "axolotl", "trl")
 """Launchers that start all ranks of a node."""
 TORCH = ("torchrun", "launch")
-COUNT_NAMES = (
-    "SLURM_NNODES",
-    "SLURM_JOB_NUM_NODES",
-    "SLURM_STEP_NUM_NODES",
-    marks.NODE_COUNT,
-    "NUM_NODES_IN_JOB",
-)
+COUNT_NAMES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES", marks.NODE_COUNT)
 GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLURM_GPUS_PER_TASK")
 NODE_RANKS = ("SLURM_NODEID", "SLURM_PROCID", "PBS_NODENUM", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "tokenize", "process_data")
-_NOT_TRAINING = (
-    "pip",
-    "venv",
-    "http.server",
-    "json.tool",
-    "site",
-    "ensurepip",
-    "virtualenv",
-    "zipfile",
-    "tensorboard",
-)
+_NOT_TRAINING = re.compile("pip|venv|http.server|json.tool|site|ensurepip|virtualenv|zipfile|tensorboard")
+_BY_MPI = re.compile("mpirun|mpiexec|prterun|prun|mpiexec.hydra|mpirun_rsh|aprun|jsrun|ibrun")
+_OTHER_LAUNCHERS = ("colossalai", "horovod", "torchx", "composer", "tune", "fabric", "axolotl", "trl")
+
+
+@dataclass(frozen=True)
+class PodShare:
+    """What a container of Kubernetes is given of its machine."""
+
+    gpu_count: int = 0
+    """Of its limits; 0 where they name none."""
+    has_shared_memory: bool = False
+    """Whether /dev/shm is a volume, or the host's own."""
+    is_cut_off: bool = False
+    """On the host's network without ClusterFirstWithHostNet: names of pods and services do not resolve."""
+    has_rdma: bool = False
+    can_lock: bool = False
+    """IPC_LOCK, or all privileges."""
 
 
 @dataclass
@@ -70,6 +71,7 @@ class Launch:
     """Pods of a manifest; None elsewhere."""
     config: Mapping[str, str] = field(default_factory=dict)
     """Of accelerate's file, where it is at hand."""
+    pod: PodShare | None = None
 
     # -- what stands in the line -------------------------------------------------------------------
 
@@ -302,16 +304,7 @@ class Launch:
         count, wanted = self.instances, self.nnodes
         if self.is_set_outside and not self.nnodes_text and self.start.option("standalone") is None:
             return 1
-        if self.launcher in (
-            "colossalai",
-            "horovod",
-            "torchx",
-            "composer",
-            "tune",
-            "fabric",
-            "axolotl",
-            "trl",
-        ):
+        if self.launcher in _OTHER_LAUNCHERS:
             return 1 if count in (1, None) and not self.is_away else None
         if self.launcher == "python":
             return self._worlds_of_python()
@@ -445,7 +438,7 @@ def launches_of(job: Job) -> list[Launch]:
 def _is_training(launch: Launch) -> bool:
     name = posixpath.basename(launch.start.script).lower()
     if launch.start.kind == "module":
-        return not name.startswith(_NOT_TRAINING)
+        return not _NOT_TRAINING.match(name)
     return (
         bool(name)
         and (launch.is_away or not name.startswith(OTHER_SCRIPTS))
@@ -500,17 +493,7 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         if is_looped and (nodes in (None, 1) or step.has("-w", "--nodelist")):
             return rounds, 1
         return nodes, each
-    if step.program in (
-        "mpirun",
-        "mpiexec",
-        "prterun",
-        "prun",
-        "mpiexec.hydra",
-        "mpirun_rsh",
-        "aprun",
-        "jsrun",
-        "ibrun",
-    ):
+    if _BY_MPI.fullmatch(step.program):
         return _by_mpi(launch, step)
     if step.program == "ssh":
         return (rounds, 1) if is_looped else (1, 1)

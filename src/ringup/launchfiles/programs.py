@@ -37,60 +37,67 @@ def _program(role: Role, takes: str = "", *, flags: str = "", **more: object) ->
 
 _MPI = _program(
     "starter",
-    flags="--oversubscribe -oversubscribe --allow-run-as-root -allow-run-as-root --tag-output -tag-"
-    " output -l -v -q"
-    " --report-bindings -report-bindings --display-map --display-allocation --verbose -verbose"
-    " --quiet --bynode"
-    " --bycore --nooversubscribe --use-hwthread-cpus --nolocal -nolocal --timestamp-output"
-    " -prepend-rank -genvall"
-    " -genvnone -envall -envnone -print-rank-map --no-vni --line-buffer -bynode --do-not-resolve -d --debug"
-    " --disable-recovery --forward-signals",
+    flags="""
+    --oversubscribe -oversubscribe --allow-run-as-root -allow-run-as-root --tag-output -tag-output
+    -l -v -q --report-bindings -report-bindings --display-map --display-allocation --verbose
+    -verbose --quiet --bynode --bycore --nooversubscribe --use-hwthread-cpus --nolocal -nolocal
+    --timestamp-output -prepend-rank -genvall -genvnone -envall -envnone -print-rank-map --no-vni
+    --line-buffer -bynode --do-not-resolve -d --debug --disable-recovery --forward-signals
+    """,
 )
 _DOCKER = _program(
     "wrapper",
-    "-v --volume -e --env --env-file --name -w --workdir --network --net --shm-size --gpus"
-    " --ulimit --ipc --device"
-    " --user -u --mount --cap-add --entrypoint --runtime -h --hostname --memory -m --cpus -p"
-    " --publish --add-host"
-    " --pid --security-opt --label -l --platform --cpuset-cpus --tmpfs --restart --group-add --pull --userns",
+    """
+    -v --volume -e --env --env-file --name -w --workdir --network --net --shm-size --gpus --ulimit
+    --ipc --device --user -u --mount --cap-add --entrypoint --runtime -h --hostname --memory -m
+    --cpus -p --publish --add-host --pid --security-opt --label -l --platform --cpuset-cpus --tmpfs
+    --restart --group-add --pull --userns
+    """,
     subcommands=("run", "exec"),
     positionals=1,
 )
 _APPTAINER = _program(
     "wrapper",
-    "-B --bind --env --env-file -H --home -W --workdir --pwd --cwd -o --overlay --network -S"
-    " --scratch --mount"
-    " --app --apply-cgroups --cpus --memory --nvccli --fakeroot-uid --dns --hostname"
-    " --network-args --add-caps",
+    """
+    -B --bind --env --env-file -H --home -W --workdir --pwd --cwd -o --overlay --network -S
+    --scratch --mount --app --apply-cgroups --cpus --memory --nvccli --fakeroot-uid --dns --hostname
+    --network-args --add-caps
+    """,
     subcommands=("exec", "run"),
     positionals=1,
 )
+_SRUN = """
+-l --label -u --unbuffered -v --verbose -q --quiet -Q -K --kill-on-bad-exit -O --overcommit -s
+--oversubscribe -k --no-kill -H --hold -X -Z --exclusive --overlap --exact --pty --contiguous -E
+--preserve-env --disable-status --multi-prog --no-container-entrypoint --container-writable -i
+--container-mount-home --no-container-mount-home --container-remap-root --no-container-remap-root
+--container-readonly --container-entrypoint --spread-job --use-min-nodes --whole --no-allocate
+--quit-on-interrupt --test-only --interactive --nv --immediate --resv-ports -I --mpi-combine
+--spindle
+"""
+_UV = """
+--with --with-requirements --with-editable --extra --group --only-group --python -p --project
+--package --env-file --directory --index --index-url --extra-index-url --config-file
+--refresh-package
+"""
+_NSYS = """
+-o --output -t --trace -w --show-output -s --sample -x -c -e -f --force-overwrite --stats -y -d -k
+--capture-range --gpu-metrics-device
+"""
 _NO_OPTIONS = _program("wrapper")
 _SSH = _program(
-    "starter",
-    "-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w",
-    positionals=1,
-    is_text=True,
+    "starter", "-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", positionals=1, is_text=True
 )
 _PARALLEL = _program("starter", "-w -x -f -l -t -u -R -g -X -o -L -S --worker --fanout -p", is_text=True)
-_PROFILER = (
-    "-o --output -t --trace -w --show-output -s --sample -x -c -e -f --force-overwrite --stats -y -d -k"
-)
-_UV = (
-    "--with --with-requirements --with-editable --extra --group --only-group --python -p --project --package"
-)
+
+
+def _environment(takes: str = "") -> Program:
+    """A tool with `run` that starts a command in an environment of its own."""
+    return _program("wrapper", takes, subcommands=("run",))
+
 
 PROGRAMS: dict[str, Program] = {
-    "srun": _program(
-        "starter",
-        flags="-l --label -u --unbuffered -v --verbose -q --quiet -Q -K --kill-on-bad-exit -O --overcommit -s"
-        " --oversubscribe -k --no-kill -H --hold -X -Z --exclusive --overlap --exact --pty --contiguous -E"
-        " --preserve-env --disable-status --multi-prog --no-container-entrypoint --container-writable -i"
-        " --container-mount-home --no-container-mount-home --container-remap-root --no-container-remap-root"
-        " --container-readonly --container-entrypoint --spread-job --use-min-nodes --whole --no-allocate"
-        " --quit-on-interrupt --test-only --interactive --nv --immediate --resv-ports -I"
-        " --mpi-combine --spindle",
-    ),
+    "srun": _program("starter", flags=_SRUN),
     **dict.fromkeys(("mpirun", "mpiexec", "prterun", "prun", "mpiexec.hydra", "mpirun_rsh"), _MPI),
     "pdsh": _PARALLEL,
     "clush": _PARALLEL._replace(takes=_PARALLEL.takes - {"-L", "-S"}),
@@ -108,35 +115,22 @@ PROGRAMS: dict[str, Program] = {
     "kubectl": _program("starter", "-n -c --namespace --container", subcommands=("exec",), positionals=1),
     "parallel": _program("starter", "-j --jobs -a --arg-file --colsep", is_text=True),
     "ibrun": _program("starter", "-n -o -np"),
-    "docker": _DOCKER,
-    "podman": _DOCKER,
-    "nvidia-docker": _DOCKER,
-    "apptainer": _APPTAINER,
-    "singularity": _APPTAINER,
+    **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc"), _DOCKER),
+    **dict.fromkeys(("apptainer", "singularity"), _APPTAINER),
     "enroot": _program(
         "wrapper", "-m --mount -e --env -c --conf --rc", subcommands=("start",), positionals=1
     ),
     "shifter": _program("wrapper", "--image -V --volume --module -e --env --entrypoint -w --workdir"),
-    "podman-hpc": _DOCKER,
     "charliecloud": _NO_OPTIONS,
-    "uv": _program(
-        "wrapper",
-        f"{_UV} --env-file --directory --index --index-url --extra-index-url --config-file --refresh-package",
-        subcommands=("run",),
-    ),
-    "poetry": _program("wrapper", "-C --directory -P --project", subcommands=("run",)),
-    "pipenv": _program("wrapper", subcommands=("run",)),
-    "pdm": _program("wrapper", "-p --project", subcommands=("run",)),
-    "rye": _program("wrapper", subcommands=("run",)),
-    "hatch": _program("wrapper", "-e --env", subcommands=("run",)),
-    "pixi": _program("wrapper", "-e --environment --manifest-path", subcommands=("run",)),
-    **dict.fromkeys(
-        ("conda", "mamba", "micromamba"),
-        _program("wrapper", "-n --name -p --prefix --cwd", subcommands=("run",)),
-    ),
-    "nsys": _program(
-        "wrapper", f"{_PROFILER} --capture-range --gpu-metrics-device", subcommands=("profile",)
-    ),
+    "uv": _environment(_UV),
+    "poetry": _environment("-C --directory -P --project"),
+    "pipenv": _environment(),
+    "pdm": _environment("-p --project"),
+    "rye": _environment(),
+    "hatch": _environment("-e --env"),
+    "pixi": _environment("-e --environment --manifest-path"),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), _environment("-n --name -p --prefix --cwd")),
+    "nsys": _program("wrapper", _NSYS, subcommands=("profile",)),
     "ncu": _program("wrapper", "-o --set --section -k -c -s --target-processes -f --launch-count"),
     "numactl": _program("wrapper", "-N -m -C -i -p --cpunodebind --membind --physcpubind --interleave"),
     "timeout": _program("wrapper", "-s --signal -k --kill-after", positionals=1),

@@ -30,22 +30,7 @@ ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 PYTHON = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)?)?t?")
 SCRIPTS = (".py", ".sh", ".bash", ".slurm", ".sbatch")
 MOST_STEPS = 24
-SPEAKING = (
-    "echo",
-    "printf",
-    "which",
-    "pip",
-    "pkill",
-    "grep",
-    "ps",
-    "alias",
-    ":",
-    "export",
-    "cat",
-    "test",
-    "[",
-    "cd",
-)
+SPEAKING = re.compile(r"echo|printf|which|pip|pkill|grep|ps|alias|:|export|cat|test|\[|cd")
 """Programs that only mention a launcher."""
 
 
@@ -73,6 +58,8 @@ class Step:
     role: Role
     options: tuple[Option, ...] = ()
     positionals: tuple[str, ...] = ()
+    at: int = 0
+    """Which of the command's words it is."""
 
     def option(self, *names: str) -> str | None:
         """The last value given to one of these options; None for none."""
@@ -156,12 +143,17 @@ def options_of(words: Sequence[str], at: int, program: Program) -> tuple[list[Op
             break
         name, equals, value = word.partition("=")
         is_long = word.startswith("--")
-        if name in TWO_VALUES:
+        if program.flags is not None and all(f"-{letter}" in program.flags for letter in word[1:]):
+            pass  # -lu
+        elif name in TWO_VALUES:
             value = " ".join(words[at : at + 2])
             at += 2
         elif not equals and not is_long and len(word) > 2 and _is_glued(word, program):
             name, value = word[:2], word[2:]
-        elif not equals and _takes_value(name, program) and at < len(words) and not _begins(words, at):
+        elif not equals and _takes_value(name, program) and at < len(words):
+            if program.flags is not None and _begins(words, at):  # its table of flags may lack one
+                found.append(Option(name, "", word, begun))
+                break
             value = words[at]
             at += 1
         written = " ".join(words[begun:at])
@@ -217,15 +209,13 @@ def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int
         # `uv run -m pkg` is `python -m pkg`.
         at = next(o.at for o in options if o.name in ("-m", "--module"))
         options = [o for o in options if o.at < at]
-        made.steps.append(Step(program, known.role, tuple(before + options)))
+        made.steps.append(Step(program, known.role, tuple(before + options), (), begun))
         made.python = "python"
         return at
     if program == "env":
         options = before
-    made.steps.append(Step(program, known.role, tuple(before + options), tuple(given)))
-    if program in ("ssh",):
-        late, at = options_of(words, at, known)
-        made.steps[-1] = Step(program, known.role, tuple(before + options + late), tuple(given))
+    late, at = options_of(words, at, known) if program == "ssh" else ([], at)
+    made.steps.append(Step(program, known.role, tuple(before + options + late), tuple(given), begun))
     if known.is_text:
         made.text = " ".join(words[at:])
         return -1
@@ -235,7 +225,7 @@ def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int
 def _shell(made: CommandLine, words: Sequence[str], at: int, program: str) -> int:
     """`bash -c TEXT`, `bash FILE`, eval."""
     if program == "eval":
-        made.steps.append(Step(program, "shell"))
+        made.steps.append(Step(program, "shell", at=at))
         made.text = " ".join(words[at + 1 :])
         return -1
     begun = at
@@ -244,14 +234,14 @@ def _shell(made: CommandLine, words: Sequence[str], at: int, program: str) -> in
         word = words[at]
         at += 1
         if word.startswith("-") and not word.startswith("--") and "c" in word[1:]:
-            made.steps.append(Step(program, "shell"))
+            made.steps.append(Step(program, "shell", at=begun))
             while at < len(words) - 1 and words[at].startswith("-"):  # bash -c -l TEXT
                 at += 1
             made.text = words[at] if at < len(words) else ""
             return -1
         at += word in ("-o", "+o", "-O", "--rcfile", "--init-file")
     made.rest = tuple(words[at:] or words[begun:])
-    made.steps.append(Step(program, "shell"))
+    made.steps.append(Step(program, "shell", at=begun))
     if at < len(words):
         made.script, made.arguments, made.script_at = words[at], tuple(words[at + 1 :]), at
         _unknown(made, words, at)  # a script that runs what follows
@@ -312,10 +302,10 @@ def _unknown(made: CommandLine, words: Sequence[str], at: int) -> None:
     else:
         made.rest = tuple(words[at:])
         return
-    if posixpath.basename(words[at]) in SPEAKING:
+    if SPEAKING.fullmatch(posixpath.basename(words[at])):
         made.rest = tuple(words[at:])
         return
-    made.steps.append(Step(words[at], "wrapper", (), tuple(words[at + 1 : further])))
+    made.steps.append(Step(words[at], "wrapper", (), tuple(words[at + 1 : further]), at))
     if posixpath.basename(words[further]) in PROGRAMS:
         _step(made, words, further, posixpath.basename(words[further]))
     else:
@@ -342,6 +332,9 @@ def _interpreted(made: CommandLine, words: Sequence[str], at: int) -> None:
             _options(made, words, at)
             return
         made.kind, at = "module", at + 1
+    elif posixpath.basename("".join(words[at : at + 1])) in LAUNCHERS and not made.python_options:
+        _launcher(made, words, at)  # python $(which torchrun) ...
+        return
     made.launcher = "python"
     _script(made, words, at)
 

@@ -9,14 +9,7 @@ from collections.abc import Sequence
 from ringup.launchfiles import marks
 from ringup.launchfiles.marks import Marks
 
-_NODE_FILES = (
-    "PBS_NODEFILE",
-    "LSB_DJOB_HOSTFILE",
-    "LSB_HOSTFILE",
-    "LSB_DJOB_RANKFILE",
-    "COBALT_NODEFILE",
-    "PE_HOSTFILE",
-)
+_NODE_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_HOSTFILE", "LSB_DJOB_RANKFILE", "COBALT_NODEFILE")
 _SAME = ("sort", "uniq", "tr", "cut", "awk", "sed", "xargs", "grep", "cat", "rev", "paste", "column", "nl")
 """Commands that leave a list of nodes one, and one node one, in the forms that people use."""
 _FIRST = re.compile(r"(?:^|\s)(?:-n\s*)?-?1(?:\s|$)|1p|1q|NR==1|NR ?== ?1")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ringup.launchfiles import marks
-from ringup.launchfiles.directives import gpus_per_node
+from ringup.launchfiles.directives import gpus_per_node, last
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch
 from ringup.lint.job_file import JobFile
@@ -62,11 +63,15 @@ class All:
 
     def started(self) -> Iterator[tuple[Part, Reading]]:
         """Launch lines together with the script they start, where that was given."""
+        by_name: dict[str, list[Reading]] = {}
+        for script in self.scripts:
+            by_name.setdefault(posixpath.basename(script.script.path), []).append(script)
         for part in self.parts:
-            name = part.launch.start.script.rpartition("/")[2]
-            for script in self.scripts:
-                if name and script.script.path.rpartition("/")[2] == name:
-                    yield part, script
+            found = by_name.get(posixpath.basename(part.launch.start.script), [])
+            # Of several of that name the one in the launch file's own folder, or nearest below or above it.
+            near = [len(posixpath.commonprefix((f.script.path, part.job.path))) for f in found]
+            if near and near.count(max(near)) == 1:
+                yield part, found[near.index(max(near))]
 
     def rounds(self) -> list[list[Part]]:
         """Lines that belong to one start: the same launcher and script, each node rank once."""
@@ -182,7 +187,8 @@ def world_size_disagrees(files: All) -> Iterator[Finding]:
 @fault("nproc-exceeds-gpus", ACROSS)
 def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
     for part in files.parts:
-        gpus, line = gpus_per_node(part.job.job.directives)
+        pod, (gpus, line) = part.launch.pod, gpus_per_node(part.job.job.directives)
+        gpus, line = (pod.gpu_count, part.launch.line) if pod else (gpus, line)
         if gpus and part.ranks.isdecimal() and int(part.ranks) > gpus:
             found = f"{part.ranks} processes on {gpus} GPUs (line {line})"
             yield part.finding(found, "as many processes as GPUs")
@@ -279,7 +285,7 @@ def no_timeout_while_debugging(files: All) -> Iterator[Finding]:
 @fault("dataloader-workers-exceed-cpus", ACROSS)
 def dataloader_workers_exceed_cpus(files: All) -> Iterator[Finding]:
     for part, read in files.started():
-        cpus, _ = part.job.option("cpus-per-task", "c")
+        cpus, _ = last(part.job.job.directives, "cpus-per-task", "c")
         ranks, workers = part.ranks or "1", most_workers(read)[1]
         if cpus.isdecimal() and ranks.isdecimal() and workers * int(ranks) > int(cpus):
             found = f"{ranks} ranks with {workers} workers each on {cpus} processors"

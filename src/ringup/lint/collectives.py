@@ -21,6 +21,8 @@ _RANK_NAME = re.compile(r"^(?:\w+_)?(?:rank|gpu_id|process_index)$")
 _MAIN_NAME = re.compile(
     r"^(?:is_)?(?:local_|world_|global_)?(?:main|master|(?:global_|rank_?)(?:0|zero))(?:_process|_rank)?$"
 )
+_SIZE_NAME = re.compile(r"^(?:get_)?(?:world_?size|num_processes|nprocs)$")
+_ONE = ((ast.Eq, "1"), (ast.LtE, "1"), (ast.Lt, "2"))
 _SWAPPED: dict[Side, Side] = {"zero": "others", "others": "zero", "": ""}
 METHODS = {
     "accelerate": ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "save_state", "backward"),
@@ -90,13 +92,27 @@ class Sides:
 
         Below `if a and rank == 0: ... elif b: ...` all ranks may come to b: a and b may exclude each other.
         """
-        narrowed = False
-        for test, taken in self.script.conditions(node):
+        narrowed, conditions = False, [*self.script.conditions(node)]
+        if any(taken and self._is_alone(test) for test, taken in conditions):
+            return "", None
+        for test, taken in conditions:
             side = self.side(test)
             if side and (taken or not narrowed or not isinstance(test, ast.BoolOp)):
                 return side if taken else _SWAPPED[side], test
             narrowed = narrowed or not isinstance(test, ast.Constant)
         return "", None
+
+    def _is_alone(self, test: ast.expr) -> bool:
+        """Whether only a process without others passes: `world_size == 1`, `rank == -1`."""
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+            return any(map(self._is_alone, test.values))
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            return False
+        left = test.left.func if isinstance(test.left, ast.Call) else test.left
+        shown = (type(test.ops[0]), ast.unparse(test.comparators[0]))
+        if self._is_rank(test.left):
+            return shown in ((ast.Eq, "-1"), (ast.Lt, "0"))
+        return bool(_SIZE_NAME.match(self.script.last(left))) and shown in _ONE
 
     def side(self, test: ast.expr, depth: int = 0) -> Side:
         if depth > 8:
@@ -123,7 +139,7 @@ class Sides:
         number = ast.unparse(right)
         if number == "0" and isinstance(operator, ast.NotEq | ast.Gt):
             return "others"
-        is_one = isinstance(operator, ast.Eq) and (number == "-1" or number.isdecimal())
+        is_one = isinstance(operator, ast.Eq) and number.isdecimal()  # == -1: no rank, a process alone
         return "zero" if is_one or (number, type(operator)) in (("0", ast.LtE), ("1", ast.Lt)) else ""
 
     def _is_rank(self, node: ast.expr) -> bool:

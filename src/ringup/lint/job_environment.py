@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ringup.launchfiles.marks import has_mark
-from ringup.launchfiles.model import Launch
+from ringup.launchfiles.model import Launch, PodShare
 from ringup.launchfiles.start import Step
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, fault
@@ -65,16 +65,34 @@ def container_keeps_out(job: JobFile) -> Iterator[Finding]:
     NCCL and data loaders fail; RDMA registers memory, which the default memlock limit forbids; variables set
     outside do not reach the ranks inside.
 
+    A pod on the host's network does not ask the cluster for names.
+
     Fix: `docker run --network=host --ipc=host --ulimit memlock=-1 --device=/dev/infiniband -e NCCL_DEBUG ...`
-    (`ringup script docker` writes it); apptainer without --cleanenv, or with --env.
+    (`ringup script docker` writes it, and the Kubernetes kinds what a pod needs); apptainer without
+    --cleanenv, or with --env.
     """
     for launch in job.launches:
+        if launch.pod is not None:
+            yield from _pod(job, launch, launch.pod)
         for step in launch.steps:
             program = posixpath.basename(step.program)
             if program in DOCKER and not step.has("exec"):
                 yield from _docker(job, launch, step)
             elif program in APPTAINER and step.has("-e", "--cleanenv", "-C", "--containall"):
                 yield from _not_passed(job, launch, _names(step, "--env"), step.has("--env-file"))
+
+
+def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
+    if max(pod.gpu_count, launch.ranks_per_node or 0) > 1 and not pod.has_shared_memory:
+        found = "no memory volume at /dev/shm: it has 64 MB"
+        yield job.finding(launch.line, found, "emptyDir: {medium: Memory}")
+    if pod.is_cut_off and launch.nnodes != 1 and not re.fullmatch(r"[\d.]+", launch.host):
+        found = "hostNetwork: true without dnsPolicy: names of pods and services do not resolve"
+        yield job.finding(launch.line, found, "dnsPolicy: ClusterFirstWithHostNet")
+    if pod.has_rdma and not pod.can_lock:
+        yield job.finding(launch.line, "an RDMA device without IPC_LOCK", "capabilities: {add: [IPC_LOCK]}")
+    if launch.env.get("NCCL_IB_HCA") and not pod.has_rdma:
+        yield job.finding(launch.line, "NCCL_IB_HCA is set, and the pod has no RDMA device", "its resource")
 
 
 def _docker(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:

@@ -37,9 +37,6 @@ class JobFile(File):
                 seen.setdefault((command.line, len(command.words)), command)
         return list(seen.values())
 
-    def option(self, *names: str) -> tuple[str, int]:
-        return self.job.option(*names)
-
 
 def job_file(path: str, text: str, others: Files, nearby: Nearby | None = None) -> JobFile:
     return JobFile(path, text, read(path, text, others, nearby), others, nearby)

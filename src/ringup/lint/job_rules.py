@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import last
-from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.marks import has_mark, is_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.launchfiles.programs import LAUNCHERS, OPTIONS, PROGRAMS
-from ringup.launchfiles.shell import Word
+from ringup.launchfiles.shell import Command, Word
 from ringup.launchfiles.start import PYTHON
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault, lines
@@ -357,7 +357,7 @@ def has_one_rank_for_all(launch: Launch) -> str:
         return ""
     text = launch.node_rank_text
     if not text:
-        is_set = launch.launcher in TORCH and launch.has("rdzv-conf", "rdzv-endpoint")
+        is_set = "rank=" in launch.option("rdzv-conf") or has_mark(launch.option("rdzv-conf"))
         return "" if is_set else "nothing gives the node's rank"
     return f"the node rank is {text}" if text.isdecimal() else ""
 
@@ -579,7 +579,7 @@ def processors_not_passed_on(job: JobFile) -> Found:
 
     Fix: `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before srun.
     """
-    value, line = job.option("cpus-per-task", "c")
+    value, line = last(job.job.directives, "cpus-per-task", "c")
     if not value or "SRUN_CPUS_PER_TASK" in job.text:
         return
     for launch in job.launches:
@@ -603,25 +603,27 @@ def variable_never_set(job: JobFile) -> Found:
     known = GIVEN | set(_ASSIGNED.findall(job.text)) | set(_NAMED.findall(job.text))
     for launch in job.launches:
         for word in launch.command.words[: max(launch.start.script_at, 1)]:
-            for name in [
-                m.name for m in job.job.marks.all_of(word.text) if re.fullmatch(r"[a-z_]\w*", m.name)
-            ]:
+            names = (m.name for m in job.job.marks.all_of(word.text))
+            for name in (n for n in names if re.fullmatch(r"[a-z_]\w*", n)):
                 if name not in known and launch.replicas is None:
                     yield word.line, f"${name} is set nowhere in this file", "a value"
-        yield from _not_exported(job, launch)
+    launched = {id(launch.command) for launch in job.launches}
+    for command in job.job.commands:
+        if id(command) in launched or is_mark(command.texts[0]):
+            yield from _not_exported(job, command)
 
 
-def _not_exported(job: JobFile, launch: Launch) -> Found:
+def _not_exported(job: JobFile, command: Command) -> Found:
     """Variables of the batch shell that the shell behind `srun bash -c '...'` does not get."""
-    if launch.command.site != "task" or not any(step.role == "shell" for step in launch.command.around):
+    if command.site != "task" or not any(s.role == "shell" for s in command.around) or "set -a" in job.text:
         return
-    held = {m.name for w in launch.command.words for m in job.job.marks.all_of(w.text) if m.site == "task"}
+    held = {m.name for w in command.words for m in job.job.marks.all_of(w.text) if m.site == "task"}
     set_here = {word.text.partition("=")[0] for word in job.job.assigned}
     exported = {name for line in _EXPORTED.findall(job.text) for name in _NAME.findall(line)}
+    starter = next((s.program for s in command.around if s.role == "starter"), "it")
     for name in sorted((held & set_here) - exported):
-        if "set -a" not in job.text:
-            found = f"${name} is set here, not exported: empty in the shell that {launch.started_by} starts"
-            yield launch.line, found, f"export {name}"
+        found = f"${name} is set here, not exported: empty in the shell that {starter} starts"
+        yield command.line, found, f"export {name}"
 
 
 @fault("launcher-deprecated", SHELL, severity="note")

@@ -91,7 +91,7 @@ _RAY = re.compile(
 _STAMP = re.compile(
     r"[\s|]*(?:\d{13}\s)?\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,40}\]?(?: std(?:out|err) [FP] )?[\s|]*"
 )
-_SINCE_1970 = re.compile(r"\[?1\d{9}\.\d{1,9}\]? ")
+_SINCE_1970 = re.compile(r"\[?1\d{9}\.\d{1,9}\]? |(?:#\d{1,4} )?\d{1,5}\.\d{2,3} (?=[A-Za-z/\[(<' ])")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
 _SRUN = re.compile(r"(?:srun|slurmstepd)\S{0,60}: error: ([A-Za-z][\w.-]{0,80}): task")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): ?")
@@ -136,7 +136,7 @@ def clean(raw: bytes) -> str:
         text = text[1:].rstrip("│ \r").removeprefix(" ")
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
-    text = _CONTROL.sub("", text)
+    text = _CONTROL.sub("", text.rstrip("\0").replace("\0", " "))  # /proc/PID/cmdline has NUL for blank
     return text.rstrip().replace("\r", " ").replace("\n", " ")
 
 
@@ -282,7 +282,7 @@ class Gate:
         if len(line) > 16 * LINE_BYTES:
             line = line[: 8 * LINE_BYTES] + b" " + line[-8 * LINE_BYTES :]
         low = line.lower()
-        if b"&" in line or b"\\" in line:
+        if b"&" in line or b"\\" in line or b"\0" in line:
             low += "\n".join(texts_of(line)).lower().encode()
         shape = low.translate(None, _DIGITS)  # thousands of lines differ in their numbers alone
         likely = self._likely.get(shape)

@@ -247,11 +247,7 @@ ReachFailure = Literal[
     "no-answer",
     "no-cpu-time",
 ]
-"""
-How a node was not reached; each is also the name of a rule, but the last.
-
-That one says nothing of the node: this machine was too busy to hear it (see `starved`).
-"""
+"""How a node was not reached, each a rule; but the last: this machine was too busy (see `starved`)."""
 
 
 RANK_VARIABLES = (
@@ -262,6 +258,8 @@ TORCHRUN_PREFIXES = ("PET_", "TORCHELASTIC_")
 """Of variables that change torchrun's defaults without a message (torch argparse_util.py)."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """What tells a process its rank: torchrun and its like, then MPI, then Slurm."""
+CONTAINERS = ("apptainer", "singularity")
+"""Programs that run a command in an image, beside the host's own processes and with its network."""
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
 
@@ -286,11 +284,7 @@ class Host:
     """Of the PBS or LSF allocation we run in."""
 
     def ranks(self, gpu_count: int) -> int:
-        """
-        Ranks that its slots ask for, 0 where they ask for none.
-
-        Those of a host file are ranks; a scheduler's are tasks or processors, which are none beside GPUs.
-        """
+        """Ranks its slots ask for, else 0: a scheduler's are tasks or CPUs, no ranks beside GPUs."""
         return 0 if gpu_count and (self.in_slurm or self.in_batch) else self.slots
 
 
@@ -496,6 +490,8 @@ class Job:
     launcher: str = "torchrun"
     launcher_arguments: tuple[str, ...] = ()
     """Options of the user for the launcher itself; the last word in its command line."""
+    wrapper: tuple[str, ...] = ()
+    """Words in front of what each node starts: numactl, a profiler, `apptainer exec IMAGE`."""
     backend: str = ""
     rendezvous: Literal["static", "c10d"] = "static"
     port: int = 0
@@ -513,6 +509,11 @@ class Job:
         if self.kind == "module":
             return self.script.replace(".", "/") + ".py"
         return self.script if self.kind == "script" or "/" in self.script else ""
+
+    @property
+    def is_in_image(self) -> bool:
+        """Whether the interpreter is one of an image, into which nobody looks before the start."""
+        return any(word.rpartition("/")[2] in CONTAINERS for word in self.wrapper)
 
     @property
     def launcher_package(self) -> str:
@@ -537,7 +538,6 @@ class PastRuns:
 
     @property
     def is_often_failing(self) -> bool:
-        """Whether it ended 3 of its last 5 runs."""
         return self.ended_lately >= OFTEN
 
 

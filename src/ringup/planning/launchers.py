@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ringup.errors import LaunchError
-from ringup.model import Job
+from ringup.model import CONTAINERS, Job
 from ringup.planning import EnvVar
 
 SHIM = "rank.py"
@@ -307,6 +307,19 @@ def shown_to_shim(job: Job) -> str:
     return path if job.kind == "script" else f"--no-python {path if job.file else job.script}"
 
 
+def wrapped(place: Place, job: Job) -> tuple[str, ...]:
+    """The words in front of the launcher; an image is given the run's directory."""
+    words = list(job.wrapper)
+    if place.run_dir and job.is_in_image:
+        at = next(i for i, word in enumerate(words) if posixpath.basename(word) in CONTAINERS)
+        # Not as two words: what begins with the run's directory is a program of ringup.
+        words.insert(
+            next(i for i in range(at, len(words)) if words[i] in ("exec", "run")) + 1,
+            "--bind=" + place.run_dir,
+        )
+    return tuple(words)
+
+
 # -- all of them ---------------------------------------------------------------------------------
 
 BOTH = ("static", "c10d")
@@ -331,7 +344,7 @@ class Launcher:
     def start(self, place: Place, job: Job) -> Start:
         begun = self.begin(place, job)
         own = () if self.is_bare else (*job.launcher_arguments, *place.program(job), *job.arguments)
-        return replace(begun, words=(*begun.words, *own))
+        return replace(begun, words=(*wrapped(place, job), *begun.words, *own))
 
 
 LAUNCHERS: dict[str, Launcher] = {

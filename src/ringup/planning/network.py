@@ -198,6 +198,8 @@ def decision_notes(cluster: Cluster, network: Network | None, port: int) -> Iter
         names = {*network.interfaces.values()}
         by_node = ", ".join(f"{n}: {i}" for n, i in network.interfaces.items())
         yield f"ranks use {names.pop() if len(names) == 1 else by_node} (head {network.addresses[head]})"
+    if cluster.job.is_in_image:
+        yield "Python, torch and its packages are not checked: they are in the image"
     if launcher.note and not any(w.startswith("--config_file") for w in cluster.job.launcher_arguments):
         yield launcher.note
     # There should be as many ranks as GPUs, and nobody could count them.

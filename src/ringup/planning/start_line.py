@@ -22,8 +22,9 @@ from typing import Any, NoReturn
 
 from ringup.errors import UsageError
 from ringup.launchfiles import start
-from ringup.launchfiles.programs import FLAG, LAUNCHERS, OPTIONS, PASSED, meaning_of
+from ringup.launchfiles.programs import FLAG, LAUNCHERS, OPTIONS, PASSED, PROGRAMS, meaning_of
 from ringup.launchfiles.start import PYTHON, Kind
+from ringup.model import CONTAINERS, RANK_VARIABLES
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,12 @@ class StartLine:
     """Variables that are passed on by name."""
     scheduled: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """As written -> (option of ringup, value): what a job file asks the scheduler for."""
+    wrapper: tuple[str, ...] = ()
+    """Words that stay in front of what each node starts."""
+    image: str = ""
+    """Of `docker run`."""
+    container: tuple[str, ...] = ()
+    """Options of `docker run`, or of srun with an image, that a job file keeps."""
 
 
 # -- what becomes of an option ---------------------------------------------------------------------
@@ -76,6 +83,7 @@ REPLACED = {
     "ssh": "ringup reaches the nodes itself",
     "kind": "ringup starts one rank per GPU, on one node or several",
     "one node": "the nodes are those that ringup is given",
+    "counted": "ringup counts nodes and GPUs itself",
 }
 REFUSED = {
     "tpu": "ringup starts no TPU and no SageMaker jobs",
@@ -86,21 +94,26 @@ REFUSED = {
     "mpirun": "say MULTI_GPU there: ringup starts accelerate on CPUs, too, and without mpirun",
 }
 VARIABLES = {
+    **dict.fromkeys(RANK_VARIABLES, "rank"),
     "MASTER_ADDR": "address",
     "MASTER_PORT": "port",
-    "NODE_RANK": "rank",
-    "RANK": "rank",
+    "WORLD_SIZE": "counted",
     "FORCE_TORCHRUN": "kind",
     "RDZV_ID": "rendezvous id",
 }
 """Variables in front of a line that mean what an option means."""
+BY_HAND = {"WORLD_SIZE": "world_size"}
+"""Where no launcher sets it: `RANK=0 WORLD_SIZE=2 python train.py`."""
 LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
 
 
 # -- a line --------------------------------------------------------------------------------------
 
 COUNTS = ("nodes", "nproc", "world_size")
+DECIDED = (*COUNTS, "port", "address", "rank", "rendezvous", "rendezvous id")
+"""What no script's name can be the value of."""
 _OF_ALLOCATION = re.compile(r"\$\{?(?:SLURM|PBS|LSB|OMPI)_\w+\}?")
+_OF_TASKS = ("SLURM_", "OMPI_", "PMI", "PBS_", "LSB_")
 _COMMAND = re.compile(r"[A-Za-z][\w-]{0,63}")
 _BEFORE = {
     "nohup": "--detach lets a run go on without this terminal",
@@ -110,39 +123,47 @@ _BEFORE = {
     "env": "ringup sets the variables",
 }
 _OF_SHELLS = "give the line in it that starts the ranks; --no-python in front starts it once per rank"
-_INSIDE = "give the line behind the image, where ringup runs in it; `ringup script docker` writes job files"
-_AROUND = "put it in front of ringup, or leave it out: ringup starts the ranks on every node itself"
-_OF_ENVIRONMENT = "--python PATH of that environment, then -- train.py"
+_INSIDE = "run ringup in the container, with the line behind the image"
+_AROUND = "leave it out, or name it with --wrap: it then stands in front of what each node starts"
+_DETACH = "leave it out: --detach lets a run go on without this terminal"
+_OF_FILE = "`ringup script slurm --from FILE` writes the file anew; `ringup lint FILE` reads it"
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _INSTEAD = {
-    **dict.fromkeys(("bash", "sh", "zsh", "dash", "ksh", "source", "."), _OF_SHELLS),
-    **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc", "shifter"), _INSIDE),
-    **dict.fromkeys(("singularity", "apptainer", "enroot"), _INSIDE),
-    **dict.fromkeys(("pipenv", "pdm", "rye", "hatch", "pixi"), _OF_ENVIRONMENT),
-    **dict.fromkeys(
-        ("numactl", "taskset", "nice", "ionice", "stdbuf", "timeout", "xargs", "parallel"), _AROUND
-    ),
-    **dict.fromkeys(("nsys", "ncu"), "--no-python nsys profile python train.py profiles every rank"),
+    **dict.fromkeys((*_SHELLS, "source", "."), _OF_SHELLS),
+    **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc", "shifter", "enroot"), _INSIDE),
+    **dict.fromkeys(("screen", "tmux"), _DETACH),
+    **dict.fromkeys(("sbatch", "qsub", "bsub"), _OF_FILE),
     "make": "give the line that make runs: `make -n` prints it",
     "sudo": "run ringup itself as that user",
-    **dict.fromkeys(("ssh", "pdsh", "clush", "dsh", "pssh", "blaunch", "pbsdsh"), "name the nodes with -H"),
+    **dict.fromkeys(("blaunch", "pbsdsh", "parallel", "xargs"), "name the nodes with -H"),
     "kubectl": "`ringup script k8s-job` writes a job, `--pods` runs inside one",
     "horovodrun": "ringup starts no Horovod jobs",
     "ray": "start Ray itself; `ringup check` and `ringup logs` work beside it",
-    "sbatch": "`ringup script slurm --from FILE` writes the file anew; `ringup lint FILE` reads it",
-    "tune": "`tune cp RECIPE RECIPE.py`, then -- torchrun --nproc_per_node 8 RECIPE.py --config FILE.yaml",
-    **dict.fromkeys(("fabric", "lightning"), "write its options into Fabric(...), then -- train.py"),
     "composer": "-- torchrun --nproc_per_node 8 train.py starts the same ranks",
     "torchx": "give the line that torchx starts: -- torchrun ... train.py",
-    "poetry": '--python "$(poetry env info -e)" -- train.py',
 }
 """Programs that cannot be honoured -> what to do."""
-_CONDA = 'eval "$(conda shell.posix hook)" && conda activate {}'
+_KEPT = ("env", "numactl", "taskset", "nice", "ionice", "stdbuf", "timeout", "nsys", "ncu")
+"""Programs that stay in front of what each node starts."""
+_IMAGES = ("docker", "podman", "nvidia-docker", *CONTAINERS)
+_REMOTE = {"ssh": "", "pdsh": "-w", "clush": "-w"}
+"""Programs that start on other nodes -> the option that names these."""
+_ENVIRONMENTS = {
+    "poetry": '. "$(poetry {} env info --path)/bin/activate"',
+    "pipenv": '. "$(pipenv {} --venv)/bin/activate"',
+    "pdm": 'eval "$(pdm venv activate {})"',
+    "hatch": '. "$(hatch env find {})/bin/activate"',
+    "pixi": 'eval "$(pixi shell-hook {})"',
+}
+"""Program with `run` -> the shell command that gives the same environment, its options put in."""
+_NO_RANKS = ("ssh", "docker", "time", "exec", "command", "eval")
+"""Words that also mean something else where a script can stand."""
 
 
 def starts_ranks(word: str) -> bool:
     """Whether a word begins a start line that is no plain script."""
     program = posixpath.basename(word)
-    own = program in (*LAUNCHERS, "srun", "mpirun", "mpiexec", "uv", "conda", "mamba")
+    own = program in LAUNCHERS or (program in PROGRAMS and program not in _NO_RANKS)
     return own or bool(PYTHON.fullmatch(program))
 
 
@@ -155,15 +176,22 @@ def take_apart(words: Sequence[str]) -> StartLine:
     """
     words, line = _unwrapped(words)
     found = start.take_apart(words)
-    variables = VARIABLES | (LLAMAFACTORY if found.launcher == "llamafactory" else {})
+    variables = VARIABLES | {"llamafactory": LLAMAFACTORY, "python": BY_HAND}.get(found.launcher, {})
     for name, value in found.env.items():
         if name in variables:
             line = _meant(line, variables[name], f"{name}={value}", value)
         else:
             line = replace(line, env={**line.env, name: value})
     launcher = found.launcher if found.launcher != "python" else ""
-    for step in found.steps:
-        line = _stepped(line, step, bool(launcher), words)
+    inside, line = line.wrapper, replace(line, wrapper=())
+    ends = [*(step.at for step in found.steps[1:]), found.at]
+    for step, end in zip(found.steps, ends, strict=False):
+        line = _stepped(line, step, bool(launcher), words[step.at : end if end > step.at else len(words)])
+    line = replace(line, wrapper=(*line.wrapper, *inside))
+    if "/" in found.python and not line.python:
+        line = replace(line, python=found.python)
+    if line.image or line.container or any(map(_is_container, line.wrapper)):
+        line = replace(line, python=line.python or found.python or "python3")
     left = list(itertools.dropwhile(start.ASSIGNED.match, words[found.at :]))
     program = posixpath.basename(left[0]) if left else ""
     if program in _INSTEAD:
@@ -174,6 +202,12 @@ def take_apart(words: Sequence[str]) -> StartLine:
         return _ending(replace(line, launcher=launcher), left[2:])
     if launcher == "axolotl":
         return _axolotl(line, left[2:])
+    if launcher == "tune":
+        return _tune(line, left[2:])
+    if program == "swift" and left[1:2] and left[1] in _SWIFT:
+        return _swift(line, left)
+    if launcher == "fabric":
+        return _fabric(line, left[2:])
     if launcher == "trl":
         return _trl(line, left[1:])
     if program in LAUNCHERS and not launcher:
@@ -187,14 +221,16 @@ def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
     """The words with those of a `bash -c TEXT` in its place, and what the text does before the launch."""
     found, line = start.take_apart(words), StartLine()
     last = found.steps[-1] if found.steps else None
-    if found.text is None or last is None or last.program not in ("bash", "sh", "zsh", "dash", "ksh"):
+    if found.text is None or last is None or last.program not in (*_SHELLS, *_REMOTE):
         return words, line
+    if last.program in _REMOTE:
+        line = _remote(line, last)
     from ringup.launchfiles import model, shell
 
     job = shell.read("", found.text)
     launches = model.launches_of(job)
     if len(launches) != 1:
-        _refuse(f"{last.program} -c", f"it starts {len(launches)} launchers; {_OF_SHELLS}")
+        _refuse(" ".join(words[last.at :])[:60], f"it starts {len(launches)} launchers; {_OF_SHELLS}")
     setup = []
     for command in job.commands[: job.commands.index(launches[0].command)]:
         texts = [job.marks.shown(text) for text in command.texts]
@@ -204,10 +240,35 @@ def _unwrapped(words: Sequence[str]) -> tuple[Sequence[str], StartLine]:
             setup.append(shlex.join(texts))
         elif texts[0] not in ("export", "set", "exec"):
             _refuse(texts[0], f"--setup takes a command that comes first; {_OF_SHELLS}")
-    at = next(i for i, word in enumerate(words) if posixpath.basename(word) == last.program)
-    env = [f"{name}={job.marks.shown(value)}" for name, value in launches[0].command.env.items()]
+    if unknown := job.marks.all_of(" ".join((launches[0].start.script, *launches[0].start.arguments))):
+        _refuse(
+            job.marks.shown(job.marks.make(*unknown[0])), "write its value, or give the line without quotes"
+        )
+    env = []
+    for name, value in launches[0].command.env.items():
+        shown = job.marks.shown(value)
+        if any(mark.name.startswith(_OF_TASKS) for mark in job.marks.all_of(value)) and name not in VARIABLES:
+            _refuse(f"{name}={shown}", "only the ranks know its value: set it in the script")
+        if shown != value and name not in VARIABLES:
+            setup.append(f'export {name}="{shown}"')
+        else:
+            env.append(f"{name}={shown}")
     inner = [job.marks.shown(text) for text in launches[0].command.texts]
-    return [*env, *words[:at], *inner], replace(line, setup=" && ".join(setup))
+    if any(step.role == "wrapper" and step.program in _IMAGES for step in found.steps):
+        # What comes first belongs into the image.
+        setup = [f"cd {shlex.quote(line.chdir)}"] * bool(line.chdir) + setup
+        own = ("bash", "-c", " && ".join([*setup, 'exec "$@"']), "bash") if setup else ()
+        return [*env, *words[: last.at], *inner], replace(line, chdir="", wrapper=own)
+    return [*env, *words[: last.at], *inner], replace(line, setup=" && ".join(setup))
+
+
+def _remote(line: StartLine, step: start.Step) -> StartLine:
+    """The line with the nodes that ssh, pdsh or clush name."""
+    named = step.positionals[0] if step.program == "ssh" and step.positionals else step.option("-w") or ""
+    own = [o for o in step.options if o.value and o.name not in (_REMOTE[step.program], "-R", "-f", "-l")]
+    if own or not named or named[0] in "^@-" or step.has("-l"):
+        _refuse(f"{step.program} {own[0].written if own else named}", "name the nodes with -H; --ssh-config")
+    return replace(line, hosts=named, taken=(f"{step.program} {named}",))
 
 
 def _bare(line: StartLine, left: list[str], program: str) -> StartLine:
@@ -224,28 +285,120 @@ def _bare(line: StartLine, left: list[str], program: str) -> StartLine:
 
 
 def _stepped(line: StartLine, step: start.Step, has_launcher: bool, words: Sequence[str]) -> StartLine:
-    """The line with what a starter or wrapper in front of the launcher asks for."""
+    """The line with what a starter or wrapper in front of the launcher asks for; `words` are its own."""
     program = posixpath.basename(step.program)
-    if program in _BEFORE and not any(o.name in ("-u", "-C", "--unset", "--chdir") for o in step.options):
+    if program in _BEFORE and not step.options:
         return replace(line, replaced=(*line.replaced, (step.program, _BEFORE[program])))
-    if program == "uv":
-        if step.options:
-            _refuse(
-                f"uv run {step.options[0].written}", "`uv sync` makes that environment, then -- uv run ..."
-            )
-        return replace(line, python=".venv/bin/python", taken=(*line.taken, "uv run"))
     if program == "srun":
         return _srun(line, step, has_launcher)
     if program in ("mpirun", "mpiexec"):
         return _mpirun(line, step, has_launcher)
+    if program in ("docker", "podman", "nvidia-docker") and "run" in words[1:3]:
+        return _docker(line, step)
+    taken = replace(line, taken=(*line.taken, shlex.join(words)))
+    if program == "uv":
+        return _uv(taken, step)
+    if program == "rye":
+        return replace(taken, python=".venv/bin/python")
+    if program in _ENVIRONMENTS:
+        options = shlex.join(word for o in step.options for word in o.written.split())
+        return replace(
+            taken, setup=" ".join(_ENVIRONMENTS[program].format(options).split()).replace(" )", ")")
+        )
+    if program in ("conda", "mamba", "micromamba"):
+        return _conda(taken, step, program)
+    if program not in _KEPT and not _is_container(program):
+        _refuse(" ".join(words[:2]), _INSTEAD.get(program, _AROUND))
+    _check_kept(step, words)
+    return replace(taken, wrapper=(*line.wrapper, *words))
+
+
+def _is_container(word: str) -> bool:
+    return posixpath.basename(word) in CONTAINERS
+
+
+_HIDING = ("-e", "--cleanenv", "-C", "--containall", "-p", "--pid")
+
+
+def _check_kept(step: start.Step, words: Sequence[str]) -> None:
+    """Raises UsageError for a wrapper that could not stand around ringup's own command."""
+    if unknown := next((word for word in words if "$" in word), ""):
+        _refuse(unknown, "only the ranks know its value: write it into the script")
+    if _is_container(step.program) and step.has(*_HIDING):
+        _refuse(
+            f"{step.program} {next(o.name for o in step.options if o.name in _HIDING)}",
+            "leave it out: the ranks' variables and process ids must be the same outside the image",
+        )
+
+
+def _uv(line: StartLine, step: start.Step) -> StartLine:
+    """`uv run`: the interpreter of the project's environment, which its other options bring up to date."""
+    folder, sync = "", []
+    for option in step.options:
+        if option.name in ("--project", "--directory"):
+            folder = option.value
+            line = replace(line, chdir=folder if option.name == "--directory" else line.chdir)
+        elif option.name in ("--with", "--with-requirements", "--with-editable", "--env-file", "--isolated"):
+            _refuse(f"uv run {option.written}", "`uv sync` makes that environment, then -- uv run ...")
+        elif option.name not in ("--no-sync", "-q", "--quiet"):
+            sync += option.written.split()
+    python = posixpath.join("" if line.chdir else folder, ".venv/bin/python")
+    project = ["--project", folder] if folder and not line.chdir else []
+    setup = shlex.join(["uv", "sync", "--inexact", *project, *sync]) if sync else ""
+    return replace(line, python=python, setup=setup or line.setup)
+
+
+def _conda(line: StartLine, step: start.Step, program: str) -> StartLine:
+    """`conda run -n NAME`: that environment activated."""
     name = step.option("-n", "--name", "-p", "--prefix")
-    if program in ("conda", "mamba", "micromamba") and name:
-        taken = f"{program} run {step.options[0].written}"
-        return replace(line, setup=_CONDA.format(shlex.quote(name)), taken=(*line.taken, taken))
-    at = next((i for i, w in enumerate(words) if posixpath.basename(w) == program), 0)
-    raise UsageError(
-        f"{' '.join(words[at : at + 2])}: cannot be honoured", hint=_INSTEAD.get(program, _AROUND)
+    hook = "micromamba shell hook --shell posix" if program == "micromamba" else "conda shell.posix hook"
+    activate = "micromamba" if program == "micromamba" else "conda"
+    setup = f'eval "$({hook})" && {activate} activate {shlex.quote(name)}' if name else line.setup
+    return replace(line, setup=setup, chdir=step.option("--cwd") or line.chdir)
+
+
+_OF_DOCKER = (
+    *("--rm", "-it", "-ti", "-i", "-t", "-d", "--interactive", "--tty", "--detach", "--init", "--name"),
+    *("--network", "--net", "--ipc", "--shm-size", "--ulimit", "--restart"),
+)
+"""Options of `docker run` that a job file sets itself."""
+
+
+def _docker(line: StartLine, step: start.Step) -> StartLine:
+    """The image and the options of `docker run`; -e becomes variables."""
+    line = replace(
+        line, image=step.positionals[0] if step.positionals else "", taken=(*line.taken, step.program)
     )
+    for option in step.options:
+        if option.name in ("-e", "--env"):
+            line = _passed(line, option)
+        elif match := re.fullmatch(r"--gpus\W+device=([\w,-]+)\"?", option.written):
+            line = replace(line, env={"CUDA_VISIBLE_DEVICES": match[1], **line.env})
+            line = replace(
+                line, replaced=(*line.replaced, (option.written, "CUDA_VISIBLE_DEVICES names them"))
+            )
+        elif option.name in _OF_DOCKER or (option.name, option.value) == ("--gpus", "all"):
+            line = replace(line, replaced=(*line.replaced, (option.written, "the job file sets its own")))
+        elif option.name == "--gpus":
+            _refuse(option.written, "--gpus all, and -e CUDA_VISIBLE_DEVICES=0,1 for some of them")
+        else:
+            words = (
+                [option.name, option.value]
+                if option.value and "=" not in option.written
+                else [option.written]
+            )
+            line = replace(line, container=(*line.container, *words))
+    return line
+
+
+def _passed(line: StartLine, option: start.Option) -> StartLine:
+    """NAME=VALUE set, NAME passed on."""
+    name, equals, value = option.value.partition("=")
+    if name in VARIABLES:
+        return _meant(line, VARIABLES[name], option.written, value) if equals else line
+    if equals:
+        return replace(line, env={**line.env, name: value})
+    return replace(line, forwarded=(*line.forwarded, name))
 
 
 def _refuse(what: str, hint: str) -> NoReturn:
@@ -257,6 +410,8 @@ def _ending(line: StartLine, left: Sequence[str]) -> StartLine:
     if not left or not left[0].strip() or left[0].startswith("-"):
         what = f"{left[0]!r} is not a script" if left else "no training script was given"
         raise UsageError(what, hint="its own options go behind it: -- train.py --lr 0.1")
+    if posixpath.basename(left[0]) == "deepy.py":
+        _refuse(left[0], "it starts deepspeed itself: run it without ringup, or give the line that it prints")
     line = replace(line, script=left[0], arguments=tuple(left[1:]))
     return _counted(line, LIGHTNING) if line.kind == "script" else line
 
@@ -299,8 +454,11 @@ def _launched(line: StartLine, found: start.CommandLine, left: list[str]) -> Sta
             near = difflib.get_close_matches(option.name, OPTIONS[line.launcher], 1, 0.75)
             mean = "".join(f"did you mean {one}? " for one in near)
             _refuse(f"{line.launcher} {name}", f"{mean}options of the script go behind it: train.py --lr 0.1")
-        if not option.has_value:
-            raise UsageError(f"{name} needs a value", hint=f"{name} VALUE train.py")
+        is_next = option.value.startswith("--") or (option.value.endswith(".py") and meaning in DECIDED)
+        is_empty = not option.has_value or (option.written.endswith("=") and meaning in (*COUNTS, "port"))
+        if is_empty or (is_next and "=" not in option.written):
+            hint = f"is a variable empty in this shell? write {name} VALUE, or leave it out"
+            raise UsageError(f"{name} needs a value", hint=hint)
         if meaning.startswith("kind of script"):
             line = replace(line, kind="command" if "python" in name else "module")
         elif meaning.rstrip("=") in (FLAG, PASSED):
@@ -352,7 +510,7 @@ def _meant(line: StartLine, meaning: str, written: str, value: str) -> StartLine
     elif (meaning, value) in (("nproc", "gpu"), ("nproc", "auto"), ("port", "0")):
         found = {}
     elif meaning in COUNTS and _OF_ALLOCATION.fullmatch(value):
-        return replace(line, replaced=(*line.replaced, (written, "ringup counts nodes and GPUs itself")))
+        return replace(line, replaced=(*line.replaced, (written, REPLACED["counted"])))
     elif meaning == "port" and value.startswith("$"):
         return replace(line, replaced=(*line.replaced, (written, "ringup finds a free port")))
     elif meaning in (*COUNTS, "port"):
@@ -392,6 +550,58 @@ def _axolotl(line: StartLine, left: list[str]) -> StartLine:
     if launcher not in ("accelerate", "torchrun"):
         _refuse(f"axolotl --launcher {launcher}", "it takes accelerate, torchrun or python")
     return _started(replace(line, launcher=launcher), [launcher, *own, *words])
+
+
+def _tune(line: StartLine, left: list[str]) -> StartLine:
+    """
+    torchtune's `tune run [torchrun's options] RECIPE`: itself once a rank, as which it runs the recipe in its
+    own process where it is given no such option (torchtune 0.6 `_cli/run.py`).
+    """
+    at = max(0, start.take_apart(["torchrun", *left]).script_at - 1)
+    line = line if at else replace(line, nproc=1)
+    words = ["torchrun", *left[:at], "--no-python", "tune", "run", *left[at:]]
+    return _started(replace(line, launcher="torchrun"), words if len(left) > at else words[: at + 1])
+
+
+_SWIFT = ("pt", "sft", "rlhf")
+
+
+def _swift(line: StartLine, left: list[str]) -> StartLine:
+    """ms-swift's `swift sft`: torchrun where NPROC_PER_NODE or NNODES is set (ms-swift 3.5 `cli/main.py`)."""
+    for name, meaning in LLAMAFACTORY.items():
+        if name in line.env:
+            env = {n: v for n, v in line.env.items() if n != name}
+            line = _meant(replace(line, env=env), meaning, f"{name}={line.env[name]}", line.env[name])
+    line = line if line.nproc or line.nodes else replace(line, nproc=1)
+    return _started(replace(line, launcher="torchrun"), ["torchrun", "-m", f"swift.cli.{left[1]}", *left[2:]])
+
+
+_FABRIC = {"--devices": "nproc", "--num-nodes": "nodes", "--main-address": "address", "--main-port": "port"}
+_OF_FABRIC = ("--accelerator", "--strategy", "--precision")
+
+
+def _fabric(line: StartLine, left: list[str]) -> StartLine:
+    """`fabric run [OPTIONS] train.py`: torchrun, with the variables of Lightning 2.5 `fabric/cli.py`."""
+    env = {"LT_CLI_USED": "1", "LT_DEVICES": "1", "LT_NUM_NODES": "1"}
+    left = left[1:] if left[:1] == ["model"] else left
+    while left and left[0].startswith("-"):
+        written = left.pop(0)
+        name, equals, value = written.partition("=")
+        value = value if equals else left.pop(0) if left else ""
+        name, written = name.replace("_", "-"), written if equals else f"{written} {value}"
+        if name in _OF_FABRIC:
+            env[f"LT_{name[2:].upper()}"] = value
+            line = replace(line, taken=(*line.taken, written))
+        elif name in ("--devices", "--num-nodes"):
+            env[f"LT_{name[2:].upper().replace('-', '_')}"] = value
+        if name in _FABRIC:
+            line = _meant(line, _FABRIC[name], written, value)
+        elif name == "--node-rank":
+            line = _meant(line, "rank", written, value)
+        elif name not in _OF_FABRIC:
+            _refuse(f"fabric run {written}", "options of the script go behind it: train.py --lr 0.1")
+    line = replace(line, launcher="torchrun", nproc=line.nproc or 1, env={**line.env, **env})
+    return _ending(line, left)
 
 
 def _counted(line: StartLine, counts: Mapping[str, str]) -> StartLine:
@@ -501,9 +711,36 @@ SCHEDULED = {
     **dict.fromkeys(("-J", "--job-name"), "name"),
     **dict.fromkeys(("-c", "--cpus-per-task"), "cpus"),
     **dict.fromkeys(("--gres", "--gpus-per-node", "--gpus-per-task"), "gpus"),
+    **dict.fromkeys(
+        (
+            *(
+                "--mem",
+                "--mem-per-cpu",
+                "--mem-per-gpu",
+                "-C",
+                "--constraint",
+                "-q",
+                "--qos",
+                "--reservation",
+            ),
+            *("--exclusive", "-x", "--exclude", "-G", "--gpus", "--cpus-per-gpu", "--quotatype"),
+        ),
+        "option",
+    ),
 }
 """srun's options that a job file has; in a running allocation they are decided."""
-_SRUN_ENDS = ("-l", "--label", "-u", "--unbuffered", "-K", "-K1", "--kill-on-bad-exit", "--wait", "-W")
+_SRUN_ENDS = (
+    "--pty",
+    "-l",
+    "--label",
+    "-u",
+    "--unbuffered",
+    "-K",
+    "-K1",
+    "--kill-on-bad-exit",
+    "--wait",
+    "-W",
+)
 _SRUN_OWN = ("--export", "--mpi", "-o", "--output", "-e", "--error", "--overlap", "--exact", "--jobid", "-v")
 ENDS_TOGETHER = "ringup labels every line, and a rank that fails ends the others"
 _NODES_ITSELF = "ringup starts on every node itself"
@@ -518,7 +755,7 @@ def _srun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
             line = replace(
                 line, scheduled={**line.scheduled, option.written: (SCHEDULED[name], option.value)}
             )
-        elif name in _SRUN_ENDS:
+        elif name in _SRUN_ENDS or re.fullmatch("-[luvQKX]+", name):
             line = replace(line, replaced=(*line.replaced, (option.written, ENDS_TOGETHER)))
         elif name in _SRUN_OWN and option.value in ("", "ALL", "none", "pmi2", "pmix") + (option.value,) * (
             name != "--export"
@@ -526,6 +763,10 @@ def _srun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
             line = replace(line, replaced=(*line.replaced, (option.written, _NODES_ITSELF)))
         elif name in ("-w", "--nodelist"):
             line = _meant(line, "hosts", option.written, option.value)
+        elif name.startswith("--container-") or name == "--no-container-mount-home":
+            line = replace(line, container=(*line.container, *option.written.split(" ", 1)))
+        elif name in ("--chdir", "-D"):
+            line = replace(line, chdir=option.value, taken=(*line.taken, option.written))
         elif name not in _SRUN:
             _refuse(f"srun {name}", "leave srun out: ringup starts on every node of the allocation")
         elif name in ("--nodes", "-N") or not has_launcher:
@@ -560,12 +801,7 @@ def _mpirun(line: StartLine, step: start.Step, has_launcher: bool) -> StartLine:
         if option.name in _MPI_HOSTS:
             line = _mpi_hosts(line, option.written, option.value)
         elif option.name == "-x":
-            name, equals, value = option.value.partition("=")
-            line = (
-                replace(line, env={**line.env, name: value})
-                if equals
-                else replace(line, forwarded=(*line.forwarded, name))
-            )
+            line = _passed(line, option)
         elif option.name in _MPI or mapped:
             meaning, value = ("nproc", mapped[1]) if mapped else (_MPI[option.name], option.value)
             if has_launcher and meaning in ("world_size", "nproc"):

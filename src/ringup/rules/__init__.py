@@ -39,7 +39,6 @@ class Fix:
 
 
 def page_of(rule: str) -> str:
-    """The address of a rule's page in the documentation."""
     return f"{SITE}/reference/rules/{rule}/"
 
 
@@ -56,7 +55,6 @@ class Problem:
 
     @property
     def page(self) -> str:
-        """Its address in the documentation."""
         return page_of(self.name)
 
 
@@ -97,9 +95,7 @@ class Skipped:
 
 Function = TypeVar("Function", bound=Callable[..., "Iterator[Finding | Skipped]"])
 Scope = Literal["", "machines", "gpus", "rdma"]
-"""
-Which jobs a rule is about: all, those on several machines, those that may use GPUs, or both (RDMA).
-"""
+"""Jobs a rule is about: all, on several machines, with GPUs, or both (RDMA)."""
 
 GIVEN: dict[str, Callable[[Cluster, Predictions], Any]] = {
     "cluster": lambda cluster, predictions: cluster,
@@ -200,11 +196,7 @@ def check(
 
 
 def isolated(rule: str, answers: Callable[[], Iterable[Answer]]) -> Iterator[Answer | Skipped]:
-    """
-    What a rule answers.  Where it raises, its answers so far and, last, that it was not checked.
-
-    Every registry (checks, log causes, lint rules) calls its functions through this one.
-    """
+    """A rule's answers; where it raises, those so far and, last, what it raised.  For all registries."""
     try:
         yield from answers()
     except Exception as error:
@@ -304,11 +296,7 @@ class Place:
         env: Mapping[str, str] | None = None,
         severity: Severity | None = None,
     ) -> Finding:
-        """
-        A finding here; without `fix` it gets the text of the rule.
-
-        `run`: for the shell of the (first) node.  `commands`: ready to paste here.  `env`: variables to set.
-        """
+        """A finding; `run`: for the first node's shell, `commands`: to paste here, `env`: to set."""
         on = self.nodes[0] if self.nodes else ""
         lines = (*(ssh(on, c) for c in ([run] if isinstance(run, str) else run)), *commands)
         names = {n if isinstance(n, str) else n.name for n in self.nodes}

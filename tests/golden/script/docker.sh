@@ -54,16 +54,10 @@ on_node() {
   # NCCL and Gloo choose an interface each for themselves, and may choose another; yours wins.
   export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$INTERFACE}
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$INTERFACE}
-  exec "$PYTHON" -m torch.distributed.run \
-    "--nnodes=$NNODES" \
-    "--nproc-per-node=$NPROC" \
-    "--node-rank=$NODE_RANK" \
-    "--master-addr=$MASTER_ADDR" \
-    "--master-port=$MASTER_PORT" \
-    --rdzv-conf=timeout=300 \
-    --max-restarts=0 \
-    main.py \
-    trainer_config.max_epochs=10
+  exec "$PYTHON" -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$NPROC" \
+    "--node-rank=$NODE_RANK" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" \
+    --rdzv-conf=timeout=300 --max-restarts=0 \
+    main.py trainer_config.max_epochs=10
 }
 
 main "$@"

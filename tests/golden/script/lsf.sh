@@ -96,16 +96,10 @@ on_node() {
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$INTERFACE}
   # What an earlier launcher left in the shell would change torchrun's defaults.
   unset RANK LOCAL_RANK WORLD_SIZE "${!PET_@}" "${!TORCHELASTIC_@}"
-  exec "$PYTHON" -m torch.distributed.run \
-    "--nnodes=$NNODES" \
-    "--nproc-per-node=$NPROC" \
-    "--node-rank=$NODE_RANK" \
-    "--master-addr=$MASTER_ADDR" \
-    "--master-port=$MASTER_PORT" \
-    --rdzv-conf=timeout=300 \
-    --max-restarts=0 \
-    main.py \
-    trainer_config.max_epochs=10
+  exec "$PYTHON" -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$NPROC" \
+    "--node-rank=$NODE_RANK" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" \
+    --rdzv-conf=timeout=300 --max-restarts=0 \
+    main.py trainer_config.max_epochs=10
 }
 
 # Find the network: an address of this node, the first, that all nodes reach, and a free port there.

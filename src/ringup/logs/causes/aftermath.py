@@ -38,7 +38,7 @@ def peer_died_first(log: LogEvidence) -> Found:
         for e in log.all(*(tag for tag in OF_ROLE["consequence"] if tag not in OF_ROLE["weak"]))
         if not (made_do(e) or of_the_web(e) or log.outcome.overcome(e))
         and not (is_teardown(e) and log.outcome.ended_well)
-        and (e.tag != "store-get" or re.search(r"(?i)reset|closed|broken|refused", e["reason"]))
+        and (e.tag != "store-get" or not re.search(r"(?i)time", e["reason"]))
     ]
     lost += log.all("ofi-request", has=_GONE)
     weak = log.all("keepalive-failed", "pipe-broken")
@@ -55,6 +55,8 @@ def peer_died_first(log: LogEvidence) -> Found:
         and not log.has("exit", "exception")
     ):
         return None
+    if log.has("tcpstore-retry") and {e.tag for e in lost} <= {"recv-vector"} and not log.outcome.went_on:
+        return None  # nobody had met the store's owner yet
     peers = sorted({e["peer"] or e["address"] for e in lost} - {""})
     had_saved = {e.host for e in log.all("saved")}
     # A process that has saved its model and ends closes its connections: nobody's call failed of it.

@@ -645,7 +645,8 @@ static void find_bare_words(const Words *words, const char *line, const char *en
 static int is_wanted(const Engine *self, const char *line, size_t size, Found *found) {
     const char *end = line + size;
     found->size = 0;
-    found->is_known = self->words && size <= MAX_SEARCHED && !memchr(line, '&', size) && !memchr(line, '\\', size);
+    found->is_known = self->words && size <= MAX_SEARCHED && !memchr(line, '&', size)
+                      && !memchr(line, '\\', size) && !memchr(line, 0, size);
     if (!found->is_known)
         return 1;
     find_words(self->words, line, end, found);

@@ -1,0 +1,384 @@
+"""
+Words of a shell as it would expand them: variables, defaults, arrays, arithmetic, `$(commands)`.
+
+A value that only the run knows stays in the text as a mark (`marks`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ringup.launchfiles import arithmetic, marks
+from ringup.launchfiles.directives import Directive, node_count
+from ringup.launchfiles.marks import BREAK, EMPTY, Marks, has_mark
+from ringup.launchfiles.start import Step
+from ringup.launchfiles.substitution import substituted
+
+Node = Any
+"""A node of tree-sitter's tree."""
+Value = str | tuple[str, ...]
+MOST_NODES, MOST_DEPTH, MOST_VALUE, MOST_NESTED = 60_000, 60, 32_768, 8
+VARIABLES_A_NODE = 20
+"""So many copied variables cost as much as a node of the tree."""
+_NAME = re.compile(r"\w{1,200}|[@*#?$!-]")
+_PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
+
+
+@dataclass
+class Scope:
+    """What one shell knows."""
+
+    variables: dict[str, Value] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    functions: dict[str, tuple[Node, bytes, int]] = field(default_factory=dict)
+    arguments: tuple[str, ...] | None = None
+    site: str = "batch"
+    around: tuple[Step, ...] = ()
+    branches: tuple[tuple[int, int], ...] = ()
+    loop: str | None = None
+    background: bool = False
+    line_offset: int = 0
+    """Added to the lines of a text that is read again; -1: all are `at_line`."""
+    at_line: int = 0
+    has_ended: bool = False
+
+    def environment(self) -> dict[str, str]:
+        return {n: first(v) for n, v in self.variables.items() if n in self.exported}
+
+
+def first(value: Value) -> str:
+    return value if isinstance(value, str) else (value or ("",))[0]
+
+
+@functools.cache
+def parser() -> Any:
+    import tree_sitter
+    import tree_sitter_bash
+
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+class Expansion:
+    """The words of one text, and limits that hold for all texts of a file."""
+
+    def __init__(self, known: Marks, directives: list[Directive]) -> None:
+        self.marks, self.directives = known, directives
+        self.nodes = self.nested = 0
+        self.source = b""
+
+    def unknown(self, name: str, scope: Scope) -> str:
+        return self.marks.make(name, scope.site)
+
+    def copied(self, scope: Scope) -> Scope:
+        """A scope whose variables are its own; copies count, as a file may have thousands of each."""
+        self.nodes += len(scope.variables) // VARIABLES_A_NODE
+        return replace(scope, variables=dict(scope.variables), exported=set(scope.exported))
+
+    def counted(self, name: str, scope: Scope) -> str:
+        """A variable in arithmetic; the number of nodes as the directives give it."""
+        text = first(self.lookup(name, scope))
+        mark = self.marks.of(text)
+        if mark and mark.name in (marks.NODE_COUNT, "SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
+            return str(node_count(self.directives)[0] or "") or text
+        return text
+
+    def lookup(self, name: str, scope: Scope) -> Value:
+        """A variable's value; what the file does not set is unknown."""
+        if name in scope.variables:
+            return scope.variables[name]
+        if scope.arguments is not None:
+            if name.isdecimal() and name != "0":
+                at = int(name) - 1
+                return scope.arguments[at] if at < len(scope.arguments) else ""
+            if name in ("@", "*"):
+                return scope.arguments
+            if name == "#":
+                return str(len(scope.arguments))
+        if (
+            name in _PER_TASK
+            and scope.site == "batch"
+            and any(d.scheduler == "SBATCH" for d in self.directives)
+        ):
+            return self.marks.make(name, "batch")
+        if name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "LSB_HOSTS", "SLURM_STEP_NODELIST"):
+            return self.marks.make(marks.NODES, scope.site)
+        if name == "HOSTNAME" or (name == "SLURMD_NODENAME" and scope.site != "batch"):
+            return self.marks.make(marks.OWN_NAME, scope.site)
+        if name == "SLURMD_NODENAME":
+            return self.marks.make(marks.FIRST_NODE, scope.site)
+        return self.unknown(name, scope)
+
+    # -- words -------------------------------------------------------------------------------------
+
+    def raw(self, node: Node) -> str:
+        return self.source[node.start_byte : node.end_byte].decode("utf-8", "replace")
+
+    def line(self, node: Node, scope: Scope) -> int:
+        if scope.line_offset < 0:
+            return scope.at_line
+        return int(node.start_point[0]) + 1 + scope.line_offset
+
+    def words_of(self, node: Node, scope: Scope) -> list[str]:
+        """The words that one word of the file becomes."""
+        text = self.value(node, scope, 0, False)
+        parts = text.split(BREAK) if BREAK in text else [text]
+        return [part.replace(EMPTY, "") for part in parts if part]
+
+    def value(self, node: Node, scope: Scope, depth: int, quoted: bool) -> str:
+        """A word's text; BREAK between the words of an expansion that is not quoted."""
+        self.nodes += 1
+        kind = node.type
+        if depth > MOST_DEPTH or self.nodes > MOST_NODES:
+            return self.unknown("...", scope)
+        if kind in ("word", "number", "variable_name", "extglob_pattern", "test_operator", "regex"):
+            return _unescaped(self.raw(node))
+        if kind == "string":
+            inner = self._string(node, scope, depth)
+            return inner or EMPTY
+        if kind == "raw_string":
+            return self.raw(node)[1:-1] or EMPTY
+        if kind in ("ansi_c_string", "translated_string"):
+            return self.raw(node)[2:-1].replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'") or EMPTY
+        if kind in ("concatenation", "command_name"):
+            return self._concatenated(node, scope, depth, quoted)
+        if kind in ("simple_expansion", "expansion"):
+            return self._expanded(node, scope, depth, quoted)
+        if kind == "command_substitution":
+            return _split(self._substituted(node, scope), quoted)
+        if kind == "arithmetic_expansion":
+            found = arithmetic.computed(self.raw(node)[3:-2], lambda n: self.counted(n, scope))
+            return found if found else self.unknown(self.raw(node)[:60], scope)
+        if kind == "brace_expression":
+            return _range(self.raw(node))
+        if kind == "process_substitution":
+            found = substituted(self._stages(node.named_children, scope), scope.site, self.marks)
+            return found or self.unknown("<(...)", scope)
+        if kind == "array":
+            return BREAK.join(
+                w for c in node.named_children if c.type != "comment" for w in self.words_of(c, scope)
+            )
+        return _unescaped(self.raw(node))
+
+    def _concatenated(self, node: Node, scope: Scope, depth: int, quoted: bool) -> str:
+        # {a,b} and the like come as pieces; kept as they are written.
+        return "".join(self.value(c, scope, depth + 1, quoted) for c in node.children)[:MOST_VALUE]
+
+    def _string(self, node: Node, scope: Scope, depth: int) -> str:
+        parts, at = [], node.start_byte + 1
+        for child in node.children[1:-1] if len(node.children) > 1 else ():
+            parts.append(self.source[at : child.start_byte].decode("utf-8", "replace"))
+            at = child.end_byte
+            if child.type == "string_content":
+                parts.append(self.raw(child))
+            elif child.is_named:
+                # Blanks before an expansion lie inside it.
+                raw = self.raw(child)
+                parts.append(raw[: len(raw) - len(raw.lstrip())] if child.type != "string" else "")
+                parts.append(self.value(child, scope, depth + 1, True))
+            else:
+                parts.append(self.raw(child))
+        parts.append(self.source[at : max(at, node.end_byte - 1)].decode("utf-8", "replace"))
+        return _unquoted("".join(parts)).replace(EMPTY, "")[:MOST_VALUE]
+
+    def _expanded(self, node: Node, scope: Scope, depth: int, quoted: bool) -> str:
+        """`$X`, `${X:-default}`, `${A[@]}` and the like."""
+        raw = self.raw(node).strip(" \t\n\\")
+        if not raw.startswith("${"):
+            name = raw[1:]
+            return _joined(self.lookup(name, scope), name in ("@", "*") or False, quoted)
+        inside = raw[2:].removesuffix("}")
+        sign = inside[:1] if inside[:1] in ("#", "!") and len(inside) > 1 else ""
+        match = _NAME.match(inside, len(sign))
+        if match is None:
+            return self.unknown(inside[:60], scope)
+        name, rest, index = match[0], inside[match.end() :], ""
+        if rest.startswith("[") and "]" in rest:
+            index, _, rest = rest[1:].partition("]")
+        value = self.lookup(name, scope)
+        if sign == "#":
+            return self._length(value, index, scope)
+        if sign == "!":
+            target = first(value)
+            return (
+                _joined(self.lookup(target, scope), False, quoted)
+                if target.isidentifier()
+                else self.unknown(raw, scope)
+            )
+        if index:
+            part = re.fullmatch(r":\s?(\d{1,4})(?::(\d{1,4}))?", rest)
+            if part and isinstance(value, tuple):
+                end = int(part[1]) + int(part[2]) if part[2] else None
+                value = value[int(part[1]) : end]
+            return self._element(value, index, scope, quoted)
+        if rest:
+            return self._with_default(name, value, rest, scope, quoted)
+        return _joined(value, name in ("@", "*"), quoted)
+
+    def _length(self, value: Value, index: str, scope: Scope) -> str:
+        if index in ("@", "*"):
+            items = value if isinstance(value, tuple) else (value,)
+            if any(self._is_list(i) for i in items):
+                return self.marks.make(marks.NODE_COUNT, scope.site)
+            return self.unknown("count", scope) if any(map(has_mark, items)) else str(len(items))
+        return str(len(first(value)))
+
+    def _is_list(self, text: str) -> bool:
+        mark = self.marks.of(text)
+        return mark is not None and mark.name == marks.NODES
+
+    def _element(self, value: Value, index: str, scope: Scope, quoted: bool) -> str:
+        items = value if isinstance(value, tuple) else (value,)
+        if index in ("@", "*"):
+            return _joined(items, True, quoted) if index == "@" or not quoted else " ".join(items)
+        at = arithmetic.computed(index, lambda n: self.counted(n, scope))
+        if items and self._is_list(items[0]):
+            if at == "0":
+                return self.marks.make(marks.FIRST_NODE, scope.site)
+            return self.marks.make(
+                marks.OTHER_NODE if at.lstrip("-").isdecimal() else "node",
+                "loop" if has_mark(at) else scope.site,
+            )
+        if at.lstrip("-").isdecimal() and abs(int(at)) < len(items) + (at[0] == "-"):
+            return items[int(at)]
+        return self.unknown("element", scope)
+
+    def _with_default(self, name: str, value: Value, rest: str, scope: Scope, quoted: bool) -> str:
+        """`:-`, `:=`, `:+`, `#`, `%`, `//` behind a name."""
+        is_set = name in scope.variables or (scope.arguments is not None and name.isdecimal())
+        text = first(value)
+        operator = rest[:2] if rest[:1] == ":" else rest[:1]
+        if operator in (":-", ":=", "-", "="):
+            if is_set and text:
+                return _joined(value, False, quoted)
+            default = self._text_of(rest[len(operator) :], scope)
+            is_outer = name in _PER_TASK or name.startswith(("SLURM_", "PMI_", "OMPI_", "PBS_"))
+            if is_outer or (scope.arguments is None and (is_of_rank(name) or _is_local(default))):
+                return self.unknown(name, scope)  # set where the file is run on several nodes
+            if "=" in operator:
+                scope.variables[name] = default
+            return _split(default, quoted) or EMPTY * quoted
+        if operator in (":+", "+"):
+            return _split(self._text_of(rest[len(operator) :], scope), quoted) if is_set and text else ""
+        if operator in (":?", "?"):
+            return _joined(value, False, quoted)
+        if has_mark(text):
+            # A part of what is unknown: the first of a list stays the first.
+            if self._is_list(text) and rest.startswith("%%"):
+                return self.marks.make(marks.FIRST_NODE, scope.site)
+            return self.unknown(f"{name}{rest}"[:60], scope) if self.marks.of(text) else text
+        return _trimmed(text, rest)
+
+    def _text_of(self, text: str, scope: Scope) -> str:
+        """A text inside an expansion, expanded."""
+        if not re.search(r"[$`'\"\\]", text):
+            return text
+        if self.nested >= MOST_NESTED:
+            return self.unknown(text[:60], scope)
+        outer, self.source = self.source, f"x={text}\n".encode("utf-8", "replace")
+        if text[:1] not in "'\"":
+            self.source = f'x="{text}"\n'.encode("utf-8", "replace")
+        self.nested += 1
+        try:
+            node = parser().parse(self.source).root_node
+            found = next((c for c in node.named_children if c.type == "variable_assignment"), None)
+            value = found.child_by_field_name("value") if found is not None else None
+            made = self.value(value, scope, 0, True) if value is not None else text
+            return made.replace(EMPTY, "").replace(BREAK, " ")
+        finally:
+            self.source = outer
+            self.nested -= 1
+
+    # -- command substitution ----------------------------------------------------------------------
+
+    def _substituted(self, node: Node, scope: Scope) -> str:
+        raw = self.raw(node)
+        nodes = [c for c in node.named_children if c.type != "comment"]
+        stages = self._stages(nodes, scope)
+        found = substituted(stages, scope.site, self.marks)
+        return found if found else self.unknown("$(" + re.sub(r"^\$?[(`]|[)`]$", "", raw)[:80] + ")", scope)
+
+    def _stages(self, nodes: Sequence[Node], scope: Scope) -> list[list[str]]:
+        """The commands of a pipeline as words, `<` files behind a "<"; [] for what is no pipeline."""
+        found: list[list[str]] = []
+        self.nodes += 1
+        if len(nodes) != 1 or self.nodes > MOST_NODES:
+            return found
+        for node in self._commands_in(nodes[0]):
+            words: list[str] = []
+            body = node.child_by_field_name("body") if node.type == "redirected_statement" else node
+            parts = body.named_children if body is not None and body.type == "command" else []
+            for child in [*parts, *(node.named_children if body != node else [])]:
+                if child.type == "herestring_redirect":
+                    words += ["<<<", *(w for c in child.named_children for w in self.words_of(c, scope))]
+                elif child.type == "file_redirect" and child.children[0].type == "<" and child.named_children:
+                    words += ["<", *self.words_of(child.named_children[-1], scope)]
+                elif child in parts and child.type not in ("variable_assignment", "comment", "file_redirect"):
+                    named = child.named_children if child.type == "command_name" else []
+                    words += self.words_of((named or [child])[0], scope)
+            found.append(words)
+        return found
+
+    def _commands_in(self, node: Node) -> Iterator[Node]:
+        if node.type in ("pipeline", "compound_statement", "subshell", "list"):
+            for child in node.named_children:
+                yield from self._commands_in(child)
+        else:
+            yield node
+
+
+def is_of_rank(name: str) -> bool:
+    return bool(re.search(r"(?i)rank|nodeid|node_id", name))
+
+
+def _is_local(text: str) -> bool:
+    return text in ("localhost", "127.0.0.1", "::1")
+
+
+def _unescaped(raw: str) -> str:
+    return (
+        re.sub(r"\\(\n|.)", lambda m: "" if m[1] == "\n" else m[1], raw, flags=re.DOTALL)
+        if "\\" in raw
+        else raw
+    )
+
+
+def _unquoted(text: str) -> str:
+    """Inside double quotes a backslash quotes four characters and a line end."""
+    return re.sub(r"\\([$`\"\\\n])", lambda m: "" if m[1] == "\n" else m[1], text) if "\\" in text else text
+
+
+def _split(text: str, quoted: bool) -> str:
+    return text if quoted else BREAK.join(text.split())
+
+
+def _joined(value: Value, separately: bool, quoted: bool) -> str:
+    if isinstance(value, str):
+        return _split(value, quoted)
+    if separately:
+        return BREAK.join((item or EMPTY) if quoted else _split(item, False) for item in value)
+    return _split(first(value), quoted)
+
+
+def _range(raw: str) -> str:
+    match = re.fullmatch(r"\{(\d{1,6})\.\.(\d{1,6})\}", raw)
+    if not match or int(match[2]) < int(match[1]) or int(match[2]) - int(match[1]) > 5000:
+        return raw
+    return BREAK.join(map(str, range(int(match[1]), int(match[2]) + 1)))
+
+
+def _trimmed(text: str, rest: str) -> str:
+    """`${X%.*}`, `${X##*/}` and `${X/a/b}` of a known text, as far as the patterns are plain."""
+    match = re.fullmatch(r"(##?|%%?)(.{1,40})", rest, re.DOTALL)
+    if not match:
+        return text
+    sign, pattern = match[1], match[2]
+    if sign[0] == "#" and pattern.startswith("*") and len(pattern) == 2:
+        return text.rpartition(pattern[1])[2] if sign == "##" else text.partition(pattern[1])[2] or text
+    if sign[0] == "%" and pattern.endswith("*") and len(pattern) == 2:
+        at = text.find(pattern[0]) if sign == "%%" else text.rfind(pattern[0])
+        return text[:at] if at >= 0 else text
+    return text.removesuffix(pattern) if sign[0] == "%" else text.removeprefix(pattern)
