@@ -94,7 +94,7 @@ ASKED = 2
 
 def is_wanted(line: bytes, words: Iterable[bytes] = WORDS) -> bool:
     """Whether a line must be handed on for what it holds."""
-    if len(line) > 2048 or b"\\" in line or b"&" in line:
+    if len(line) > 2048 or any(byte in line for byte in (b"\\", b"&", b"\0")):
         return True
     texts = (line, re.sub(rb"\x1b\[[\d;]*[mK]", b"", line))
     return any(word in text.lower() for word in words for text in texts)
