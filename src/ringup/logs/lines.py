@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringup.logs.counts.grammar import bare
+from ringup.logs.grammar import bare
 from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
 from ringup.logs.patterns import PATTERNS
 from ringup.logs.patterns.tags import Pattern

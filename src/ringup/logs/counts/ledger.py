@@ -14,20 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ringup.logs.counts.grammar import (
-    CALL_MARK,
-    HEAD,
-    INIT,
-    ITERATION,
-    POINT_TO_POINT,
-    PREFIX,
-    VIA,
-    WORDS,
-    bare,
-    fields_of,
-    iteration_of,
-    label_of,
-)
 from ringup.logs.counts.model import (
     MAX_CELLS,
     MAX_COLUMNS,
@@ -44,6 +30,20 @@ from ringup.logs.counts.model import (
     SequenceKey,
 )
 from ringup.logs.counts.plain import PlainEngine, arguments_number
+from ringup.logs.grammar import (
+    CALL_MARK,
+    HEAD,
+    INIT,
+    ITERATION,
+    POINT_TO_POINT,
+    PREFIX,
+    VIA,
+    WORDS,
+    bare,
+    fields_of,
+    iteration_of,
+    label_of,
+)
 
 Other = Callable[[int, bytes, "bytes | None"], int]
 """

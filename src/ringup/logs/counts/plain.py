@@ -12,7 +12,6 @@ from array import array
 from collections import deque
 from typing import Any
 
-from ringup.logs.counts.grammar import CALL_MARK, FIELDS, HEAD
 from ringup.logs.counts.model import (
     BLOCK_CALLS,
     HASH_MODULUS,
@@ -24,6 +23,7 @@ from ringup.logs.counts.model import (
     Calls,
     Place,
 )
+from ringup.logs.grammar import CALL_MARK, FIELDS, HEAD
 
 MAX_LINE_BYTES = 1 << 20
 """A line longer than this is read in pieces: what has no newline must not fill the memory."""
