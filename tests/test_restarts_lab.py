@@ -202,7 +202,9 @@ def test_an_interrupt_between_two_attempts_ends_the_run(lab: Any) -> None:
     with Restarted(cluster, "kill:1:5:*", hosts="node0,node1") as run:
         over = f"the end; {run.err}"
         wait_for(lambda: "checking every node for leftovers" in run.stderr, over, CHECKED_AND_ENDED_S)
-        wait_for(lambda: run.record["attempts"][0]["ended"] or "attempt 1 of 4 ended" in run.stderr, "its record")
+        wait_for(
+            lambda: run.record["attempts"][0]["ended"] or "attempt 1 of 4 ended" in run.stderr, "its record"
+        )
         os.kill(run.process.pid, signal.SIGINT)
         assert run.wait() == 130, run.said()
         assert run.record["outcome"] == "interrupted" and run.record["exit_code"] == 130
