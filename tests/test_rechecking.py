@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from ringup.cli import pipeline
+from ringup import collectors
+from ringup.cli import pipeline, rechecking
 from ringup.cli.rechecking import errors_by_node, failure_cause
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause
@@ -17,6 +19,8 @@ from ringup.recovery.decision import EndedAttempt, FailureCause, Policy, Recheck
 from ringup.rules import Finding
 from ringup.runtime import Failure, RankEnd, RunResult
 from tests.clusters import cluster, plain
+from tests.rule_cases_gpu import OTHER
+from tests.rule_cases_gpu import cluster as gpu_cluster
 
 NODES = ["node0", "node1", "node2", "node10"]
 
@@ -179,3 +183,39 @@ def test_the_ranks_of_nodes_with_unequal_gpus_are_numbered_anew_for_an_attempt()
         assert [node.node for node in planned.nodes] == [*names]
         assert [node.nproc for node in planned.nodes] == sizes and planned.world_size == sum(sizes)
         assert [node.first_rank for node in planned.nodes] == [sum(sizes[:k]) for k in range(len(sizes))]
+
+
+class Still:
+    """A transport that is only waited on."""
+
+    def turn(self, timeout_s: float) -> None:
+        pass
+
+    def reopen(self, name: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("looks, is_out", [(1, False), (3, False), (1_000_000, True)])
+def test_a_gpu_is_given_time_to_free_its_memory(
+    monkeypatch: pytest.MonkeyPatch, looks: int, is_out: bool
+) -> None:
+    """What a killed rank held may be free some seconds after its end; a start before that fails."""
+    free, held = gpu_cluster()(), gpu_cluster(gpu_processes=(OTHER,))()
+    names = [node.name for node in free.nodes]
+    found = iter(range(10 * looks))
+    monkeypatch.setattr(collectors, "collect", lambda *_, **__: held if next(found) < looks else free)
+    monkeypatch.setattr(rechecking, "ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(rechecking, "FREE_WITHIN_S", 0.2 if is_out else 60.0)
+    again = rechecking.Rechecks(cast(Any, Still()), free, argparse.Namespace(timeout=1.0, lease=1.0))
+    recheck = again.look(plan(*names), ended(failed(names[0], 0)), ())
+    assert recheck.findings == ({"node1": ["gpu-held-by-other-process"]} if is_out else {})
+
+
+def test_memory_that_was_held_before_the_first_attempt_leaves_no_node_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = gpu_cluster(gpu_processes=(OTHER,))()
+    monkeypatch.setattr(collectors, "collect", lambda *_, **__: held)
+    again = rechecking.Rechecks(cast(Any, Still()), held, argparse.Namespace(timeout=1.0, lease=1.0))
+    names = [node.name for node in held.nodes]
+    assert not again.look(plan(*names), ended(failed(names[0], 0)), ()).unusable

@@ -74,9 +74,10 @@ class Rechecks:
             twice = {node: rules & again.errors.get(node, set()) for node, rules in now.errors.items()}
             now = Seen(twice, again.warnings)
         until = time.monotonic() + FREE_WITHIN_S
-        while (held := wanted & now.with_warning(HELD)) and time.monotonic() < until:
+        while now.with_warning(HELD) & {node.node for node in plan.nodes} and time.monotonic() < until:
             pause(self.transport, ASK_EVERY_S)
             now = Seen(now.errors, self.collected().warnings)
+        held = wanted & now.with_warning(HELD)
         found = {**now.errors, **{node: now.errors.get(node, set()) | {HELD} for node in held}}
         before = {node.name: node.boot_id for node in self.first.nodes}
         rebooted = (n.name for n in self.cluster.nodes if n.boot_id and before[n.name] not in ("", n.boot_id))

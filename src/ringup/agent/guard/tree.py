@@ -119,12 +119,11 @@ def shared_memory(pids):
             is_ours = status.st_uid == os.geteuid() and status.st_mode & 0o170000 == 0o100000
             if is_ours and name.startswith(MAPPED + made):
                 found[SHM + name] = (status.st_dev, status.st_ino)
-    unsure = [path for path in found if path[len(SHM) :].startswith(MAPPED)]
-    maps = [read("/proc/%d/maps" % pid, LONGEST_MAPS_BYTES) for pid in pids] if unsure else []
-    for path in unsure:
-        if not any(b" %s\n" % os.fsencode(path) in one for one in maps):
-            del found[path]
-    return found
+    unsure = {path for path in found if path[len(SHM) :].startswith(MAPPED)}
+    for pid in pids if unsure else ():
+        maps = read("/proc/%d/maps" % pid, LONGEST_MAPS_BYTES)
+        unsure -= {path for path in unsure if b" %s\n" % os.fsencode(path) in maps}
+    return {path: identity for path, identity in found.items() if path not in unsure}
 
 
 def remove_shared(files):
