@@ -44,7 +44,7 @@ MOST_COMMANDS, MOST_ALTERNATIVES = 5_000, 3
 _COUNTED = re.compile(
     r"([A-Za-z_]\w{0,60}) {0,4}= {0,4}(\d{1,9}) {0,4}; {0,4}\1 {0,4}(<=?) {0,4}([^;]{1,200});"
 )
-_RAISED = re.compile(r"(?:\(\(|let) {0,4}([A-Za-z_]\w{0,60}) {0,4}(?:\+\+|\+=|=)")
+_COUNTED_UP = re.compile(r"(?:\(\(|let) {0,4}([A-Za-z_]\w{0,60}) {0,4}(?:\+\+|\+=|=)")
 _ASKS_FOR_DEFAULT = re.compile(r"\s-[zn]\s|\+x\}|:-\}|\$#")
 Bodies = Sequence[Sequence[Node]]
 
@@ -348,7 +348,7 @@ class _Walk(Expansion):
         names = re.findall(r"[A-Za-z_]\w*", head.partition("read")[2])
         variables = {n: self.marks.make(n, "loop") for n in names[:20] if n != "r"}
         # A counter that the loop itself raises is unknown inside it.
-        for name in _RAISED.findall(self.raw(node))[:20]:
+        for name in _COUNTED_UP.findall(self.raw(node))[:20]:
             variables[name] = self.marks.make(name, "loop")
         self._loop(node, scope, depth, variables, scope.loop or "")
 

@@ -32,6 +32,7 @@ _WRAPPED = re.compile(
     r"(?:ChildFailed|DistBackend|DistStore|DistNetwork|CalledProcess|ActorDied|RayActor|RayTask|ProcessRaised"
     r"|ProcessExited|Rendezvous\w{0,40}|EngineDead|EngineCore\w{0,40}|Worker\w{0,20})(?:Error|Exception)"
     r"|Engine core initialization|unhandled (?:system|cuda) error"
+    r"|\b(?:[Tt]ask|[Tt]rial|[Jj]ob|[Aa]ctor) failed for (?:task|trial|job|actor)\b"
 )
 _WAITS = re.compile(
     r"(?i)waiting (?:for|on)|still waiting|may be stuck|\b(?:hung|hanging|stuck|stalled)\b|no progress"

@@ -20,10 +20,7 @@ Result = TypeVar("Result")
 
 
 def share(
-    work: Callable[[Task], Result],
-    tasks: Sequence[Task],
-    processes: int,
-    tick: Callable[[], None] = lambda: None,
+    work: Callable[[Task], Result], tasks: Sequence[Task], processes: int, tick: Callable[[], object] = bool
 ) -> Iterator[Result]:
     """
     The results in the order of the tasks; whoever is free takes the next one.
@@ -57,13 +54,8 @@ def share(
     try:
         for _ in range(min(processes, len(tasks))):
             ours, theirs = context.Pipe()
-            args = (
-                work,
-                tasks,
-                theirs,
-                [ours, *begun],
-            )  # held there, these would hide the end of this process
-            helpers.append(context.Process(target=_help, args=args, daemon=True))
+            held = [ours, *begun]  # closed there: they would hide the end of this process
+            helpers.append(context.Process(target=_help, args=(work, tasks, theirs, held), daemon=True))
             helpers[-1].start()
             theirs.close()
             give(ours)
