@@ -147,13 +147,8 @@ class _Walk(Expansion):
         if self.nested >= MOST_NESTED or len(text) > 1 << 21:
             self.job.is_cut = True
             return
-        outer, self.source = self.source, text.encode("utf-8", "replace")
-        self.nested += 1
-        try:
+        with self.reading(text.encode("utf-8", "replace")):
             self.body(parser().parse(self.source).root_node.children, scope, 0)
-        finally:
-            self.source = outer
-            self.nested -= 1
 
     def body(self, nodes: Sequence[Node], scope: Scope, depth: int) -> None:
         for at, node in enumerate(nodes):
@@ -658,13 +653,8 @@ class _Walk(Expansion):
         inner.variables |= {n: v for n, v in command.env.items() if n not in scope.variables}
         inner.line_offset = offset
         inner.functions = {n: f for n, f in scope.functions.items() if n != name}  # it may call itself
-        outer, self.source = self.source, source
-        self.nested += 1
-        try:
+        with self.reading(source):
             self.body([body], inner, depth)
-        finally:
-            self.source = outer
-            self.nested -= 1
         scope.variables, scope.exported = inner.variables, inner.exported
 
 
