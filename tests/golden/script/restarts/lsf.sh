@@ -27,16 +27,6 @@ export NCCL_DEBUG=WARN
 : "${HF_TOKEN:?set it before you start this}"
 
 # It checks the nodes, names the cause of a failure, and decides whether and where to restart.
-exec /opt/venv/bin/python -m ringup \
-  run \
-  --nproc=8 \
-  --with=torchrun \
-  --python=/opt/venv/bin/python \
-  --max-restarts=3 \
-  --spares=1 \
-  --save-signal=USR1 \
-  --save-grace=240.0 \
-  --env=NCCL_DEBUG \
-  --env=HF_TOKEN \
-  -- main.py \
+exec /opt/venv/bin/python -m ringup run --nproc=8 --with=torchrun --python=/opt/venv/bin/python \
+  --max-restarts=3 --spares=1 --save-signal=USR1 --save-grace=240.0 --env=NCCL_DEBUG --env=HF_TOKEN -- main.py \
   trainer_config.max_epochs=10

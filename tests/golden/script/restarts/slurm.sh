@@ -34,18 +34,8 @@ main() {
   local code=0 ringup
   # It checks the nodes, names the cause of a failure, and decides whether and where to restart.
   set -m  # else the shell has it ignore SIGINT
-  /opt/venv/bin/python -m ringup \
-    run \
-    --nproc=8 \
-    --with=torchrun \
-    --python=/opt/venv/bin/python \
-    --max-restarts=3 \
-    --spares=1 \
-    --save-signal=USR1 \
-    --save-grace=240.0 \
-    --env=NCCL_DEBUG \
-    --env=HF_TOKEN \
-    -- main.py \
+  /opt/venv/bin/python -m ringup run --nproc=8 --with=torchrun --python=/opt/venv/bin/python \
+    --max-restarts=3 --spares=1 --save-signal=USR1 --save-grace=240.0 --env=NCCL_DEBUG --env=HF_TOKEN -- main.py \
     trainer_config.max_epochs=10 &
   ringup=$!
   set +m
