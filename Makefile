@@ -14,8 +14,12 @@ LAB_ARGS = -raR --reruns 2
 RECORD_ARGS = -p tests.record --record build/record/$@.jsonl $(if $(RESUME),--resume) $(if $(FOR),--for $(FOR))
 # Hundreds of short processes are started: each would compile ringup anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Files with such tests: to read all takes each process seconds.
+files = $$(grep -lE 'mark\.($(1))\b' tests/test_*.py)
+# Whoever is free takes the next test; those of a group, which share what takes long to begin, stay together.
+SPREAD = --dist loadgroup
 
-.PHONY: dev test test-slow smoke lab lab-busy lab-rates mutation lint demo docs site golden torch launchers clean
+.PHONY: dev test test-slow smoke lab mutation lint demo docs site golden torch launchers clean
 
 ## dev: an environment with ringup and its development tools
 dev: $(VENV)/.dev
@@ -48,25 +52,19 @@ launchers: torch
 
 ## test: the fast tests, in parallel, for any user; skipped tests are listed with the reason
 test: dev
-	@$(PYTEST) -n auto --dist worksteal -m "not lab and not rate and not slow" $(PYTEST_ARGS)
+	@$(PYTEST) -n auto --dist worksteal -m "not lab and not slow" $(PYTEST_ARGS)
 
 ## test-slow: the tests outside the lab that start processes and wait for them (those that train need `make torch`)
 test-slow: dev
-	@$(PYTEST) -n 4 --dist worksteal -m "slow and not lab" $(RECORD_ARGS) $(PYTEST_ARGS)
+	@$(PYTEST) -n 6 $(SPREAD) -m "slow and not lab" $(RECORD_ARGS) $(PYTEST_ARGS) $(call files,slow|torch|alike)
 
 ## smoke: about 30 lab tests, one for each promise; needs root
 smoke: torch
-	@sh tools/lab-alone.sh $(PYTEST) -n 2 --dist load --maxschedchunk 1 $(LAB_ARGS) -m smoke $(PYTEST_ARGS)
+	@sh tools/lab-alone.sh $(PYTEST) -n 2 $(SPREAD) $(LAB_ARGS) -m smoke $(PYTEST_ARGS) $(call files,smoke)
 
 ## lab: all tests on clusters played on this machine; needs root
 lab: launchers
-	@sh tools/lab-alone.sh $(MAKE) --no-print-directory -j1 -k lab-busy lab-rates
-
-lab-busy:
-	@$(PYTEST) -n 2 --dist loadfile $(LAB_ARGS) -m "lab and not rate" $(RECORD_ARGS) $(PYTEST_ARGS)
-
-lab-rates:
-	@$(PYTEST) $(LAB_ARGS) -m "lab and rate" $(RECORD_ARGS) $(PYTEST_ARGS)
+	@sh tools/lab-alone.sh $(PYTEST) -n 3 $(SPREAD) $(LAB_ARGS) -m lab $(RECORD_ARGS) $(PYTEST_ARGS) $(call files,lab)
 
 ## mutation: plant 200 small faults in the pure code and see whether the fast tests notice
 mutation: $(VENV)/.mutation

@@ -57,11 +57,16 @@ def _every_rule_answered() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of many cases alike `make test` takes one in five, and no training: `make test-slow` has the rest."""
+    """
+    Of many cases alike `make test` takes one in five, and no training: `make test-slow` has the rest.
+
+    The longest go first, so that no run ends with one of them alone.
+    """
     for item in items:
         alike = item.get_closest_marker("alike") and zlib.crc32(item.nodeid.encode()) % 5
         if alike or item.get_closest_marker("torch"):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: not item.get_closest_marker("torch"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

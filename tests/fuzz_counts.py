@@ -15,11 +15,13 @@ import ctypes
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,7 @@ TOKENS = [
     *(b"sendbuff (nil)", b"count 0", b"count 18446744073709551616", b"datatype 7", b"op 0", b"root 0"),
     *(b"comm 0x0", b"stream (nil)", b"rank 1 ", b"rank 4294967296 ", b"nranks 0", b"commId 0x77"),
     *(b" - Init START", b" - Init COMPLETE", b"host:1:2 ", b"host:99999999999:2 ", b"[nranks=99999999999]"),
+    *(b"\x1b[31m", b"\x1b[", b"\\", b"&lt;", b" WARN ", b"wa\x1b[0mrn", b"$ ", b"\xe2\x9d\xaf ", b"STEP 7"),
     *(b"via NET/Socket/0", b"Channel 00/0 : 0[0] -> 1[1] ", b"iteration 5/", b"Epoch: [1][20/"),
 ]
 SEED = b"""\
@@ -84,13 +87,54 @@ def mutated(data: bytes, other: bytes, chance: random.Random) -> bytes:
     return bytes(found[:LONGEST])
 
 
+WORDS = (b"warn", b"nccl warn", b"step", b"fail", b"$ ", b"%|", b"via", b"nranks=2]", b"\xe2\x9d\xaf ")
+ASKED = 2
+"""Lines that are asked for behind each that holds a word."""
+
+
+def is_wanted(line: bytes, words: Iterable[bytes] = WORDS) -> bool:
+    """Whether a line must be handed on for what it holds."""
+    if len(line) > 2048 or any(byte in line for byte in (b"\\", b"&", b"\0")):
+        return True
+    texts = (line, re.sub(rb"\x1b\[[\d;]*[mK]", b"", line))
+    return any(word in text.lower() for word in words for text in texts)
+
+
+def taker(lines: list[tuple[int, bytes]], asked: int = 0) -> Callable[[int, bytes, bytes | None], int]:
+    """Puts lines into a list, and asks for so many more behind each that holds a word."""
+
+    def take(number: int, line: bytes, found: bytes | None) -> int:
+        lines.append((number, line))
+        if found is not None:
+            own = {n for n in memoryview(found).cast("H") if n < len(WORDS)}
+            assert own == {n for n, word in enumerate(WORDS) if word in line.lower()}, (line, own)
+        return number + asked * is_wanted(line)
+
+    return take
+
+
 def said(data: bytes, size: int, engine: str) -> Any:
-    """Everything that a core says of an input: what it counted and which lines it handed on."""
+    """
+    Everything that a core says of an input: what it counted and which lines it handed on.
+
+    Of lines that another has left out only those count that must be handed on.
+    """
     from ringup.logs import counts
+    from ringup.logs.grammar import WORDS as READ
     from tests.test_logs_counts import blocks, summary
 
-    lines: counts.Batch = []
-    return summary(counts.scan(blocks(data, size), lines.extend, engine=engine)), lines
+    every: list[tuple[int, bytes]] = []
+    few: list[tuple[int, bytes]] = []
+    whole = summary(counts.scan(blocks(data, size), taker(every), engine=engine))
+    part = counts.scan(blocks(data, size), taker(few, ASKED), engine=engine, words=WORDS)
+    if engine == "python":
+        until, lines = sys.maxsize, data.split(b"\n")
+        handed, few = few, []
+        for number, line in handed:
+            if number <= until or is_wanted(lines[number - 1], (*WORDS, *READ)):
+                few.append((number, line))
+                until = number + ASKED * is_wanted(line)
+    return whole, every, summary(part), few
 
 
 def compiled(folder: Path) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -46,6 +47,11 @@ def runs(file: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
         yield begun, tests
 
 
+def ungrouped(test: str) -> str:
+    """A test's name without the group that xdist writes behind it (`@slurm`)."""
+    return re.sub(r"@[\w-]+$", "", test)
+
+
 class Writer:
     """Appends what the reports say, also those of other processes (xdist)."""
 
@@ -72,7 +78,9 @@ class Writer:
         failed_around = report.when != "call" and report.outcome == "failed"
         if report.when == "call" or failed_around or report.outcome in ("skipped", "rerun"):
             outcome = "error" if failed_around else report.outcome
-            self.add({"test": report.nodeid, "outcome": outcome, "seconds": round(report.duration, 2)})
+            self.add(
+                {"test": ungrouped(report.nodeid), "outcome": outcome, "seconds": round(report.duration, 2)}
+            )
         if time.monotonic() > self.until and self.session is not None:
             controller = self.session.config.pluginmanager.get_plugin("dsession")  # of xdist
             (controller or self.session).shouldstop = "the time is over (--for); --resume goes on"
@@ -92,5 +100,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     *_, (_, tests) = [({}, []), *runs(config.getoption("record").absolute())]
     done = {entry["test"] for entry in tests if entry["outcome"] in DONE}
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
-    items[:] = [item for item in items if item.nodeid not in done]
+    config.hook.pytest_deselected(items=[item for item in items if ungrouped(item.nodeid) in done])
+    items[:] = [item for item in items if ungrouped(item.nodeid) not in done]

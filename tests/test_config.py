@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringup.cli import config
+from ringup.cli import config, options
 from ringup.cli.command_line import main
-from ringup.cli.commands import parser_for
+from ringup.cli.commands import COMMANDS, parser_for
 from ringup.errors import UsageError
 
 
@@ -124,11 +125,24 @@ def test_a_key_of_another_command_is_no_error(home: Path) -> None:
 
 @pytest.mark.parametrize("key", config.NOT_FROM_A_PROJECT)
 def test_a_projects_file_starts_nothing_and_writes_nothing(home: Path, key: str) -> None:
-    commands = {"output": "bundle", "plot": "bench", "junit": "check", "with-py-spy": "stacks"}
+    commands = {"output": "bundle", "plot": "bench", "failing": "check", "with-py-spy": "stacks"}
     text = "['touch hacked']" if key in ("env", "option") else "'touch hacked'"
     project(home, f"{key} = {text}\n")
     with pytest.raises(UsageError, match="not taken from a project's file"):
         read(commands.get(key, "run"), "x.py")
+
+
+def test_every_option_that_writes_a_file_is_kept_from_a_projects_file() -> None:
+    actions = {a for name in COMMANDS for a in parser_for(name)._option_string_actions.items()}
+    writing = {name for name, action in actions if action.type in (options.writable, options.folder)}
+    assert {name.removeprefix("--") for name in writing if name.startswith("--")} <= {*config.WRITES}
+
+
+def test_the_reference_names_what_a_projects_file_cannot_set() -> None:
+    page = (Path(__file__).parents[1] / "docs/reference/configuration.md").read_text()
+    typed = {f"--{key.removesuffix('_file').replace('_', '-')}" for key in config.ONLY_TYPED} - {"--help"}
+    named = {*re.findall("`([^`\n]+)`", page.replace("```", ""))}
+    assert not {*config.NOT_FROM_A_PROJECT, *typed} - named
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o646])

@@ -58,12 +58,17 @@ def found(node: str, *rules: str) -> Recheck:
     return Recheck(findings={node: rules})
 
 
+def warned(node: str, rule: str = "receive-errors") -> Recheck:
+    return Recheck(warnings={node: [rule]})
+
+
 ECC = failed("ecc-uncorrectable")
 KILLED = failed("rank-killed")
 BAD_VALUE = failed("rank-raised-exception", "node1", 1, "ValueError: bad batch", step=7)
 HUB = failed("rank-raised-exception", "node1", 1, "requests.ConnectionError: hub")
 NO_MODULE = "ModuleNotFoundError: No module named 'apex'"
 OOM = failed("gpu-out-of-memory")
+LOCAL_DISK = failed("disk-full", "node1", 1, "OSError: [Errno 28] No space left on device: '/tmp/x'")
 FLAP = failed("link-flapped")
 IFNAME = failed("interface-name-missing")
 TRAINED = {"saved_from": 0, "saved_to": 500, "step": 510}
@@ -80,6 +85,12 @@ CASES = {
     "unsure of unused parameters": (decided(failed("ddp-unused-parameters", sure="low")), "same", ""),
     "unsure, and again": (decided(*[failed("ddp-unused-parameters", sure="low")] * 2), *AGAIN),
     "disk full": (decided(failed("disk-full", **TRAINED)), *AGAIN),
+    "disk of one node full": (decided(LOCAL_DISK), "same", ""),
+    "disk of one node full, twice": (decided(LOCAL_DISK, LOCAL_DISK), *WITHOUT),
+    "local disks of all nodes full": (
+        decided(failed("disk-full", "", 1, LOCAL_DISK.cause.detail, blamed=NODES)), *AGAIN),
+    "shared disk full": (
+        decided(failed("disk-full", "node1", 1, LOCAL_DISK.cause.detail.replace("/tmp", "/nfs"))), *AGAIN),
     "wrong numbers": (decided(failed("all-reduce-wrong", **TRAINED)), *AGAIN),
     "import at the start": (decided(other(NO_MODULE)), *AGAIN),
     "import on one node": (decided(other(NO_MODULE, only_there=True)), *WITHOUT),
@@ -138,6 +149,10 @@ CASES = {
     "ECC, unsure, seen twice": (decided(KILLED, failed("ecc-uncorrectable", sure="low")), *WITHOUT),
     "ECC, unsure, after an exception there": (
         decided(BAD_VALUE, failed("ecc-uncorrectable", sure="low")), "same", ""),
+    "ECC, unsure, and a warning there": (
+        decided(failed("ecc-uncorrectable", sure="low"), recheck=warned("node1", "row-remap-pending")),
+        *WITHOUT,
+    ),
     "ECC, unsure, and the re-check": (
         decided(failed("ecc-uncorrectable", sure="low"), recheck=found("node1", "ecc-uncorrectable")),
         *WITHOUT,
@@ -152,6 +167,13 @@ CASES = {
     # Nodes, ranks, links.
     "killed": (decided(KILLED), "same", ""),
     "killed twice": (decided(KILLED, KILLED), *WITHOUT),
+    "killed, and its link has errors": (decided(KILLED, recheck=warned("node1")), *WITHOUT),
+    "killed, and another's link has errors": (decided(KILLED, recheck=warned("node2")), "same", ""),
+    "killed, its link has errors, no spare": (
+        decided(KILLED, recheck=warned("node1"), spares=()), "same", ""),
+    "killed, and a warning of something else": (
+        decided(KILLED, recheck=warned("node1", "swap-in-use")), "same", ""),
+    "an exception, and a link with errors": (decided(BAD_VALUE, recheck=warned("node1")), "same", ""),
     "killed after an exception there": (decided(BAD_VALUE, KILLED), "same", ""),
     "killed on two nodes": (decided(KILLED, failed("rank-killed", "node2", 2)), "same", ""),
     "killed on most nodes": (decided(*[failed("rank-killed", blamed=NODES[:3])] * 2), "same", ""),

@@ -77,6 +77,13 @@ def test_every_page_of_the_site_has_its_place_in_the_menu() -> None:
     assert written - set(listed(config["nav"])) == set()
 
 
+def test_the_site_follows_the_systems_colours_at_every_visit() -> None:
+    # The theme keeps its first choice in the browser: light or dark itself would stay for ever.
+    palette = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["theme"]["palette"]
+    assert palette[0] == {"media": "(prefers-color-scheme)"}
+    assert [one.get("scheme") for one in palette[1:]] == ["default", "slate"]
+
+
 def test_the_readme_names_every_command_and_no_other() -> None:
     named = set(re.findall(r"`ringup ([a-z]+)", (ROOT / "README.md").read_text()))
     assert named == set(command_line.COMMANDS)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ringup.agent.facts import gpu
-from ringup.collectors import gpus
+from ringup.collectors import gpus, probe_script
 from ringup.collectors.probe_script import facts_script
 from ringup.model import Gpu, GpuProcess, KernelEvent, Node, RdmaPort
 from ringup.nccl import pci, topology
@@ -157,9 +157,12 @@ def test_a_driver_hangs_only_where_none_of_those_that_ask_it_moves(
     assert [gpu.answer_of(child)["stuck"] for child in running] == [stuck] * len(words)
 
 
-def test_nvidia_smi_that_hangs_holds_up_nothing_else(machine: GpuMachine) -> None:
+def test_nvidia_smi_that_hangs_holds_up_nothing_else(
+    machine: GpuMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.says("hangs", "")
-    node = asked(machine, scale=0.1)
+    monkeypatch.setitem(probe_script.LIMITS_S, "gpu", 1.0)  # its own limit alone is short
+    node = asked(machine)
     assert "no answer within" in node.unknown["gpus"]
     assert node.gpu_driver.silent_s > 0.5 and node.gpu_driver.version == "590.48.01"
     assert node.pci and "kernel_events" not in node.unknown

@@ -61,7 +61,8 @@ class Told:
 def read(text: str) -> Told:
     scanner = Scanner()
     lines = text.encode().split(b"\n")
-    scanner.feed((number, 0, line) for number, line in enumerate(lines, 1))
+    for number, line in enumerate(lines, 1):
+        scanner.take(number, line)
     scan = joined(scanner.result(), 0, counts.scan([text.encode()]).comms.values())
     return Told(tuple(scan.events), tuple(scan.communicators), dict(scan.repeats))
 

@@ -566,6 +566,39 @@ def test_guard_runs_on_the_oldest_python(tmp_path: Path, python: str) -> None:
         assert node.get("exit", rank=0)["code"] == 4
 
 
+KEEPS_SHARED_MEMORY = """
+import mmap, os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def made(path):
+    file = open(path, "w+b")
+    file.truncate(4096)
+    return mmap.mmap(file.fileno(), 4096)
+kept = [made(path) for path in (MAPPED, "/dev/shm/torch_%d_1_0" % os.getpid(), NAMED_OTHERWISE)]
+print("ready", flush=True)
+time.sleep(1e6)
+"""
+
+
+def test_shared_memory_of_a_killed_job_goes_with_it_and_no_other(tmp_path: Path) -> None:
+    tag = secrets.token_hex(6)
+    mapped, other, data = (Path("/dev/shm", name + tag) for name in ("nccl-", "nccl-other-", "checkpoint-"))
+    names = f"MAPPED, NAMED_OTHERWISE = {str(mapped)!r}, {str(data)!r}"
+    job = python_job(tmp_path, names + KEEPS_SHARED_MEMORY)
+    other.write_bytes(b"of another job")
+    try:
+        with GuardedNode(tmp_path, SHIM, env=job) as node:
+            node.go().wait("rank", rank=0)
+            wait_for(lambda: node.read(0.02) and b"ready" in node.output(0), "its files")
+            (own,) = Path("/dev/shm").glob(f"torch_{node.get('rank', rank=0)['pid']}_*")
+            node.tell({"type": "end", "reason": "a test", "grace_s": 0.5})
+            node.wait("ended", left=[])
+            assert not (mapped.exists() or own.exists())
+            assert other.exists() and data.exists()
+    finally:
+        for path in (mapped, other, data):
+            path.unlink(missing_ok=True)
+
+
 def test_last_look_ends_what_carries_the_tag_and_says_so(tmp_path: Path) -> None:
     run = f"t-last-look-{os.getpid()}"
     env = {**os.environ, "RINGUP_RUN": run, "RINGUP_NODE": "3"}

@@ -21,7 +21,7 @@ from ringup import hosts
 from ringup.model import Host, Job
 from ringup.output import console
 from ringup.planning import EnvVar, NodePlan, Plan
-from ringup.runtime import Event, RunResult, record, ssh
+from ringup.runtime import Event, RunResult, Save, record, ssh
 from ringup.runtime.node_state import NodeRun
 from ringup.runtime.output import Output
 from ringup.runtime.record import plan_json, plan_text
@@ -454,3 +454,16 @@ def test_killed_launcher_leaves_nothing(launcher: Any, tmp_path: Path) -> None:
     run_id = (tmp_path / "run_id").read_text()
     wait_for(lambda: not tagged(run_id), "nothing of the run is left")
     assert not alive(process.pid)
+
+
+def test_ranks_save_before_the_time_limit_of_the_job(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, signal\n"
+        "signal.signal(signal.SIGUSR1, lambda number, frame: os._exit(0))\n"
+        "pathlib.Path(f'up{rank}').touch()\n"
+        "time.sleep(300)\n"
+    )
+    save = Save("SIGUSR1", 60.0, lambda: all((tmp_path / f"up{n}").exists() for n in range(4)))
+    run = Run(tmp_path, script, save=save)
+    assert run.result.outcome == run.record["outcome"] == run.record["save"]["result"] == "saved"
+    assert any("the job's time limit is near: SIGUSR1 sent" in event.text for event in run.events)

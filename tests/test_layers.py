@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "ringup"
 LAYERS = {
     "version": 0,
     "units": 0,
+    "addresses": 0,
     "errors": 0,
     "secret_names": 0,
     "keys": 0,
@@ -48,7 +49,7 @@ LAYERS = {
 SHARED = ("ringup.agent.guard.messages", "ringup.agent.snapshot.stack_frames")
 """The files of the agent that the launching side imports: both sides check and choose alike."""
 PURE = ("recovery", "checks", "planning", "nccl", "parse", "network")
-PURE += ("logs/lines", "logs/evidence", "logs/causes", "logs/counts", "logs/quick_scan")
+PURE += ("logs/lines", "logs/evidence", "logs/causes", "logs/counts", "logs/grammar", "logs/quick_scan")
 MODULES = sorted(p for p in SOURCE.rglob("*.py") if "agent" not in p.relative_to(SOURCE).parts)
 
 

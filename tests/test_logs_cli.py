@@ -249,6 +249,25 @@ def test_growing_files_are_followed_and_each_change_is_said_once(tmp_path: Path)
     assert said == ["gpu-out-of-memory"]
 
 
+@pytest.mark.parametrize(
+    "fault, still_s, told",
+    [
+        ("count", 1e9, ["collective-mismatch"]),
+        ("stalled", 1e9, []),
+        ("stalled", 0, ["rank-fell-behind"]),
+        ("none", 0, []),
+    ],
+)
+def test_calls_are_counted_in_growing_files_and_a_rank_is_behind_once_nothing_is_written(
+    tmp_path: Path, fault: str, still_s: float, told: list[str]
+) -> None:
+    generate(Plan(ranks=4, ranks_per_node=2, layout="per-rank", seed=3, fault=fault), tmp_path)
+    (tmp_path / "truth.json").unlink()
+    steps = iter(range(4))
+    said = changes([str(tmp_path)], lambda: next(steps) == 3, poll_s=0, still_s=still_s)
+    assert [causes[0].rule for _, causes in said] == told
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",

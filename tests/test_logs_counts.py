@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringup.logs import counts, files, read
-from ringup.logs.counts.ledger import Batch
+from ringup.logs.scan import Scan, Scanner
 from tests import fuzz_counts
+from tests.logs_said import HEALTHY, SAID
 
 ENGINES = ("python", "native") if find_spec("ringup.logs.counts.core") else ("python",)
 
@@ -228,11 +229,10 @@ def test_processes_give_the_truth_and_the_place(tmp_path: Path, processes: int) 
 def test_every_other_line_is_handed_on_once(tmp_path: Path, engine: str) -> None:
     generate(Plan(warnings=3, seed=4), tmp_path)
     data = (tmp_path / "job.log").read_bytes()
-    seen: Batch = []
-    counts.scan(blocks(data, 5000), seen.extend, engine=engine)
+    seen: list[tuple[int, bytes]] = []
+    counts.scan(blocks(data, 5000), fuzz_counts.taker(seen), engine=engine)
     wanted = [(i + 1, raw) for i, raw in enumerate(data.split(b"\n")) if raw and b": opCount " not in raw]
-    assert [(number, raw) for number, _, raw in seen] == wanted
-    assert all(data[offset : offset + len(raw)] == raw for _, offset, raw in seen)
+    assert seen == wanted
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -359,11 +359,40 @@ def streams(draw: st.DrawFn) -> bytes:
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(streams(), st.sampled_from([1, 7, 64, 500, 1 << 20]))
 def test_both_engines_say_the_same(data: bytes, size: int) -> None:
-    found = []
-    for engine in ENGINES:
-        lines: Batch = []
-        found.append((summary(counts.scan(blocks(data, size), lines.extend, engine=engine)), lines))
-    assert all(one == found[0] for one in found)
+    said = [fuzz_counts.said(data, size, engine) for engine in ENGINES]
+    assert all(one == said[0] for one in said)
+
+
+def scanned(data: bytes, engine: str) -> Scan:
+    scanner = Scanner()
+    counts.scan(blocks(data), scanner.take, engine=engine, words=scanner.words)
+    return scanner.result()
+
+
+TEXTS = [text.encode() for _, text in SAID] + [text.encode() for text in HEALTHY]
+FILL = b"".join(b"loaded shard %d of a data set\n" % n for n in range(500))
+"""So many lines that the form of the labels is known: from there on lines are left out."""
+
+
+def test_an_engine_that_leaves_out_lines_leaves_out_nothing_that_is_read() -> None:
+    handed = 0
+    for texts in (TEXTS, TEXTS[::-1]):
+        data = FILL + b"\nnothing of interest here\n".join(texts)
+        read = [scanned(data, engine) for engine in ENGINES]
+        assert all(one == read[0] for one in read)
+        handed += sum(len(one.events) for one in read)
+    assert handed > 2000
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.one_of(st.sampled_from(TEXTS), st.binary(max_size=80)), max_size=12),
+    st.sampled_from([b"\n", b"\n\x1b[31mred\x1b[0m\n", b"\x1b[0m\n{", b"\r\n&lt;", b"\nplain words\n"]),
+)
+def test_engines_that_leave_out_lines_read_the_same(texts: list[bytes], between: bytes) -> None:
+    read = [scanned(FILL + between.join(texts), engine) for engine in ENGINES]
+    assert all(one == read[0] for one in read)
 
 
 def test_both_engines_say_the_same_of_what_fuzzing_has_found() -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringup.errors import LogsError
+from ringup.logs import files
 from ringup.logs.read import read_logs
 from ringup.output import logs_report as show
 from ringup.output.terminal import Style
@@ -31,7 +32,7 @@ def judge(data: bytes) -> None:
         try:
             diagnosis = read_logs([str(log)])
         except LogsError:
-            assert not data or data.startswith(b"\x1f\x8b")  # nothing unpacked
+            assert not data or data.startswith(tuple(files._UNPACK))  # nothing unpacked
             return
         lines = data.split(b"\n")
         for cause in diagnosis.causes:

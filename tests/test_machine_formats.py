@@ -144,6 +144,25 @@ def test_a_directory_stands_for_the_scripts_below_it(
     assert json.loads(printed(capsys, ".", "train.py", "--json"))["findings"] == found["findings"]
 
 
+def test_behind_two_dashes_a_start_line_and_its_script_are_read(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["NCCL_IB_HCA=ib0", "torchrun", "--nproc_per_node=8", "train.py", "--lr", "1"]
+    found = json.loads(printed(capsys, "--json", "--", *line))
+    assert [(x["file"], x["nodes"], x["ranks_per_node"]) for x in found["launches"]] == [("-", 1, 8)]
+    rules = {(f["where"], f["rule"]) for f in found["findings"]}
+    assert {("-:1", "rdma-device-name-missing"), ("train.py:2", "world-size-in-code")} <= rules
+    same = json.loads(printed(capsys, "--json", "train.py"))["findings"]
+    assert json.loads(printed(capsys, "--json", "--", "train.py", "--lr", "1"))["findings"] == same
+    module = ["--json", "--", "torchrun", "-m", "jobs.other"]
+    assert {f["where"] for f in json.loads(printed(capsys, *module))["findings"]} == {"jobs/other.py:2"}
+    printed(capsys, "--", "torchrun", "gone.py", code=2)
+    printed(capsys, "--", "-m", "gone.py", "--lr", "1", code=2)
+    with pytest.raises(SystemExit):
+        main(["lint", "--", "torchrun", "-m", "pkg.gone"])
+    assert "pkg.gone was not read" in capsys.readouterr().err
+
+
 def test_the_other_formats_hold_the_same_findings(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(printed(capsys, "train.py", "--json"))["findings"]
     (run,) = json.loads(printed(capsys, "train.py", "--format=sarif"))["runs"]
@@ -179,12 +198,19 @@ def test_a_directory_of_everything_is_refused(
     printed(capsys, ".", code=2)
 
 
-def test_check_writes_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_junit_and_keeps_the_text_for_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bundle.save(clusters.healthy(), tmp_path / "facts.json")
+    check = ["check", "--from", str(tmp_path / "facts.json")]
     with pytest.raises(SystemExit):
-        main(["check", "--from", str(tmp_path / "facts.json"), "--junit", str(tmp_path / "junit.xml")])
-    suites = ElementTree.parse(tmp_path / "junit.xml").getroot()
+        main([*check, "--format", "junit"])
+    printed = capsys.readouterr()
+    suites = ElementTree.fromstring(printed.out)
     assert [suite.get("name") for suite in suites] == ["node0", "node1", "cluster"]
+    with pytest.raises(SystemExit):
+        main(check)
+    assert capsys.readouterr().out.splitlines()[-1] == printed.err.splitlines()[-1] != ""
 
 
 def test_no_format_shows_a_secret_of_a_finding() -> None:

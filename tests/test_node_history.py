@@ -37,7 +37,8 @@ def runs(*causes: str, node: str = "node1") -> None:
 
 def test_a_node_that_ended_3_of_its_last_5_runs_is_often_failing() -> None:
     runs("rank-killed", "", "link-flapped", "", "rank-killed")
-    (past,) = node_history.often_failing().values()
+    (past,) = node_history.records().values()
+    assert past.is_often_failing
     assert (past.runs, past.ended, past.ended_lately, past.lately) == (5, 3, 3, 5)
     assert past.causes == ("rank-killed", "link-flapped")
     assert past.last_s == pytest.approx(time.time(), abs=60)
@@ -45,8 +46,8 @@ def test_a_node_that_ended_3_of_its_last_5_runs_is_often_failing() -> None:
 
 def test_later_runs_that_went_well_clear_it() -> None:
     runs("rank-killed", "rank-killed", "rank-killed", "", "", "")
-    assert node_history.records()["node1"].ended_lately == 2
-    assert node_history.often_failing() == {}
+    past = node_history.records()["node1"]
+    assert (past.ended_lately, past.is_often_failing) == (2, False)
 
 
 def test_attempts_of_one_run_count_once() -> None:

@@ -125,6 +125,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("built")
 def test_the_distributions_pass_the_index_s_checks(built: Path) -> None:
     pytest.importorskip("twine")
     files = [str(path) for path in sorted(built.iterdir())]
@@ -136,6 +137,7 @@ def test_the_distributions_pass_the_index_s_checks(built: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("built")
 def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     [wheel] = built.glob("*.whl")
     assert wheel.name.split("-")[2:4] == ["cp310", "abi3"]
@@ -151,6 +153,7 @@ DATA = (".py", ".j2", ".json", ".txt")
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("built")
 def test_the_source_distribution_can_run_its_own_tests(built: Path, tmp_path: Path) -> None:
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -177,6 +180,7 @@ def test_the_source_distribution_can_run_its_own_tests(built: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("built")
 def test_an_installed_wheel_without_the_c_core_checks_this_machine(built: Path, tmp_path: Path) -> None:
     [wheel] = built.glob("*.whl")
     venv.create(tmp_path / "env", system_site_packages=False, with_pip=False)

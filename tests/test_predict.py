@@ -486,3 +486,14 @@ def test_what_was_not_understood_or_not_needed_is_named(
     said = pasted(tmp_path, text, capsys)[1]
     assert "1 line not understood: 8 ('and then it hung again!')" in said
     assert "ethtool: NCCL's choice does not depend on it" in said
+
+
+def test_the_legend_and_the_hardware_lines_of_tools_are_no_strange_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    legend = "Legend:\n\n  X    = Self\n  OK   = Status Ok\n  CNS  = Chipset not supported\n"
+    peers = f"\tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n\n{legend}"
+    assert "not understood" not in pasted(tmp_path, ADDRESSES.format("eno1", "10.0.0.1") + peers, capsys)[1]
+    card = "eth0: flags=4163<UP,RUNNING>  mtu 1500\n        inet 10.0.0.2  netmask 255.255.255.0\n"
+    memory = "        device memory 0xa3b00000-a3bfffff\n"
+    assert "not understood" not in pasted(tmp_path, card + memory, capsys)[1]

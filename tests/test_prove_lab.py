@@ -76,18 +76,6 @@ def test_the_slow_card_among_four_nodes_is_named(lab: Callable[..., Lab]) -> Non
         assert (code, told["verdict"], named) == (1, "slow", ["node2"]), told["notes"]
 
 
-def test_the_node_that_never_arrives_is_named(lab: Callable[..., Lab]) -> None:
-    plants = Path(__file__).parent / "jobs" / "plants"
-    folder = tempfile.mkdtemp(prefix="ringup-test-", dir="/var/tmp")
-    words = ["test", "-H", "node0,node1", "--nproc", "1", "--backend", "gloo", "--wait", "60", "--json"]
-    words += ["--log-dir", folder, "--env", "RINGUP_PLANT=1:never-arrives", "--env", f"PYTHONPATH={plants}"]
-    done = lab(hosts=2).run("node0", [sys.executable, "-m", "ringup", *words], timeout_s=500)
-    shutil.rmtree(folder, ignore_errors=True)
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["ok"]) == (1, False)
-    assert [(r["rank"], r["node"]) for r in told["ranks"] if r["is_cause"]] == [(1, "node1")]
-
-
 @pytest.mark.parametrize(
     ("command", "plant", "code", "words"),
     [

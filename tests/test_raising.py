@@ -88,7 +88,7 @@ TABLE: dict[tuple[str, ...], list[str]] = {
     ("stacks", *PLAYS, "--json"): [STARTED, WRITTEN],
     ("clean", *ASKS, "--kill"): [CLIENT, STARTED, READ, "ringup.runtime.clean:_decode"],
     ("clean", *PLAYS): [STARTED, WRITTEN],
-    ("logs", "a.log", "b.log"): ["ringup.logs.read:find", WRITTEN],
+    ("logs", "a.log", "b.log"): ["ringup.logs.read:causes_of", WRITTEN],
     ATTACH: [
         *(CLIENT, STARTED, READ, "ringup.runtime.attach:Follower.beat"),
         "ringup.runtime.record:RunRecord.note_progress",

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from ringup.cli import pipeline
+from ringup import collectors
+from ringup.cli import pipeline, rechecking
 from ringup.cli.rechecking import errors_by_node, failure_cause
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause
 from ringup.model import Job
 from ringup.planning import NodePlan, Plan
-from ringup.recovery.decision import FailureCause, Recheck
+from ringup.recovery.decision import EndedAttempt, FailureCause, Policy, Recheck, decide
 from ringup.rules import Finding
 from ringup.runtime import Failure, RankEnd, RunResult
 from tests.clusters import cluster, plain
+from tests.rule_cases_gpu import OTHER
+from tests.rule_cases_gpu import cluster as gpu_cluster
 
 NODES = ["node0", "node1", "node2", "node10"]
 
@@ -87,6 +91,39 @@ def test_a_code_of_the_script_tells_ends_apart(code: int, detail: str) -> None:
     assert failure_cause(plan("a", "b"), ended(failure), cause, Recheck()).detail == detail
 
 
+@pytest.mark.parametrize(
+    "line, detail, action",
+    [
+        # Bus 0x62, pid 79 and channel 48 are no fault codes.
+        ("[95.1] NVRM: Xid (PCI:0000:62:00): 13, pid=79, name=python, Ch 48", "Xid 13", "same"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", "Xid 79", "exclude"),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot"
+            " Required)",
+            "Xid 154 fatal",
+            "exclude",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required)"
+            " to 0x0 (None)",
+            "Xid 154",
+            "same",
+        ),
+        ("SXid (PCI:0000:c1:00.0): 22013, Non-fatal, Link 30", "SXid 22013", "same"),
+        ("SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 30", "SXid 22013 fatal", "exclude"),
+    ],
+)
+def test_only_the_code_of_a_driver_fault_leaves_a_node_out(line: str, detail: str, action: str) -> None:
+    tag = "sxid" if "SXid" in line else "xid"
+    code = line.partition("): ")[2].partition(",")[0]
+    event = Event(tag, 0, 1, line, {"code": code})
+    cause = Cause("text", "high", (event,), nodes=("b",), rule="xid-in-kernel-log")
+    known = failure_cause(plan("a", "b"), ended(failed("b", 2)), cause, Recheck())
+    assert known.detail == detail
+    attempts = [EndedAttempt(("a", "b"), known, 20.0)]
+    assert decide(attempts, Recheck(), ["c"], Policy(1), lambda: 0.0).action == action
+
+
 def test_a_lost_node_is_the_cause_unless_something_surer_names_it() -> None:
     lost = ended(failed("b", None), lost=("b",))
     route = Cause("no route", "high", rule="ssh-no-route")
@@ -146,3 +183,39 @@ def test_the_ranks_of_nodes_with_unequal_gpus_are_numbered_anew_for_an_attempt()
         assert [node.node for node in planned.nodes] == [*names]
         assert [node.nproc for node in planned.nodes] == sizes and planned.world_size == sum(sizes)
         assert [node.first_rank for node in planned.nodes] == [sum(sizes[:k]) for k in range(len(sizes))]
+
+
+class Still:
+    """A transport that is only waited on."""
+
+    def turn(self, timeout_s: float) -> None:
+        pass
+
+    def reopen(self, name: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("looks, is_out", [(1, False), (3, False), (1_000_000, True)])
+def test_a_gpu_is_given_time_to_free_its_memory(
+    monkeypatch: pytest.MonkeyPatch, looks: int, is_out: bool
+) -> None:
+    """What a killed rank held may be free some seconds after its end; a start before that fails."""
+    free, held = gpu_cluster()(), gpu_cluster(gpu_processes=(OTHER,))()
+    names = [node.name for node in free.nodes]
+    found = iter(range(10 * looks))
+    monkeypatch.setattr(collectors, "collect", lambda *_, **__: held if next(found) < looks else free)
+    monkeypatch.setattr(rechecking, "ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(rechecking, "FREE_WITHIN_S", 0.2 if is_out else 60.0)
+    again = rechecking.Rechecks(cast(Any, Still()), free, argparse.Namespace(timeout=1.0, lease=1.0))
+    recheck = again.look(plan(*names), ended(failed(names[0], 0)), ())
+    assert recheck.findings == ({"node1": ["gpu-held-by-other-process"]} if is_out else {})
+
+
+def test_memory_that_was_held_before_the_first_attempt_leaves_no_node_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = gpu_cluster(gpu_processes=(OTHER,))()
+    monkeypatch.setattr(collectors, "collect", lambda *_, **__: held)
+    again = rechecking.Rechecks(cast(Any, Still()), held, argparse.Namespace(timeout=1.0, lease=1.0))
+    names = [node.name for node in held.nodes]
+    assert not again.look(plan(*names), ended(failed(names[0], 0)), ()).unusable

@@ -64,11 +64,13 @@ def test_a_run_that_was_cut_goes_on_with_the_tests_it_lacks(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_several_processes_are_cut_as_well(tmp_path: Path) -> None:
-    many = "\n".join(f"def test_{number}(): time.sleep(0.05)" for number in range(200))
-    run(tmp_path, "-n", "2", "--for", "0.000001", text="import time\n" + many)
-    assert 0 < len(outcomes(tmp_path)[0]) < 200
-    run(tmp_path, "-n", "2", "--resume", text="import time\n" + many)
-    assert outcomes(tmp_path) == [{str(number): "passed" for number in range(200)}]
+    grouped = "@pytest.mark.xdist_group('g-{0}')\ndef test_{0}(): time.sleep(0.05)"
+    many = "import pytest, time\n" + "\n".join(map(grouped.format, range(50)))
+    options = ("-n", "2", "--dist", "loadgroup")
+    run(tmp_path, *options, "--for", "0.000001", text=many)
+    assert 0 < len(outcomes(tmp_path)[0]) < 50
+    run(tmp_path, *options, "--resume", text=many)
+    assert outcomes(tmp_path) == [{str(number): "passed" for number in range(50)}]
     assert_none_twice(tmp_path)
 
 

@@ -129,6 +129,30 @@ def test_an_interrupt_while_a_failed_attempt_is_ended_ends_the_run(tmp_path: Pat
     assert [one["decision"] for one in record["attempts"]] == ["stop"]
 
 
+FAILS_TO_SAVE = """
+import os, pathlib, signal, time
+def save(number, frame):
+    raise TypeError("cannot pickle")
+signal.signal(signal.SIGUSR1, save)
+pathlib.Path("up" + os.environ["RANK"]).touch()
+while True: time.sleep(0.05)
+"""
+
+
+def test_a_run_that_would_fail_to_save_again_is_not_requeued(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text(FAILS_TO_SAVE)
+    words = [sys.executable, "-m", "ringup", "run", "--local", "2", "--nproc", "1", "--backend", "gloo"]
+    words += ["--log-dir", "log", "--with", "python", "--save-signal", "USR1", "--", "fails.py"]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    run = subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: all((tmp_path / f"up{n}").exists() for n in (0, 1)), "both ranks", 120)
+    run.terminate()
+    _, said = run.communicate(timeout=120)
+    record = json.loads((tmp_path / "log" / "run.json").read_text())
+    assert (run.returncode, record["exit_code"], record["outcome"]) == (93, 93, "not-saved"), said
+    assert record["cause"]["rule"] == "rank-raised-exception" and "cannot pickle" in said
+
+
 def test_a_detached_run_passes_no_signal_on(tmp_path: Path) -> None:
     run = counting(tmp_path, ("--max-restarts", "1", "--detach", "--save-signal", "USR1"))
     assert run.code == 2 and "--save-signal" in run.stderr

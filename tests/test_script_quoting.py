@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from ringup.errors import LaunchError
-from ringup.jobfiles import KINDS, Asked
+from ringup.jobfiles import BATCH, KINDS, Asked
 from ringup.jobfiles.quoting import enter
 from ringup.jobfiles.templating import render
 from ringup.model import Job
@@ -44,7 +44,12 @@ case "$1,$3" in -c,lead) cat "$PLACES_FILE"; exit ;; -c,*) exit ;; esac
 cat /proc/$$/cmdline >"$SHOWN/$$.words"
 cat /proc/$$/environ >"$SHOWN/$$.env"
 """,
-    "srun": 'while [[ $1 == -* ]]; do shift; done\nexport SLURM_NODEID=0\nexec "$@"\n',
+    "scontrol": "echo node0\n",
+    "srun": """
+while [[ $1 == -* ]]; do shift; done
+export SLURM_NODEID=0 SLURM_PROCID=0 SLURM_LOCALID=0
+exec "$@"
+""",
     "pbsdsh": 'while [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n',
     "blaunch": 'shift\nexec "$@"\n',
     "ssh": 'exec env -i PATH="$PATH" SHOWN="$SHOWN" bash -c "${@: -1}"\n',
@@ -64,7 +69,8 @@ exec env -i "${env[@]}" "$@"
 """,
     "sleep": "exec /bin/sleep 0.01\n",
 }
-BATCH = {"slurm", "pbs", "lsf"}
+FINDS = " --find-network"
+FORMS = (*KINDS, *(kind + FINDS for kind in BATCH))
 CLOUD = [kind for kind in KINDS if kind not in {*BATCH, "ssh", "docker"}]
 FOLDER = "it's $HOME `id` {node_rank} é\U0001f600\n%j"
 PORT = 29500
@@ -144,6 +150,7 @@ class Stage:
             "SHOWN": str(self.shown),
             "PLACES_FILE": str(folder / "places"),
             "SLURM_NNODES": "1",
+            "SLURM_JOB_NODELIST": "node0",
             "SLURM_JOB_ID": "7",
             "PBS_JOBID": "7.pbs",
             "PBS_NODEFILE": str(folder / "nodes"),
@@ -152,7 +159,7 @@ class Stage:
         }
         (folder / "nodes").write_text("node0\n")
 
-    def asked(self, what: Given, kind: str) -> Asked:
+    def asked(self, what: Given, form: str) -> Asked:
         """The same as `ringup script KIND` would be asked for."""
         job = Job(
             script=what.script,
@@ -165,7 +172,7 @@ class Stage:
         node = NodePlan("node0", 0, 1, 0, what.interface, "10.0.0.1", (), {})
         plan = Plan("20260101-000000-abcd", job, (node,), (), "10.0.0.1", PORT, 1)
         own = tuple(EnvVar(k, v, "yours\n$(touch P)") for k, v in what.env.items())
-        # Where a batch job runs nobody knows yet.
+        is_finding = form.endswith(FINDS)  # then nobody knows yet where the job runs
         return Asked(
             job,
             1,
@@ -173,17 +180,19 @@ class Stage:
             0,
             "job",
             self.python,
-            None if kind in BATCH else plan,
+            None if is_finding else plan,
             own,
             image="registry.example/i:1",
+            finds_network=is_finding,
         )
 
-    def run(self, what: Given, kind: str) -> tuple[list[bytes], dict[bytes, bytes]]:
+    def run(self, what: Given, form: str) -> tuple[list[bytes], dict[bytes, bytes]]:
         """The interpreter's own words and environment, once the file has run."""
         for path in self.shown.iterdir():
             path.unlink()
         (self.folder.parent / "places").write_text(f"10.0.0.1 {PORT}\n0 10.0.0.1 {what.interface}\n")
-        text = render(kind, self.asked(what, kind))
+        kind = form.removesuffix(FINDS)
+        text = render(kind, self.asked(what, form))
         if kind in CLOUD:
             self._in_pod(text)
         else:
@@ -292,7 +301,7 @@ def as_meant(what: Given, word: str) -> bytes:
 
 
 @pytest.mark.alike
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @example(Given("train.py", ("--rank={node_rank};$(touch P)", "{node_rank}x", "{rank}"), launcher="python"))
 @example(
@@ -300,15 +309,15 @@ def as_meant(what: Given, word: str) -> bytes:
 )
 @example(Given("a b.py", interface="$(touch P)"))
 @given(asked_for)
-def test_words_and_variables_reach_the_job_byte_for_byte(stage: Stage, kind: str, what: Given) -> None:
-    started, environment = stage.run(what, kind)
+def test_words_and_variables_reach_the_job_byte_for_byte(stage: Stage, form: str, what: Given) -> None:
+    started, environment = stage.run(what, form)
     own = [as_meant(what, word) for word in (what.script, *what.arguments)]
     own[0] = what.script.encode()
     if what.launcher in ("torchrun", "deepspeed"):
         own = [word.encode() for word in what.options] + own
     assert started[-len(own) :] == own
     assert {k: environment.get(k.encode()) for k in what.env} == {k: v.encode() for k, v in what.env.items()}
-    if kind not in CLOUD:
+    if form not in CLOUD:
         assert environment[b"GLOO_SOCKET_IFNAME"] == what.interface.encode()
         assert environment[b"NCCL_SOCKET_IFNAME"] == b"=" + what.interface.encode()
 
@@ -322,15 +331,15 @@ def test_values_of_ringup_env_for_a_pod_are_what_the_container_gets(value: str, 
         assert expanded(entry["value"], {"X_A": "wrong", "NPROC": "wrong"}) == value
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_bytes_that_are_no_text_reach_the_job_or_are_refused(stage: Stage, kind: str) -> None:
-    assert stage.run(Given("train.py", ("a\udcffb",)), kind)[0][-1] == b"a\xffb"
+@pytest.mark.parametrize("form", FORMS)
+def test_bytes_that_are_no_text_reach_the_job_or_are_refused(stage: Stage, form: str) -> None:
+    assert stage.run(Given("train.py", ("a\udcffb",)), form)[0][-1] == b"a\xffb"
     what = Given("train.py", env={"X_A": "a\udcffb"})
-    if kind in CLOUD:
+    if form in CLOUD:
         with pytest.raises(LaunchError, match="not UTF-8"):
-            stage.run(what, kind)
+            stage.run(what, form)
     else:
-        assert stage.run(what, kind)[1][b"X_A"] == b"a\xffb"
+        assert stage.run(what, form)[1][b"X_A"] == b"a\xffb"
 
 
 def test_a_good_run_over_ssh_does_not_end_with_broken_pipes(stage: Stage) -> None:

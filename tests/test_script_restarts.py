@@ -67,13 +67,14 @@ def test_shellcheck_finds_nothing(
 
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder first on PATH with an interpreter that plays ringup, and a scontrol that notes its words."""
+    """A folder first on PATH: an interpreter that plays ringup, a scontrol that notes its words, a squeue."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("SHOWN", str(tmp_path / "shown"))
     program(folder / "python-job", PLAYS_RINGUP)
     program(folder / "scontrol", 'echo "$*" >>"$SHOWN.scontrol"\n')
+    program(folder / "squeue", 'echo "${STATE:-RUNNING}"\n')
     return folder
 
 
@@ -120,6 +121,17 @@ def test_only_75_is_requeued_and_not_for_ever(
     assert done.returncode == code, done.stderr
     asked = tmp_path / "shown.scontrol"
     assert (asked.read_text() if asked.exists() else "") == ("requeue 7\n" if is_requeued else "")
+
+
+@pytest.mark.slow
+def test_a_job_that_saved_since_somebody_cancelled_it_is_not_requeued(
+    capsys: pytest.CaptureFixture[str], played: Path, tmp_path: Path
+) -> None:
+    done = run_file(
+        job_file(capsys, tmp_path, "slurm"), tmp_path, CODE="75", SLURM_JOB_ID="7", STATE="CANCELLED"
+    )
+    assert done.returncode == 75, done.stderr
+    assert not (tmp_path / "shown.scontrol").exists()
 
 
 @pytest.mark.slow

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from ringup import addresses
 from ringup import model as ranks
 from ringup.collective_tests import job as prove_job
-from ringup.model import Gpu, Job, PciDevice, network
+from ringup.model import Gpu, Job, PciDevice
 from ringup.network.predictions import Predictions, uses_nccl
 from ringup.parse import interfaces
 from ringup.planning import expected
@@ -106,9 +107,9 @@ SOURCE = Path(__file__).parent.parent / "src" / "ringup"
 ANSWERS = {
     "does the job use NCCL?": ("network/predictions.py", "uses_nccl"),
     "which variables belong to a rank?": ("model/__init__.py", "left_over"),
-    "is an interface called as virtual ones are?": ("model/network.py", "has_virtual_name"),
-    "does an address only reach its own host?": ("model/network.py", "is_loopback"),
-    "is this a literal address?": ("model/network.py", "parsed"),
+    "is an interface called as virtual ones are?": ("addresses.py", "has_virtual_name"),
+    "does an address only reach its own host?": ("addresses.py", "is_loopback"),
+    "is this a literal address?": ("addresses.py", "parsed"),
     "how are a few of many names shown?": ("units.py", "summarize_names"),
     "how are ranks shown?": ("units.py", "show_ranks"),
     "how are numbers shown as ranges?": ("units.py", "ranges"),
@@ -130,8 +131,9 @@ COPIES = {
     "a list of virtual interfaces' names": (
         re.compile(r"veth"),
         {
-            "model/network.py": "the answer",
+            "addresses.py": "the answer",
             "model/__init__.py": "",
+            "model/network.py": "a kind, not a name",
             "parse/interfaces.py": "from a name to a kind; compared below",
             "agent/facts/counters.py": "runs on nodes; compared below",
             "agent/facts/network.py": "the kernel's kinds, not names",
@@ -230,11 +232,11 @@ def test_what_runs_on_nodes_knows_the_same_names() -> None:
     assert set(ranks.TORCHRUN_PREFIXES) <= set(prefixes)
     assert set(prove_job.SLURM_GPUS) <= set(names)
     cards = [
-        name for name in on_nodes("facts/counters", "NO_CARD") if not network.has_virtual_name(f"{name}0")
+        name for name in on_nodes("facts/counters", "NO_CARD") if not addresses.has_virtual_name(f"{name}0")
     ]
     assert cards == ["lo"]
     names = [name for starts in interfaces.BY_NAME.values() for name in starts]
-    assert [name for name in names if not network.has_virtual_name(f"{name}0")] == ["bond"]
+    assert [name for name in names if not addresses.has_virtual_name(f"{name}0")] == ["bond"]
 
 
 @pytest.mark.parametrize(
@@ -243,4 +245,4 @@ def test_what_runs_on_nodes_knows_the_same_names() -> None:
     + [(text, False) for text in ("10.0.0.1", "fe80::1%eth0", "::", "localhost", "127.0.0", "")],
 )
 def test_an_address_of_loopback_is_known_in_every_form(address: str, answer: bool) -> None:
-    assert network.is_loopback(address) is answer
+    assert addresses.is_loopback(address) is answer

@@ -19,7 +19,7 @@ from tests.test_slurm_lab import ENDED_S, NET, RINGUP, RUN, Started, at_rest, fo
 
 __all__ = ["at_rest", "folder"]
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.xdist_group("slurm-restarts")]
 
 LEASE_S = 15
 STEPS, STEP_S = "60", "0.1"
@@ -197,15 +197,17 @@ def test_a_job_without_nodes_enough_ends_with_75_and_is_requeued(at_rest: Slurm,
         nothing_left(at_rest)
 
 
-def test_a_job_that_is_cancelled_is_not_requeued(at_rest: Slurm, folder: Path) -> None:
-    job, out = submitted(at_rest, folder, WAITS)
+@pytest.mark.parametrize("save", [(), ("--save-signal", "USR1")])
+def test_a_job_that_is_cancelled_is_not_requeued(at_rest: Slurm, folder: Path, save: tuple[str, ...]) -> None:
+    job, out = submitted(at_rest, folder, WAITS, options=save)
     at_rest.wait(lambda: step(folder) >= 3, "3 steps", ENDED_S)
     at_rest.run("scancel", job)
     assert at_rest.wait_end(job) == "CANCELLED", out.read_text()
     assert "Restarts=0" in at_rest.run("scontrol", "-o", "show", "job", job)
     nothing_left(at_rest)
     (only,) = runs(folder)
-    assert only["outcome"] == "interrupted" and only["exit_code"] == 128 + signal.SIGTERM, out.read_text()
+    expected = ("saved", 75) if save else ("interrupted", 128 + signal.SIGTERM)
+    assert (only["outcome"], only["exit_code"]) == expected, out.read_text()
 
 
 def test_a_submitted_run_is_followed_through_a_requeue(at_rest: Slurm, folder: Path) -> None:

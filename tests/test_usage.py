@@ -12,6 +12,7 @@ import pytest
 
 from ringup import bundle
 from ringup.cli import command_line, options
+from ringup.planning.start_line import take_apart
 from tests import clusters
 
 
@@ -204,7 +205,7 @@ NODE_LISTS = (
     ("--hostfile", "/nope/hosts"),
 )
 READ = ("--hostfile", "--ssh-config", "--from")
-WRITTEN = ("--html", "--junit", "--log-dir", "--output", "--plot", "--save")
+WRITTEN = ("--html", "--failing", "--log-dir", "--output", "--plot", "--save")
 NUMBERS = ("--local", "--nproc", "--nodes", "--timeout", "--link-gbit", "--wait", "--limit", "--min", "--max")
 NUMBERS += (
     "--master-port",
@@ -276,6 +277,32 @@ def test_wrong_usage_ends_with_2_in_every_command(
 )
 def test_nodes_given_as_two_words_are_shown_as_one(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, *words.split())[1] == "name nodes as one word: -H node0,node1"
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("torchrun --nnodes --nproc_per_node --rdzv_backend c10d train.py", "--nnodes"),
+        ("torchrun --nnodes= --nproc_per_node 8 train.py", "--nnodes"),
+        ("torchrun --nproc_per_node 8 --master_addr --master_port 29500 train.py", "--master_addr"),
+        ("torchrun --nproc_per_node 8 --rdzv_id train.py --lr 1", "--rdzv_id"),
+        ("accelerate launch --num_machines 2 --machine_rank train.py", "--machine_rank"),
+    ],
+)
+def test_a_variable_that_was_empty_when_a_line_was_pasted_swallows_no_word(
+    line: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, hint = refused(capsys, "run", "--local", "2", "--", *line.split())
+    assert said == f"ringup: {option} needs a value" and "empty in this shell" in hint
+
+
+def test_world_size_in_front_of_a_plain_script_is_the_number_of_ranks() -> None:
+    words = ["MASTER_ADDR=10.0.0.9", "WORLD_SIZE=2", "RANK=1", "LOCAL_RANK=0", "python", "train.py"]
+    line = take_apart(words)
+    assert (line.world_size, line.env, line.taken) == (2, {}, ("WORLD_SIZE=2",))
+    assert [what for what, _ in line.replaced] == ["MASTER_ADDR=10.0.0.9", "RANK=1", "LOCAL_RANK=0"]
+    line = take_apart(["WORLD_SIZE=16", "torchrun", "--nproc_per_node", "8", "train.py"])
+    assert (line.world_size, line.nproc, line.env) == (0, 8, {})
 
 
 @pytest.mark.parametrize("command", ["env", "predict"])

@@ -25,7 +25,7 @@ from ringup.errors import LogsError
 from ringup.logs.read import read_logs
 from ringup.logs.rule import CONFIDENCES
 
-BARS = {"high": 0.97, "medium": 0.80}
+BARS = {"high": 0.97, "medium": 0.85}
 """The share that must be right for a confidence to mean something."""
 
 

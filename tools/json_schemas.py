@@ -187,6 +187,8 @@ class FirstCause(TypedDict):
     rule: str
     confidence: Confidence
     text: str
+    evidence: list[Evidence]
+    """At most 3 lines."""
 
 
 class AttemptCause(TypedDict):
@@ -224,6 +226,8 @@ class Attempt(TypedDict):
     ended: float | None
     outcome: Outcome
     cause: AttemptCause | None
+    evidence: list[Evidence]
+    """At most 3 lines that show the cause."""
     decision: Literal["stop", "same", "exclude", "shrink", "finished"] | None
     """What followed; null while it runs."""
     because: str
@@ -237,7 +241,12 @@ class Saved(TypedDict):
     signal: str
     seconds: float
     """From the signal to the end of the last rank, or of the time."""
-    result: Literal["saved", "not saved in time"]
+    result: Literal["saved", "not-saved"]
+
+
+class RestartEnd(TypedDict):
+    stopped: Literal["ok", "will-fail-again", "no-progress", "limit", "no-nodes", "user"]
+    """Why there is no further attempt."""
 
 
 class Run(Envelope):
@@ -259,6 +268,8 @@ class Run(Envelope):
     save: Saved | None
     attempts: list[Attempt]
     """Of a run that was started; the fields above are those of the last one."""
+    restart: RestartEnd | None
+    """null until the last attempt has ended."""
     scheduler_restarts: int | None
     """How often Slurm (SLURM_RESTART_COUNT) or JobSet had restarted this job; null where nothing tells."""
     notes: list[str]

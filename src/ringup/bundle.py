@@ -69,11 +69,7 @@ def to_json(cluster: Cluster) -> bytes:
 
 
 def from_json(data: bytes) -> Cluster:
-    """
-    The cluster in a file's content.
-
-    Raises BundleError for anything that is not one, or of a schema that is too new.
-    """
+    """The cluster in a file's content.  Raises BundleError for anything else, or a schema that is too new."""
     try:
         whole = msgspec.json.decode(data, type=_File)
         if "cluster" not in whole:
@@ -150,11 +146,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def save(cluster: Cluster, path: Path) -> None:
-    """
-    Write a cluster; the file is whole or not there.
-
-    Raises BundleError when it cannot be written.
-    """
+    """Write a cluster; the file is whole or not there.  Raises BundleError when it cannot be written."""
     try:
         with whole(path) as place:
             place.write_bytes(to_json(cluster))
@@ -165,11 +157,7 @@ def save(cluster: Cluster, path: Path) -> None:
 
 
 def load(path: Path) -> Cluster:
-    """
-    Read a cluster written by `save`.
-
-    Raises BundleError when it cannot be read or is something else.
-    """
+    """Read a cluster written by `save`.  Raises BundleError when it cannot be read or is something else."""
     try:
         with path.open("rb") as file:
             data = file.read(65536)

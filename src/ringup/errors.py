@@ -1,8 +1,4 @@
-"""
-Every error a user can act on.
-
-Only `cli` shows them and exits.  Any other exception is a bug of ours: exit 70.
-"""
+"""Every error a user can act on; only `cli` shows them.  Any other exception is a bug of ours: exit 70."""
 
 from __future__ import annotations
 

@@ -33,11 +33,7 @@ class Authority:
     """Signs the certificates of one run, or of all holders of one token."""
 
     def __init__(self, secret: bytes | None = None) -> None:
-        """
-        A fresh authority; with a secret, the one that all its holders derive.
-
-        The secret is expected to hold 128 bits or more: `hosts.pod` refuses less.
-        """
+        """A fresh authority, or that of a secret of 128 bits or more (`hosts.pod` refuses less)."""
         from cryptography.hazmat.primitives.asymmetric import ec
 
         if secret is None:

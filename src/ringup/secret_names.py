@@ -1,8 +1,4 @@
-"""
-Which names hold secrets: one answer for variables, options, fields and headers.
-
-Runs on Python 3.8: the nodes' programs carry this file.
-"""
+"""Which names hold secrets, for variables, options, fields and headers; nodes carry it: Python 3.8."""
 
 import re
 

@@ -1,9 +1,4 @@
-"""
-A small character model, trained data-parallel on CPU: what `ringup demo` launches.
-
-An ordinary script: nothing in it knows ringup.  Run it yourself with
-`torchrun --nproc-per-node 2 demo_train.py`.
-"""
+"""A small character model for `ringup demo`: an ordinary data-parallel script, nothing in it knows ringup."""
 
 import argparse
 import os

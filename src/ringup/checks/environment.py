@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ringup.addresses import is_address
 from ringup.checks import paths
 from ringup.checks.network_setup import pins
 from ringup.model import Cluster, Node, left_over, once
-from ringup.model.network import is_address
 from ringup.nccl import interface_choice, rdma_devices, variables
 from ringup.network import gloo
 from ringup.network.predictions import Predictions, Selection, uses_nccl
@@ -48,7 +48,7 @@ def value(cluster: Cluster, node: Node, name: str) -> str:
 def origin(cluster: Cluster, node: Node, name: str) -> str:
     """Where a variable comes from, in words."""
     if name in cluster.job.env:
-        return "from --env"
+        return "set for this job"
     return f"already set on {node.name}" if name in node.environment else f"from nccl.conf on {node.name}"
 
 
@@ -77,7 +77,7 @@ def interface_name_missing(node: Node, cluster: Cluster, predictions: Prediction
     if answer and not answer.interface and "NCCL_SOCKET_IFNAME" not in names:
         words = printable("; ".join(answer.errors), 300)
         yield at(node, "NCCL").finding(
-            found=f"NCCL {answer.version}on that node reports: {words}",
+            found=f"NCCL {answer.version} on that node reports: {words}",
             wanted="an interface for its bootstrap",
             fix="give the node an address on the nodes' network, and unset NCCL_COMM_ID if it is set",
         )
@@ -108,7 +108,6 @@ def finds_nothing(selection: Selection, name: str) -> bool:
 
 
 def shown(cluster: Cluster, node: Node, name: str) -> str:
-    """A variable with its value and where it comes from."""
     return f"{name}={printable(value(cluster, node, name), 100)} ({origin(cluster, node, name)})"
 
 
@@ -137,7 +136,6 @@ def loopback_interface_chosen(node: Node, cluster: Cluster, predictions: Predict
 
 
 def takes_loopback(selection: Selection, name: str) -> bool:
-    """Whether the value of this variable leads its reader to lo."""
     is_nccl = name.startswith("NCCL")
     if len(selection.environment.get(name, "")) < 2 or (is_nccl and selection.job.backend == "gloo"):
         return False

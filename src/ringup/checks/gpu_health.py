@@ -262,11 +262,7 @@ def is_ready(gpu: Gpu) -> bool:
 
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
-"""
-CUDA's major release -> the oldest driver branch it runs on.
-
-docs.nvidia.com/deploy/cuda-compatibility, "Minor Version Compatibility", table 1.
-"""
+"""CUDA's major release -> its oldest driver branch (docs.nvidia.com/deploy/cuda-compatibility, table 1)."""
 
 
 def branch(release: str) -> int:

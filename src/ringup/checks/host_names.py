@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from ringup.addresses import is_address, is_loopback
 from ringup.checks.network_setup import listed, pins
 from ringup.checks.paths import best
 from ringup.checks.software import usual_elsewhere
 from ringup.model import Cluster, Node, Resolution, once
-from ringup.model.network import is_address, is_loopback
 from ringup.nccl.interface_choice import effective
 from ringup.network import gloo
 from ringup.rules import Finding, Severity, Skipped, at, check
@@ -68,7 +68,6 @@ def own_name_fault(cluster: Cluster, node: Node) -> str:
 
 @once
 def ipv4_named(cluster: Cluster) -> set[str]:
-    """Nodes whose own name has an IPv4 address first."""
     firsts = ((n.name, n.own_name.addresses[0]) for n in cluster.nodes if n.own_name.addresses)
     return {name for name, a in firsts if is_address(a) and ":" not in a}
 

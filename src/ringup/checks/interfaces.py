@@ -6,12 +6,12 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from ringup.addresses import subnet
 from ringup.checks import network_setup, paths, verbs
 from ringup.checks.paths import is_candidate, is_card, is_linked, is_virtual
 from ringup.checks.software import most_common_number
 from ringup.checks.verbs import View
 from ringup.model import Cluster, Interface, Node, once
-from ringup.model.network import subnet
 from ringup.network.predictions import Pick, picks, uses_nccl
 from ringup.rules import Finding, Place, at, at_each, check, ssh
 from ringup.units import grouped, summarize_names
@@ -178,7 +178,6 @@ def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
 
 
 def all_over_rdma(cluster: Cluster) -> bool:
-    """Whether NCCL takes RDMA devices on every node."""
     view = verbs.view_of(cluster)
     return len(view.nodes) == len(cluster.nodes) and all(view.main.values())
 
@@ -265,11 +264,7 @@ def several_interfaces_one_subnet(cluster: Cluster, view: View) -> Iterator[Find
 
 
 def answering_for_each_other(node: Node, ports: set[str], failing: set[str]) -> Iterator[Finding]:
-    """
-    RoCE ports in one subnet that answer any ARP request for any of them (arp_ignore 0).
-
-    A cluster that lost its rails so, one port of each node carrying all: github.com/NVIDIA/nccl/issues/1109.
-    """
+    """RoCE ports in one subnet that answer ARP for each other (github.com/NVIDIA/nccl/issues/1109)."""
     addresses = [(i, a) for i in node.interfaces if i.name in ports for a in i.usable_addresses]
     rails = grouped((subnet(a.address, a.prefix_length), i) for i, a in addresses if a.family == "inet")
     for network, same in rails.items():

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from ringup.addresses import has_virtual_name, subnet, within
 from ringup.model import Cluster, Interface, Link, Node, once
-from ringup.model.network import has_virtual_name, subnet, within
 from ringup.network.predictions import picks
 from ringup.network.reachability import Network, networks, port_filters
 from ringup.rules import Skipped
@@ -42,7 +42,6 @@ def is_candidate(interface: Interface) -> bool:
 
 
 def is_linked(interface: Interface | None) -> bool:
-    """Whether an interface is there, up and has its cable."""
     return interface is not None and interface.is_up and interface.has_carrier
 
 

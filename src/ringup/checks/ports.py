@@ -17,12 +17,10 @@ DEFAULT_PORT = 29500
 
 
 def wanted_port(cluster: Cluster) -> int:
-    """The port the user insists on, else torch's default."""
     return cluster.job.port or DEFAULT_PORT
 
 
 def described(process: Process) -> str:
-    """A process in words: pid, user, age, command."""
     age = f", {show_seconds(process.age_s)} old" if process.age_s > 0 else ""
     return f"pid {process.pid} of {printable(process.user, 40)}{age}: {printable(process.command, 160)}"
 

@@ -6,12 +6,12 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
+from ringup.addresses import subnet
 from ringup.checks import verbs
 from ringup.checks.network_setup import listed
 from ringup.checks.software import most_common_number
 from ringup.checks.verbs import View
 from ringup.model import Cluster, Node, RdmaPort
-from ringup.model.network import subnet
 from ringup.nccl import rdma_devices
 from ringup.rules import Finding, Severity, at, at_each, check, ssh
 from ringup.units import summarize_names

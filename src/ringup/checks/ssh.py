@@ -66,7 +66,6 @@ UNREACHED = {
 
 
 def unreached(node: Node, kind: str) -> Iterator[Finding | Skipped]:
-    """A node that was not reached in this way."""
     failure, (wanted, *commands) = node.unreached, UNREACHED[kind]
     if failure and failure.kind == "no-cpu-time" and kind == "no-answer":
         yield Skipped("", node.name, failure.words)

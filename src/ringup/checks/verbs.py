@@ -43,7 +43,6 @@ class View:
         return predicted(self.cluster).of(node)
 
     def is_asked(self, node: Node) -> bool:
-        """Whether NCCL looks for RDMA devices at all."""
         return rdma_devices.is_asked(node, self.cluster.job.env)
 
     def allowed(self, node: Node) -> list[RdmaPort]:

@@ -76,11 +76,7 @@ class Background:
 
 
 def start(work: Callable[[Background], int]) -> int:
-    """
-    Do this in a process of its own, which ends with it; 0 once that process has left the terminal.
-
-    Where it ends before, its exit code.  Signals that end a process go on to it meanwhile.
-    """
+    """Do this in a process of its own, signals included; 0 once it has left the terminal, else its code."""
     ours, theirs = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()

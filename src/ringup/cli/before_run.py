@@ -38,11 +38,7 @@ STOPS = ("local-rank-as-global-rank", "master-address-in-code", "spawn-knows-one
 
 
 def before_run(args: argparse.Namespace, script: str) -> None:
-    """
-    Read a run's script where its file is on this machine; set `args.launcher` if it was not given.
-
-    What was read is left in `args` for `of_nodes`.
-    """
+    """Read a script that is on this machine into `args` for `of_nodes`; set `args.launcher` if not given."""
     from ringup import lint
     from ringup.lint import fixes
 

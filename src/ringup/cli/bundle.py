@@ -136,11 +136,7 @@ def leads_away(path: str) -> str:
 
 
 def of_directory(path: str, roots: list[str]) -> int:
-    """
-    A regular file of the directories that were named, opened; by no link, however hidden.
-
-    Raises OSError with the reason.
-    """
+    """A regular file of the directories that were named, opened through no link.  Raises OSError."""
     if Path(path).is_symlink():
         raise OSError(f"a symbolic link to {os.path.realpath(path)}")
     # A FIFO without a writer would hold us up.
@@ -161,11 +157,7 @@ def of_directory(path: str, roots: list[str]) -> int:
 
 
 def ends(path: str, head_bytes: int, tail_bytes: int, roots: list[str]) -> tuple[str, bool]:
-    """
-    How a log begins and ends, and whether that is all of it; of a compressed one only the beginning.
-
-    Raises OSError.
-    """
+    """A log's beginning and end (compressed: its beginning), and whether that is all.  Raises OSError."""
     from ringup.logs import files
 
     with files.opened(path if path == "-" else of_directory(path, roots)) as stream:

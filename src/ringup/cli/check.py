@@ -10,10 +10,10 @@ from pathlib import Path
 from ringup.cli import options, pipeline, pods
 from ringup.output import terminal
 
-JUNIT = options.value("--junit", "F", "write the findings as JUnit XML as well", None, options.writable)
+FORMAT = options.choice("--format", ("text", "json", "junit"), "text, json, or junit: XML on stdout", "text")
 _FAILING = "write the names of nodes with errors, one a line, for srun --exclude=F and --exclude-from F"
 FAILING = options.value("--failing", "F", _FAILING, None, options.writable)
-OPTIONS = (*options.CHECK, JUNIT, FAILING)
+OPTIONS = (*options.CHECK, FORMAT, FAILING)
 
 
 @pods.everywhere
@@ -22,18 +22,19 @@ def run(args: argparse.Namespace) -> int:
 
     judged = pipeline.judge(pipeline.cluster_of(args))
     pipeline.write_page(judged, args)
-    if args.junit:
-        from ringup.output import machine_formats
-
-        names = [node.name for node in judged.cluster.nodes]
-        text = machine_formats.junit(names, judged.findings, judged.skipped, args.strict)
-        terminal.write(Path(args.junit), text)
     if args.failing:
         bad = {f.node for f in judged.findings if f.severity == "error"}
         names = [node.name for node in judged.cluster.nodes if node.unreached or node.name in bad]
         terminal.write(Path(args.failing), "".join(f"{name}\n" for name in names))
-    if args.json:
+    if args.json or args.format == "json":
         print(json.dumps(console.check_json(judged.report)))
+    elif args.format == "junit":
+        from ringup.output import machine_formats
+
+        names = [node.name for node in judged.cluster.nodes]
+        print(machine_formats.junit(names, judged.findings, judged.skipped, args.strict))
+        text = console.check_text(judged.report, terminal.Style(sys.stderr), unfolded=args.unfolded)
+        terminal.say(text, quiet=args.quiet)
     else:
         style = terminal.Style(sys.stdout)
         terminal.show(console.check_text(judged.report, style, unfolded=args.unfolded))

@@ -29,7 +29,6 @@ OPTIONS = (
 
 
 def process_lines(one: Left, state: str) -> Iterator[str]:
-    """One job's topmost process, what it holds, and why we say so."""
     ports = f", port{'s' * (len(one.ports) > 1)} {', '.join(map(str, one.ports))}" if one.ports else ""
     more = f", {one.processes} processes" if one.processes > 1 else ""
     yield f"  {state:<8}  pid {one.pid}, {show_seconds(one.age_s)} old{ports}{more}: {one.command}"

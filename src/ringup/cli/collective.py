@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringup import progress
-from ringup.cli import launching, options, pipeline, request
+from ringup.cli import launching, options, pipeline, request, submit
 from ringup.errors import RingupError, UsageError
 from ringup.model import Cluster
 from ringup.output import terminal
@@ -40,8 +40,6 @@ ROLL_CALL_S = 60.0
 
 @dataclass(frozen=True)
 class Started:
-    """A run of our program that has ended."""
-
     cluster: Cluster
     plan: Plan
     backend: str
@@ -70,8 +68,23 @@ OPTIONS = (
         options.ANYWAY,
         options.LOG_DIR,
     ),
+    options.words("script", options.SCRIPT_WORDS, "a start line whose nodes, ranks and variables are taken"),
 )
-"""Of `test` and `bench`."""
+
+
+def take_over(mode: str, args: argparse.Namespace) -> None:
+    """The nodes, counts and variables of a start line into `args`; what it starts is left out."""
+    args.nodes, args.launcher, args.launcher_args, args.rdzv = 0, "auto", "", "static"
+    if not args.script:
+        return
+    first = args.script[0]
+    words = request.script_words(args)
+    if words[:2] == ["--no-python", first]:  # -H node0 node1
+        wrong = f"{first!r} is not a start line"
+        raise UsageError(wrong, hint=f"ringup {mode} -H node0,node1 -- torchrun --nproc_per_node 8 train.py")
+    args.launcher, args.launcher_args, args.script = "torchrun", "", []
+    what = " ".join(words[: 1 + (words[0] in request.KINDS)])
+    terminal.say(f"ringup: the {mode} runs in place of {terminal.path_shown(what)}", quiet=args.quiet)
 
 
 def start(
@@ -89,6 +102,7 @@ def start(
     if args.from_file:
         hint = "leave --from out, or use `ringup check --from F`"
         raise UsageError(f"`ringup {mode}` needs the nodes, and --from contacts none", hint=hint)
+    take_over(mode, args)
     run_id = launching.new_run_id()
     asked = Path(args.log_dir or f"runs/{run_id}")
     with (
@@ -96,6 +110,7 @@ def start(
         PortClaims() as claims,
         request.open_transport(args) as transport,
     ):
+        submit.check_node_count(args, transport.hosts)
         cluster = pipeline.collect(transport, request.job_from(args), args)
         backend, warnings = tests_job.backend_of(cluster)
         for warning in warnings:

@@ -28,7 +28,6 @@ EPILOG = {
     "exit codes: ": "0 fine, 1 error found, 2 wrong usage, 3 not checked (--strict), 4 see the message",
     "start with: ": "ringup demo; ringup check -H n1,n2; ringup run -H n1,n2 -- train.py",
 }
-"""Label -> text."""
 
 
 def overview() -> str:
@@ -222,11 +221,7 @@ def prepare_streams() -> None:
 
 
 def let_go_of_closed_pipes() -> OSError | None:
-    """
-    Write what still waits; why it could not be, unless the reader left.
-
-    Python would complain of it once more while it ends, and exit with 120.
-    """
+    """Write what still waits; why that failed, unless the reader left.  Python itself would exit with 120."""
     lost = None
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -12,13 +12,12 @@ SHELLS = ("bash", "zsh", "fish")
 OPTIONS = (
     options.Row(("shell",), {"choices": SHELLS, "metavar": "SHELL", "help": f"one of {', '.join(SHELLS)}"}),
 )
-NOTE = """# {shell}: {where}
-"""
 WHERE = {
-    "bash": 'eval "$(ringup completion bash)" in ~/.bashrc',
-    "zsh": "ringup completion zsh > a folder of $fpath, as _ringup",
-    "fish": "ringup completion fish > ~/.config/fish/completions/ringup.fish",
+    "bash": "~/.local/share/bash-completion/completions/ringup",
+    "zsh": "a folder of $fpath, as _ringup",
+    "fish": "~/.config/fish/completions/ringup.fish",
 }
+"""Files that the shell reads at the first Tab: to write them at each start of a shell takes half a second."""
 HOSTS = {
     "bash": '_ringup_hosts() { compgen -W "$(awk \'$1 == "Host" { for (i = 2; i <= NF; i++)'
     ' if ($i !~ /[*?!]/) print $i }\' ~/.ssh/config 2>/dev/null)" -- "$1"; }',
@@ -30,7 +29,6 @@ HOSTS_OF = {"bash": "_ringup_hosts", "zsh": "_hosts", "fish": "(__fish_print_hos
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """All commands below one parser."""
     import shtab
 
     import ringup.checks
@@ -64,6 +62,6 @@ def run(args: argparse.Namespace) -> int:
     except ImportError:
         hint = "pip install 'ringup[completion]' here; the printed text needs nothing"
         raise RingupError("completion needs the package shtab", hint=hint) from None
-    print(NOTE.format(shell=args.shell, where=WHERE[args.shell]), end="")
+    print(f"# ringup completion {args.shell} > {WHERE[args.shell]}")
     print(shtab.complete(whole_parser(), shell=args.shell, preamble=HOSTS))  # type: ignore[arg-type]
     return 0

@@ -14,6 +14,7 @@ import contextlib
 import difflib
 import importlib
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +32,10 @@ OPTIONS = (
     options.JSON,
 )
 FILE_BYTES = 1 << 20
+OWN_TABLE = re.compile(rb"""tool["']?[ \t]{0,9}(?:\.[ \t]{0,9}["']?ringup|[]=])""")
+"""What a pyproject.toml has where it may hold ringup's settings; others are not parsed."""
 EXECUTES = ("setup", "python", "ssh-config", "env", "launcher-args", "wrap", "option", "chdir", "with-py-spy")
-WRITES = ("save", "html", "junit", "log-dir", "output", "plot")
+WRITES = ("save", "html", "failing", "log-dir", "output", "plot")
 NOT_FROM_A_PROJECT = (*EXECUTES, *WRITES)
 """A project's file may be a stranger's: it starts no program and names no file to write."""
 ONLY_TYPED = (
@@ -90,11 +93,14 @@ def is_own(file: Path) -> bool:
 
 def contents(file: Path) -> dict[str, Any]:
     """ringup's part of a TOML file.  Raises UsageError for one that cannot be read."""
-    import msgspec
-
     try:
         with file.open("rb") as opened:
-            found = msgspec.toml.decode(opened.read(FILE_BYTES))
+            written = opened.read(FILE_BYTES)
+        if file.name == "pyproject.toml" and not OWN_TABLE.search(written):
+            return {}
+        import msgspec
+
+        found = msgspec.toml.decode(written)
         part = found.get("tool", {}).get("ringup", {}) if file.name == "pyproject.toml" else found
         return dict(part)
     except (OSError, ValueError, AttributeError, ImportError) as error:

@@ -82,11 +82,7 @@ def write(path: str, raw: bytes, new: bytes) -> None:
 
 
 def apply(named: Sequence[str], before: dict[str, str], after: Mapping[str, str], *, show: bool) -> bool:
-    """
-    Write the files that differ, or with `show` print how, and say whether any does.
-
-    Raises UsageError for files that cannot be written, before any is.
-    """
+    """Write the files that differ (`show`: print how); whether any does.  Raises UsageError, then none is."""
     # A file and a link to it are one.
     changed = [*{Path(p).resolve(): p for p in reversed(before) if before[p] != after[p]}.values()][::-1]
     if not show:

@@ -41,11 +41,7 @@ def is_launch_file(path: str) -> bool:
 
 
 def fill(args: argparse.Namespace, path: str) -> list[str]:
-    """
-    Set the options that the file says and the command line does not; the words that it starts.
-
-    Raises UsageError where it starts nothing, several things, or what cannot be honoured.
-    """
+    """Set options the file says and the command line does not; the words it starts.  Raises UsageError."""
     text = read(path)
     found = files.read(path, text)
     launch = the_one(path, found)
@@ -112,7 +108,6 @@ def _words(launch: Launch, quiet: bool) -> list[str]:
 
 
 def explain(args: argparse.Namespace, path: str) -> None:
-    """What was wrong in the file, a line each."""
     from ringup.lint import lint
 
     for finding in lint({path: read(path)}):

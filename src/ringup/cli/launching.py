@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ringup.logs.rule import Cause
 
 FAILED = ("rank-failed", "hung", "launcher-error")
-"""Outcomes of a run that failed."""
 END_FILE = "ringup.log"
 """How a run ended, in its log directory."""
 
@@ -45,11 +44,7 @@ def new_run_id() -> str:
 
 @contextlib.contextmanager
 def claimed(asked: Path, run_id: str, *, is_wanted: bool = True) -> Iterator[Path]:
-    """
-    The folder that only this run writes into, said where it is not the one asked for; gone if it stays empty.
-
-    Raises LaunchError where it cannot be written, or the note of a run to be left cannot.
-    """
+    """The folder that only this run writes into, removed if it stays empty.  Raises LaunchError."""
     from ringup.runtime import claims
 
     if not is_wanted:
@@ -79,11 +74,7 @@ def judge(
     claims: PortClaims,
     used: Collection[int] = (),
 ) -> Judgement:
-    """
-    As `pipeline.judge`; `claims` holds the plan's port where a start's rendezvous is here.
-
-    `used` are ports of earlier attempts, taken again only where there is no other.
-    """
+    """As `pipeline.judge`; `claims` holds a local rendezvous's port, `used` earlier ones come last."""
     head = cluster.head
     is_here = not args.dry_run and not cluster.job.port and head.host.local
     claim = claims.take if is_here else None
@@ -227,11 +218,11 @@ def write_record(log_dir: Path, content: dict[str, Any]) -> bool:
     return True
 
 
-CAUSE_LINES = 14
+CAUSE_LINES, EVIDENCE = 14, 3
 
 
-def cause_of(log_dir: str) -> tuple[list[str], Cause | None]:
-    """The cause that `ringup logs` names first for a run's folder, and the lines about it for the screen."""
+def cause_of(log_dir: str) -> tuple[list[str], Cause | None, list[dict[str, Any]]]:
+    """Of the cause that `ringup logs` names first for a run's folder: lines for the screen, it, evidence."""
     from ringup.logs.read import read_logs
     from ringup.output import logs_report
 
@@ -239,20 +230,17 @@ def cause_of(log_dir: str) -> tuple[list[str], Cause | None]:
     try:
         found = read_logs([log_dir])
     except RingupError as error:
-        return [f"cause: not known: {error}"], None
+        return [f"cause: not known: {error}"], None, []
     if not found.causes:
-        return [f"cause: the logs name none; `ringup logs {where}` shows what they hold"], None
+        return [f"cause: the logs name none; `ringup logs {where}` shows what they hold"], None, []
     first = found.causes[0]
     lines = list(logs_report.cause_lines(first, found.story, terminal.Style(sys.stderr)))[:CAUSE_LINES]
-    return ["", *lines, f"  more: ringup logs {where}"], first
+    evidence = logs_report.cause_json(first, found.story)["evidence"][:EVIDENCE]
+    return ["", *lines, f"  more: ringup logs {where}"], first, evidence
 
 
 def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
-    """
-    A run that has ended with its cause in run.json, the lines about it, and the cause.
-
-    How it ended is then in its log directory for `ringup logs`, too.
-    """
+    """An ended run with its cause in run.json and its end in the log directory; lines about it; the cause."""
     from ringup.output.console import run_lines
 
     # A rank's last lines, quoted here, stand in its own log.
@@ -260,21 +248,19 @@ def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
     with contextlib.suppress(OSError):  # run.json has it, too
         text = "".join(f"{line}\n" for line in lines)
         Path(result.log_dir, END_FILE).write_text(text, encoding="utf-8", errors="backslashreplace")
-    if result.outcome not in FAILED:
+    if result.outcome not in FAILED and not result.failure:
         return result, [], None
-    lines, cause = cause_of(result.log_dir)
-    known = cause and {"rule": cause.rule, "confidence": cause.confidence, "text": cause.text}
+    lines, cause, evidence = cause_of(result.log_dir)
+    known = None
+    if cause:
+        known = {"rule": cause.rule, "confidence": cause.confidence, "text": cause.text, "evidence": evidence}
     result = replace(result, record={**result.record, "cause": redact_data(known)})
     write_record(Path(result.log_dir), dict(result.record))
     return result, lines, cause
 
 
 def show_end(result: RunResult, more: Sequence[str], write: RankLines, args: argparse.Namespace) -> int:
-    """
-    Show how a run ended, with `more` lines below; the command's exit code.
-
-    With --json the record is on stdout.
-    """
+    """Show how a run ended, `more` lines below (--json: the record on stdout); the command's exit code."""
     from ringup.output.console import run_lines
 
     if args.json:

@@ -5,7 +5,8 @@ Python scripts, shell files, job files (Slurm, PBS, LSF) and manifests (YAML) ar
 directory all such files below it but tests (test_*.py, *_test.py, conftest.py).  What was read comes first:
 each launch line with its nodes, ranks and worlds, and the files in which none was recognised.
 Files given together are also compared with one another: the lines for two nodes, a script with the
-job file that starts it.  `# ringup: ignore[RULE]` at the end of a line leaves out what is found there.
+job file that starts it.  Behind `--` a start line may stand in their place: `-- torchrun ... train.py`.
+`# ringup: ignore[RULE]` at the end of a line leaves out what is found there.
 
 --fix repairs what is certain: a misspelt variable of NCCL or Gloo, `==` in an assignment, blanks in NCCL's
 lists, `export A = b`, a dash in place of two hyphens, a blank behind a backslash.  It changes nothing else in
@@ -19,6 +20,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +31,7 @@ from ringup.cli import options
 from ringup.cli.before_run import read
 from ringup.errors import RingupError, UsageError
 from ringup.output import terminal
+from ringup.planning.start_line import starts_ranks
 from ringup.rules import INTERNAL_ERRORS, Finding, skipped_json
 from ringup.units import plural, printable
 
@@ -75,13 +78,33 @@ def files_of(paths: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def of_line(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """A start line as the text of `-`, and its script; of plain paths nothing, and the paths."""
+    from ringup.launchfiles import start
+
+    has_options = any(word.startswith("-") and word != "-" for word in words)
+    if not (has_options or starts_ranks(words[0]) or start.ASSIGNED.match(words[0])):
+        return {}, words
+    found = start.take_apart(words)
+    text = {"-": shlex.join(words) + "\n"} if found.launcher or found.steps else {}
+    script = found.script or words[words[0] in ("-m", "--no-python")]
+    is_module = found.kind == "module" or words[0] == "-m"
+    path = f"{script.replace('.', '/')}.py" if is_module else script
+    if text and (found.kind == "command" or (is_module and not Path(path).is_file())):
+        terminal.say(f"note: {printable(script)} was not read, the line alone was")
+        return text, []
+    return text, [path]
+
+
 def run(args: argparse.Namespace) -> int:
     from ringup import lint
     from ringup.cli import fixing
     from ringup.lint import fixes
     from ringup.output import console, machine_formats
 
-    files = {path: read(path) for path in files_of(args.scripts)}
+    line, args.scripts = of_line(args.scripts)
+    files = line | {path: read(path) for path in files_of(args.scripts)}
+    args.scripts += line
     with progress.line(f"reading {plural(len(files), 'script')}"):
         examined = lint.examine(files, nearby)
     findings = fixes.not_ignored(examined.findings, files)

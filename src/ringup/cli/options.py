@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from ringup.errors import UsageError
 from ringup.output.terminal import why_not_writable
-from ringup.planning.launchers import LAUNCHERS
 
 # -- values --------------------------------------------------------------------------------------
 
@@ -70,7 +69,6 @@ def readable(text: str) -> str:
 
 
 def there(text: str) -> str:
-    """A file or directory that exists."""
     if not Path(text).exists():
         raise argparse.ArgumentTypeError(f"{text}: no such file or directory")
     return text
@@ -176,8 +174,6 @@ NPROC = value(
     None,
     gpus_or(ranks),
 )
-_WITH = f"launcher that starts the ranks: {', '.join(LAUNCHERS)} (auto: as the script asks)"
-LAUNCHER = value("--with", "LAUNCHER", _WITH, "auto", dest="launcher", choices=("auto", *LAUNCHERS))
 MASTER_PORT = value("--master-port --master_port", "PORT", "port of the rendezvous (a free one)", 0, port)
 WRAP = value("--wrap", "'...'", "a command in front of what each node starts: 'numactl --localalloc'", "")
 RENDEZVOUS = choice("--rdzv", ("static", "c10d"), "rendezvous of torchrun (static)", "static")

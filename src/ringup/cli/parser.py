@@ -13,7 +13,6 @@ from typing import NoReturn
 
 from ringup.cli.options import KIND_WORDS, SCRIPT_WORDS, Options, add
 from ringup.errors import UsageError
-from ringup.planning.start_line import starts_ranks
 from ringup.units import printable
 
 
@@ -96,6 +95,8 @@ class Parser(argparse.ArgumentParser):
         known, at = self._option_string_actions, 0
         if "--" in words or not any(action.metavar in (SCRIPT_WORDS, KIND_WORDS) for action in self._actions):
             return list(words)
+        from ringup.planning.start_line import starts_ranks  # other commands start quicker without it
+
         while at < len(words):
             word = words[at]
             if word in ("-m", "--no-python", "--no_python") or starts_ranks(word):

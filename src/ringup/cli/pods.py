@@ -16,11 +16,7 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def here(args: argparse.Namespace) -> Pod | None:
-    """
-    The pod this command runs in; None where no token is set, or where the command names the nodes itself.
-
-    Raises UsageError for what pods cannot do, NodesError for variables that do not fit together.
-    """
+    """The pod this runs in, None without a token or with nodes named.  Raises UsageError, NodesError."""
     given = ("hosts", "hostfile", "local", "from_file")
     if any(getattr(args, name, None) is not None for name in given):
         return None

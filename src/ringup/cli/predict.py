@@ -101,11 +101,7 @@ def _split(word: str) -> tuple[str, str]:
 
 
 def _pasted(words: list[str], is_all: bool) -> dict[str, Pasted]:
-    """
-    Node -> what was pasted for it; without NODE it is for the one node there is.
-
-    Raises PastedError where nothing was understood and it `is_all` that is known.
-    """
+    """Node -> what was pasted for it.  Raises PastedError where that `is_all` and nothing was understood."""
     split = [_split(word) for word in words]
     named = list(dict.fromkeys(node for node, _ in split if node))
     if len(named) > 1 and any(not node for node, _ in split):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringup import collectors
 from ringup.cli import pipeline
@@ -26,40 +28,62 @@ if TYPE_CHECKING:
 
 SWEEP_WAIT_S, SWEEP_LIMIT_S = 5.0, 17.0
 ENDED_BY_US = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
-Errors = Mapping[str, Collection[str]]
-"""Node -> rules of severity error."""
+HELD = "gpu-held-by-other-process"
+FREE_WITHIN_S, ASK_EVERY_S = 50.0, 2.0
+"""What a GPU's memory may need to be free again, and how often its node is asked (NVRx waits as long)."""
+Rules = Mapping[str, set[str]]
+"""Node -> names of rules."""
+
+
+class Seen(NamedTuple):
+    """What a check found on each node."""
+
+    errors: Rules
+    warnings: Rules
+
+    def since(self, before: Seen) -> Seen:
+        pairs = zip(self, before, strict=True)
+        return Seen(*({n: rules - old.get(n, set()) for n, rules in now.items()} for now, old in pairs))
+
+    def with_warning(self, rule: str) -> set[str]:
+        return {node for node, rules in self.warnings.items() if rule in rules}
 
 
 class Rechecks:
-    """`first`: the nodes as they were before the first attempt, with the `errors` that they had then."""
+    """`first`: the nodes as they were before the first attempt."""
 
-    def __init__(
-        self, transport: Transport, first: Cluster, errors: Errors, args: argparse.Namespace
-    ) -> None:
-        self.transport, self.first, self.errors, self.args = transport, first, errors, args
+    def __init__(self, transport: Transport, first: Cluster, args: argparse.Namespace) -> None:
+        self.transport, self.first, self.args = transport, first, args
         self.cluster = first
         """As the nodes were found last."""
 
-    def look(self, plan: Plan, result: RunResult, spares: Iterable[str]) -> Recheck:
-        """
-        Every node once more: whether it answers, is clean, and has errors that it had not at the start.
+    @cached_property
+    def before(self) -> Seen:
+        return seen(self.first)
 
-        One bad answer is no verdict: what it says must be said again.
-        """
+    def look(self, plan: Plan, result: RunResult, spares: Iterable[str]) -> Recheck:
+        """Every node again: does it answer, is it clean, has it new errors; a bad answer must come twice."""
         wanted = {*spares, *(node.node for node in plan.nodes)}
         unclean = self.unclean(plan, result)
         self.reopen((self.unreached() & wanted) - unclean)
-        found = self.collected()
+        now = self.collected()
         doubtful = self.unreached() & wanted - unclean
-        if doubtful or any(found.values()):
+        if doubtful or any(now.errors.values()):
             self.reopen(doubtful)
             again = self.collected()
-            found = {node: rules & again.get(node, set()) for node, rules in found.items()}
+            twice = {node: rules & again.errors.get(node, set()) for node, rules in now.errors.items()}
+            now = Seen(twice, again.warnings)
+        until = time.monotonic() + FREE_WITHIN_S
+        while now.with_warning(HELD) & {node.node for node in plan.nodes} and time.monotonic() < until:
+            pause(self.transport, ASK_EVERY_S)
+            now = Seen(now.errors, self.collected().warnings)
+        held = wanted & now.with_warning(HELD)
+        found = {**now.errors, **{node: now.errors.get(node, set()) | {HELD} for node in held}}
         before = {node.name: node.boot_id for node in self.first.nodes}
         rebooted = (n.name for n in self.cluster.nodes if n.boot_id and before[n.name] not in ("", n.boot_id))
         unreached = self.unreached()
         errors = {node: sorted(rules) for node, rules in found.items() if rules and node not in unreached}
-        return Recheck(errors, unreached, unclean - unreached, frozenset(rebooted))
+        return Recheck(errors, unreached, unclean - unreached, frozenset(rebooted), now.warnings)
 
     def unreached(self) -> frozenset[str]:
         return frozenset(node.name for node in self.cluster.nodes if node.unreached)
@@ -68,15 +92,10 @@ class Rechecks:
         for name in names:
             self.transport.reopen(name)
 
-    def collected(self) -> dict[str, set[str]]:
-        """Collect anew; the errors that the nodes had not at the start."""
-        job = self.first.job
-        self.cluster = collectors.collect(self.transport, job, timeout_s=self.args.timeout)
-        reached = self.cluster.only(node for node in self.cluster.nodes if not node.unreached)
-        if not reached.nodes:
-            return {}
-        found = errors_by_node(pipeline.judge(reached).findings, [node.name for node in reached.nodes])
-        return {node: rules - set(self.errors.get(node, ())) for node, rules in found.items()}
+    def collected(self) -> Seen:
+        """Collect anew; the problems that the nodes had not at the start."""
+        self.cluster = collectors.collect(self.transport, self.first.job, timeout_s=self.args.timeout)
+        return seen(self.cluster).since(self.before)
 
     def unclean(self, plan: Plan, result: RunResult) -> frozenset[str]:
         """Nodes that did not prove that nothing is left of an attempt; each is asked twice."""
@@ -86,6 +105,26 @@ class Rechecks:
         part = replace(plan, nodes=tuple(node for node in plan.nodes if node.node in names))
         limits = {"wait_s": SWEEP_WAIT_S, "limit_s": SWEEP_LIMIT_S, "lease_s": self.args.lease}
         return frozenset(not_clean(final_sweep(self.transport, part, reopen=names, **limits)))
+
+
+def pause(transport: Transport, seconds: float) -> None:
+    """Wait, with the connections kept alive; a signal ends it."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        transport.turn(0.1)
+
+
+def seen(cluster: Cluster) -> Seen:
+    """What the check finds on the nodes that were reached."""
+    reached = cluster.only(node for node in cluster.nodes if not node.unreached)
+    if not reached.nodes:
+        return Seen({}, {})
+    findings = pipeline.judge(reached).findings
+    warnings: dict[str, set[str]] = {}
+    for one in findings:
+        if one.node and one.severity == "warning":
+            warnings.setdefault(one.node, set()).add(one.rule)
+    return Seen(errors_by_node(findings, [node.name for node in reached.nodes]), warnings)
 
 
 def errors_by_node(findings: Iterable[Finding], names: list[str]) -> dict[str, set[str]]:
@@ -135,7 +174,7 @@ def failure_cause(plan: Plan, result: RunResult, cause: Cause | None, recheck: R
     of_ranks = {n.node for n in plan.nodes for r in ranks if n.first_rank <= r < n.first_rank + n.nproc}
     nodes = tuple(n.node for n in plan.nodes if n.node in cause.nodes or n.node in of_ranks)
     # Of other causes the words hold times and numbers that are not the same twice.
-    evidence = cause.evidence[0].text if cause.rule == "xid-in-kernel-log" and cause.evidence else ""
+    evidence = fault_codes(cause) if cause.rule == "xid-in-kernel-log" else ""
     if is_raised and first and (first.code or 0) > 1:
         evidence = f"exit code {first.code}"  # a word of the script, as 1 is none
     detail = raised(result) or evidence
@@ -148,6 +187,17 @@ def failure_cause(plan: Plan, result: RunResult, cause: Cause | None, recheck: R
         and all(code in ENDED_BY_US for code in others)
     )
     return FailureCause(cause.rule, cause.confidence, nodes, ranks, detail, only_there)
+
+
+def fault_codes(cause: Cause) -> str:
+    """The driver's codes without the numbers beside them: "Xid 79", "SXid 20034 fatal"."""
+    names, found = {"xid": "Xid", "sxid": "SXid"}, []
+    for event in cause.evidence:
+        if event.tag in names:
+            is_fatal = table.FATAL_CODE.search(event.text) is not None
+            code = event["code"] or event["code2"]
+            found.append(f"{names[event.tag]} {code}{' fatal' if is_fatal else ''}")
+    return ", ".join(dict.fromkeys(found))
 
 
 def raised(result: RunResult) -> str:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ringup import hosts as hosts_module
+from ringup.cli import options
 from ringup.errors import NodesError, UsageError
 from ringup.jobfiles import PODS
 from ringup.launchfiles.programs import OPTIONS, meaning_of
@@ -21,10 +22,14 @@ from ringup.launchfiles.settings_file import settings
 from ringup.launchfiles.start import Kind
 from ringup.model import Host, Job
 from ringup.output.terminal import path_shown, say
+from ringup.planning.launchers import LAUNCHERS
 from ringup.planning.start_line import StartLine, configured, take_apart
 from ringup.secrets import holds_secret
 from ringup.transport import Transport
 from ringup.units import printable, summarize_names
+
+_WITH = f"launcher that starts the ranks: {', '.join(LAUNCHERS)} (auto: as the script asks)"
+LAUNCHER = options.value("--with", "LAUNCHER", _WITH, "auto", dest="launcher", choices=("auto", *LAUNCHERS))
 
 NODE_OPTIONS = ("hosts", "hostfile", "local")
 
@@ -47,12 +52,7 @@ def read_text(path: str, most: int, hint: str = "name a readable file, or - for 
 
 
 def nodes_from(args: argparse.Namespace) -> tuple[Host, ...]:
-    """
-    The nodes the command line (or the allocation) names; else this machine.
-
-    Raises UsageError when two sources are named or the list cannot be read, NodesError where an allocation
-    cannot be understood.
-    """
+    """The nodes of the command line or the allocation; else this machine.  Raises UsageError, NodesError."""
     found, path = _named_nodes(args), getattr(args, "exclude_from", None)
     if not path:
         return found
@@ -93,11 +93,7 @@ def _named_nodes(args: argparse.Namespace) -> tuple[Host, ...]:
 
 
 def open_transport(args: argparse.Namespace, python: str = "") -> Transport:
-    """
-    The way to the nodes: the pods that joined, else what the command line or the allocation names.
-
-    `python` is the interpreter for what ringup sends, where nothing is collected that finds one.
-    """
+    """The way to the nodes: pods that joined, else as named; `python` is the interpreter for what is sent."""
     pods = getattr(args, "pods", None)
     if pods is not None:
         return Transport(pods.hosts, pods=pods)
@@ -178,11 +174,7 @@ def show_ignored(args: argparse.Namespace, job: Job) -> None:
 
 
 def environment_from(pairs: list[str]) -> dict[str, str]:
-    """
-    `--env NAME=VALUE` as a mapping; of NAME alone the value is that of this process.
-
-    Raises UsageError for a name that no shell could export, and for one that is not set here.
-    """
+    """`--env NAME=VALUE` as a mapping, of NAME alone the value here.  Raises UsageError."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -206,11 +198,7 @@ OWN = (
 
 
 def launcher_words(text: str, launcher: str = "") -> tuple[str, ...]:
-    """
-    `--launcher-args` as words, quoted as in a shell.
-
-    Raises UsageError for a quote that is not closed, and for an option that ringup sets itself.
-    """
+    """`--launcher-args` as words.  Raises UsageError for an open quote or an option of ringup."""
     words = _split("--launcher-args", text)
     for word in words if launcher in OPTIONS else ():
         name = word.partition("=")[0]
@@ -377,11 +365,7 @@ def _agree(
 
 
 def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
-    """
-    The job as asked; `words` are the script and its arguments (for `run`).
-
-    Raises UsageError for values that cannot be.
-    """
+    """The job as asked; `words` are the script and its arguments (for `run`).  Raises UsageError."""
     launcher = getattr(args, "launcher", "torchrun").replace("auto", "torchrun")
     words = words or [""]
     kind: Kind = KINDS.get(words[0], "script")
@@ -395,7 +379,6 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
     except OSError as error:
         hint = "`cd` to one that is there, or name one with --chdir /..."
         raise UsageError(f"the current directory: {error.strerror}", hint=hint) from error
-    end = os.environ.get("SLURM_JOB_END_TIME", "")
     return Job(
         script=script,
         kind=kind,
@@ -413,5 +396,11 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
         env=env,
         debug=getattr(args, "debug", False),
         link_gbit_s=args.link_gbit,
-        time_left_s=max(0.0, int(end) - time.time()) if end.isascii() and end.isdigit() else math.inf,
+        time_left_s=time_left_s(),
     )
+
+
+def time_left_s() -> float:
+    """Of the scheduler's time for this job; infinite where nothing tells."""
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    return max(0.0, int(end) - time.time()) if end.isascii() and end.isdigit() else math.inf

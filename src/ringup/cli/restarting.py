@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringup.cli import launching, pipeline, restarts
+from ringup.cli import launching, request, restarts
 from ringup.cli.command_line import Ended
 from ringup.errors import UsageError
 from ringup.model import Cluster
@@ -24,7 +24,7 @@ from ringup.recovery import training_progress
 from ringup.recovery.training_progress import StepReader, TrainingProgress
 from ringup.rules import Finding
 from ringup.runtime import RunResult, Save, node_history
-from ringup.runtime.ssh import SAVED
+from ringup.runtime.ssh import NOT_SAVED, SAVED
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
 from ringup.units import show_seconds
@@ -32,7 +32,6 @@ from ringup.units import show_seconds
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ringup.cli.pipeline import Judgement
     from ringup.cli.rechecking import Rechecks
     from ringup.recovery.decision import Decision, EndedAttempt, FailureCause, Recheck
 
@@ -60,6 +59,11 @@ def check_options(args: argparse.Namespace) -> None:
         raise UsageError(wrong, hint=hint)
 
 
+def is_near(soon_s: float) -> bool:
+    """Whether the scheduler ends the job so soon."""
+    return request.time_left_s() < soon_s
+
+
 def used_first(cluster: Cluster, args: argparse.Namespace) -> Cluster:
     """The nodes of the first attempt: all but the spares."""
     restarts.check_node_count(args, len(cluster.nodes))
@@ -73,6 +77,8 @@ class Attempt:
     number: int
     plan: Plan
     findings: list[Finding]
+    of: int = 1
+    """How many there may be without progress."""
     steps: StepReader = field(default_factory=StepReader)
     started: float = field(default_factory=time.time)
     began_s: float = field(default_factory=time.monotonic)
@@ -81,12 +87,14 @@ class Attempt:
     entry: dict[str, Any] = field(default_factory=dict)
     """For run.json."""
 
+    def __str__(self) -> str:
+        return f"attempt {self.number} of {self.of}"
+
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(node.node for node in self.plan.nodes)
 
     def read(self, _node: NodePlan, lines: Sequence[bytes]) -> None:
-        """Lines of the ranks."""
         now_s = time.monotonic()
         for line in lines:
             self.steps.read(line, now_s)
@@ -100,24 +108,19 @@ class Supervisor:
 
     def __init__(
         self,
-        judged: Judgement | None,
         cluster: Cluster,
         transport: Transport,
         folder: Path,
         args: argparse.Namespace,
     ) -> None:
-        """`judged`: of the nodes of the first attempt; None where that has begun already."""
         self.cluster, self.transport, self.folder, self.args = cluster, transport, folder, args
         self.spares = [node.name for node in cluster.nodes[len(cluster.nodes) - args.spares :]]
         self.run_id, self.claims = "", PortClaims()
         self.ports: set[int] = set()
         """Of earlier attempts."""
         self.rechecks: Rechecks | None = None
-        self.first_findings = self.checked_first(judged) if judged and is_on(args) else {}
-        """Node -> rules of severity error that were found before the first attempt."""
         self.attempts: list[EndedAttempt] = []
         self.entries: list[dict[str, Any]] = []
-        self.began_s = time.monotonic()
         self.result: RunResult | None = None
         """Of the latest attempt that has ended."""
         self.outcome = ""
@@ -128,7 +131,10 @@ class Supervisor:
         self.cause_lines: list[str] = []
         self.write = launching.RankLines(args)
         name = signal.Signals(args.save_signal).name if args.save_signal else ""
-        self.save = Save(name, args.save_grace) if name else None
+        # With less time than that at the start every start would only save.
+        soon_s = args.save_grace + restarts.LEFT_AFTER_SAVE_S
+        is_due = partial(is_near, soon_s) if request.time_left_s() > 2 * soon_s else Save.is_due
+        self.save = Save(name, args.save_grace, is_due) if name else None
 
     def say(self, text: str) -> None:
         terminal.say(text, quiet=self.args.quiet)
@@ -137,6 +143,8 @@ class Supervisor:
         """All attempts, and the end on the screen; the command's exit code."""
         self.run_id = plan.run_id
         self.ports.add(plan.master_port)
+        if self.spares:
+            self.show_spares()
         return self.supervise(self.begun(plan, findings))
 
     def supervise(self, following: Attempt | None) -> int:
@@ -158,19 +166,12 @@ class Supervisor:
                 raise
         return self.show_end()
 
-    def checked_first(self, judged: Judgement) -> dict[str, set[str]]:
-        """What the check before the first attempt found; the state of the spares is shown."""
-        from ringup.cli.rechecking import errors_by_node
-
-        if self.spares:
-            judged = pipeline.judge(self.cluster.only(n for n in self.cluster.nodes if not n.unreached))
-        errors = errors_by_node(judged.findings, [node.name for node in judged.cluster.nodes])
-        if not self.spares:
-            return errors
-        errors |= {node.name: {"not reached"} for node in self.cluster.nodes if node.unreached}
+    def show_spares(self) -> None:
+        """Say which of the spares are ready."""
+        unreached = {node.name: {"not reached"} for node in self.cluster.nodes if node.unreached}
+        errors = {**self.checks().before.errors, **unreached}
         for line in restart_report.spare_lines({node: errors.get(node, set()) for node in self.spares}):
             self.say(line)
-        return errors
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -192,10 +193,20 @@ class Supervisor:
 
     def begun(self, plan: Plan, findings: list[Finding], cause: str = "") -> Attempt:
         number = len(self.entries) + 1
-        known = {"RINGUP_ATTEMPT": str(number), "RINGUP_RESTART_CAUSE": cause}
-        known["TORCHELASTIC_RESTART_COUNT"] = str(number - 1)
+        left = self.decision.restarts_left if self.decision else self.args.max_restarts
+        before = self.entries[-1] if self.entries else {"world_size": "", "nodes": ()}
+        out = {node for one in self.entries for node in one["nodes"]} - {node.node for node in plan.nodes}
+        known = {
+            "RINGUP_ATTEMPT": str(number),
+            "RINGUP_RESTART_CAUSE": cause,
+            "RINGUP_LAST_WORLD_SIZE": str(before["world_size"]),
+            "RINGUP_EXCLUDED": ",".join(sorted(out)),
+            "RINGUP_MAX_RESTARTS": str(self.args.max_restarts),
+            "TORCHELASTIC_RESTART_COUNT": str(number - 1),
+            "TORCHELASTIC_MAX_RESTARTS": str(self.args.max_restarts),
+        }
         nodes = tuple(replace(node, env={**node.env, **known}) for node in plan.nodes)
-        attempt = Attempt(number, replace(plan, nodes=nodes), findings)
+        attempt = Attempt(number, replace(plan, nodes=nodes), findings, of=number + left)
         if is_on(self.args):
             attempt.progress = self.progress(attempt.nodes)
             attempt.started, attempt.began_s = time.time(), time.monotonic()
@@ -207,6 +218,7 @@ class Supervisor:
             "ended": None,
             "outcome": "running",
             "cause": None,
+            "evidence": [],
             "decision": None,
             "because": "",
             "progress": None,
@@ -216,7 +228,6 @@ class Supervisor:
         return attempt
 
     def attempt(self, attempt: Attempt) -> RunResult:
-        """Start the ranks and follow them to their end."""
         return launching.follow(
             attempt.plan,
             self.transport,
@@ -239,14 +250,21 @@ class Supervisor:
         return more
 
     def read(self, attempt: Attempt, node: NodePlan, lines: Sequence[bytes]) -> None:
-        """Lines of the ranks; says once where an attempt does not resume."""
+        """Lines of the ranks; says once when an attempt trains again, and where it does not resume."""
+        had_begun = attempt.steps.first_s is not None
         attempt.read(node, lines)
+        after_s = attempt.first_step_s()
+        if after_s is not None and not had_begun and self.attempts:
+            step = self.attempts[-1].step
+            lost = "" if step is None else f"; attempt {attempt.number - 1} had reached step {step:.12g}"
+            words = f"step {attempt.steps.step:.12g} after {show_seconds(after_s)}{lost}"
+            self.say(f"ringup: {attempt} trains: {words}")
         before = next((one for one in self.earlier if attempt.steps.starts_over(one.steps)), None)
         if before is None:
             return
         self.earlier = []
         reached = f"starts over, attempt {before.number} had reached step {before.steps.step:.12g}"
-        self.say(f"ringup: attempt {attempt.number} {reached}: the script must resume from its checkpoints")
+        self.say(f"ringup: {attempt} {reached}: the script must resume from its checkpoints")
 
     def write_record(self, content: Mapping[str, Any]) -> bool:
         """The run's own run.json: that of its latest attempt, with all attempts; whether it was written."""
@@ -272,6 +290,9 @@ class Supervisor:
 
     def after(self, attempt: Attempt) -> Attempt | None:
         """Find the cause, check the nodes again, decide; the next attempt, None where there is none."""
+        from ringup.cli.rechecking import failure_cause
+        from ringup.recovery.decision import Recheck
+
         assert self.result is not None
         self.result, self.cause_lines, cause = launching.with_cause(self.result)
         entry, result, began_s = attempt.entry, self.result, time.monotonic()
@@ -288,12 +309,13 @@ class Supervisor:
             entry["progress"] = self.shown_progress(attempt, self.saved(attempt, result))
             if result.outcome == "ok":
                 self.note_nodes(attempt)
+            elif result.failure:  # before it had saved: exit_code says whether it would again
+                known = failure_cause(attempt.plan, result, cause, Recheck())
+                self.attempts.append(self.ended(attempt, result, known, None))
+                self.decision = self.decide(Recheck())
             return None
         if result.signal and is_on(self.args):  # it came while the failed attempt was being ended
             raise Ended(result.signal)
-        from ringup.cli.rechecking import failure_cause
-        from ringup.recovery.decision import Recheck
-
         self.claims.close()
         between = {**result.record, "outcome": "restarting", "exit_code": None}
         is_noted = not self.args.max_restarts or self.write_record(between)
@@ -331,6 +353,7 @@ class Supervisor:
 
         saved_from, saved_to = training_progress.saved(attempt.progress, saved)
         attempt.entry["cause"] = {"rule": cause.rule, "confidence": cause.confidence, "nodes": [*cause.nodes]}
+        attempt.entry["evidence"] = (result.record.get("cause") or {}).get("evidence", [])
         return EndedAttempt(
             nodes=attempt.nodes,
             cause=cause,
@@ -361,14 +384,13 @@ class Supervisor:
         except Exception as error:  # a bug in deciding is no reason to hide how the run ended
             because = f"the decision failed: {error!r} (please report this)"
             return decision.Decision("stop", because, stopped="limit")
-        left_s = self.cluster.job.time_left_s - (time.monotonic() - self.began_s)
+        left_s = request.time_left_s()
         if found.nodes and left_s < LEAST_LEFT_S:
-            because = f"the scheduler leaves {show_seconds(max(0.0, left_s))}, too little for a restart"
+            because = f"the scheduler leaves {show_seconds(left_s)}, too little for a restart"
             return replace(found, action="stop", because=because, nodes=(), stopped="no-nodes")
         return found
 
     def decided(self, attempt: Attempt, decision: Decision, recheck: Recheck) -> None:
-        """Record and show a decision."""
         from ringup.recovery import table
 
         self.decision = decision
@@ -381,7 +403,7 @@ class Supervisor:
         if is_on(self.args):
             evidence = self.cause_lines[2:4]  # below the heading
             style = terminal.Style(sys.stderr)
-            for line in restart_report.decision_lines(attempt.entry, decision, evidence, style):
+            for line in restart_report.decision_lines(attempt.entry, str(attempt), decision, evidence, style):
                 self.say(line)
 
     def note_nodes(self, attempt: Attempt, blamed: Sequence[str] = (), cause: str = "") -> None:
@@ -392,14 +414,14 @@ class Supervisor:
         from ringup.cli.rechecking import Rechecks
 
         if self.rechecks is None:
-            self.rechecks = Rechecks(self.transport, self.cluster, self.first_findings, self.args)
+            self.rechecks = Rechecks(self.transport, self.cluster, self.args)
         return self.rechecks
 
     def wait(self, wait_s: float) -> None:
         """Until the next attempt is due; Ctrl-C ends the run meanwhile."""
-        until = time.monotonic() + wait_s
-        while time.monotonic() < until:
-            self.transport.turn(0.1)
+        from ringup.cli.rechecking import pause
+
+        pause(self.transport, wait_s)
 
     def wait_for_nodes(
         self, attempt: Attempt, result: RunResult, decision: Decision, recheck: Recheck
@@ -426,7 +448,7 @@ class Supervisor:
             part = collectors.collect(self.transport, cluster.job, timeout_s=self.args.timeout, hosts=hosts)
         run_id = f"{self.run_id}.{len(self.entries) + 1}"
         judged = launching.judge(part, run_id, self.args, self.claims, self.ports)
-        rules = {rule for rules in self.first_findings.values() for rule in rules}
+        rules = {rule for rules in self.checks().before.errors.values() for rule in rules}
         new = [f for f in judged.findings if f.severity == "error" and f.rule not in rules]
         if judged.plan is None or (new and not self.args.anyway):
             why = ", ".join(dict.fromkeys(f.rule for f in new)) or "no plan is possible"
@@ -441,7 +463,6 @@ class Supervisor:
     # -- the end ---------------------------------------------------------------------------------
 
     def interrupted(self, code: int) -> None:
-        """Note that the run was interrupted between two attempts."""
         from ringup.recovery.decision import Decision
 
         assert self.result is not None
@@ -456,10 +477,11 @@ class Supervisor:
 
     def exit_code(self, result: RunResult) -> int:
         """That of the last attempt; for a scheduler, whether another start may help."""
-        if (result.record.get("save") or {}).get("result") == SAVED:
-            from ringup.recovery.decision import MAY_REQUEUE
+        if result.outcome in (SAVED, NOT_SAVED):
+            from ringup.recovery.decision import DO_NOT_REQUEUE, MAY_REQUEUE
 
-            return MAY_REQUEUE
+            fails_again = self.decision and self.decision.stopped == "will-fail-again"
+            return DO_NOT_REQUEUE if fails_again else MAY_REQUEUE
         has_engine = any(map(os.environ.get, BATCH_JOB)) or getattr(self.args, "pods", None) is not None
         if self.args.max_restarts and has_engine and self.decision:
             return self.decision.scheduler_code or result.exit_code
@@ -470,7 +492,9 @@ class Supervisor:
         result = self.result
         assert result is not None
         code = self.exit_code(result)
-        record = self.whole({**result.record, "exit_code": code})
+        last = self.decision if self.decision and not self.decision.nodes else None
+        stopped = "ok" if result.outcome == "ok" else last.stopped if last else "user"
+        record = self.whole({**result.record, "exit_code": code, "restart": {"stopped": stopped}})
         result = replace(result, exit_code=code, record=record)
         launching.write_record(self.folder, record)
         lines = [*self.cause_lines]

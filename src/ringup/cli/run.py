@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 RUN = options.group(
     "the job",
     options.NPROC,
-    options.LAUNCHER,
+    request.LAUNCHER,
     options.value("--launcher-args", "'...'", "options for the launcher itself, as one word", ""),
     options.WRAP,
     options.RENDEZVOUS,
@@ -134,5 +134,5 @@ def decide_and_start(
     if args.detach and restarting.is_on(args):
         from ringup.cli.supervising import DetachedSupervisor
 
-        return DetachedSupervisor(judged, whole, transport, log_dir, args).run(plan, findings)
-    return restarting.Supervisor(judged, whole, transport, log_dir, args).run(plan, findings)
+        return DetachedSupervisor(whole, transport, log_dir, args).run(plan, findings)
+    return restarting.Supervisor(whole, transport, log_dir, args).run(plan, findings)

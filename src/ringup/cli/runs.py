@@ -47,8 +47,6 @@ class _Cause(msgspec.Struct):
 
 
 class _Run(msgspec.Struct):
-    """What is listed of a run.json."""
-
     run: str
     outcome: str
     started: float
@@ -102,7 +100,6 @@ def as_json(place: Path, run: _Run) -> dict[str, Any]:
 
 
 def show(rows: Iterable[Mapping[str, Any]], heading: bool = True) -> None:
-    """A line per run."""
     table = [("RUN", "AGE", "NODES", "RANKS", "SCRIPT", "ENDED", "CAUSE")] if heading else []
     for row in rows:
         who = summarize_names(row["nodes"], 1), str(row["ranks"]), Path(row["script"]).name
@@ -112,15 +109,11 @@ def show(rows: Iterable[Mapping[str, Any]], heading: bool = True) -> None:
 
 
 def print_table(table: Iterable[Iterable[str]]) -> None:
-    """Columns as wide as their widest cell; cells are safe for a terminal."""
-    cells = [[printable(cell, 60) for cell in line] for line in table]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+    for line in terminal.in_columns([[printable(cell, 60) for cell in row] for row in table]):
+        print(line)
 
 
 def show_nodes(args: argparse.Namespace) -> None:
-    """A line per node that ended a run, the worst first."""
     known = node_history.records()
     if args.json:
         rows = [{"node": n, **vars(p), "is_often_failing": p.is_often_failing} for n, p in known.items()]

@@ -28,7 +28,7 @@ from typing import Any
 
 from ringup.cli import before_run, from_file, options, pipeline, request
 from ringup.cli.options import Options, Row
-from ringup.cli.restarts import RESTARTS, check_node_count, policy_from
+from ringup.cli.restarts import LEFT_AFTER_SAVE_S, RESTARTS, check_node_count, policy_from
 from ringup.errors import LaunchError, UsageError
 from ringup.jobfiles import KINDS, KNOWN_NODES, PODS, Asked, Restarts, quoting
 from ringup.model import Cluster, Job
@@ -40,7 +40,6 @@ from ringup.units import printable
 
 IN_CONTAINERS = ("docker", *PODS)
 """Kinds whose paths are those of an image."""
-LEFT_AFTER_SAVE_S = 60
 """Of the time limit, for what is left to end and to record."""
 OURS = {
     *("slurm", "nodes", "name", "queue", "account", "time", "cpus", "gpus", "option"),
@@ -56,7 +55,7 @@ FILE = options.group(
     "the file",
     options.value("--output", "F", "write to this file instead of stdout", None, options.writable),
     options.value("--nproc", "N", "ranks per node", None, options.gpus_or(options.positive)),
-    options.LAUNCHER,
+    request.LAUNCHER,
     options.value("--launcher-args", "'...'", "options for the launcher itself", ""),
     options.WRAP,
     options.RENDEZVOUS,
@@ -197,11 +196,7 @@ def has_restarts(args: argparse.Namespace) -> bool:
 def with_restarts(
     args: argparse.Namespace, asked: Asked, kind: str, python: str, inner: Iterable[str]
 ) -> Asked:
-    """
-    What starts `ringup run` with the words `inner` in the job, where restarts or saving are asked for.
-
-    Raises UsageError for options that cannot be honoured.
-    """
+    """The job's `ringup run` with the words `inner`, where restarts or saving want it.  Raises UsageError."""
     if not has_restarts(args):
         return asked
     policy_from(args)
@@ -264,11 +259,7 @@ def named_nodes(args: argparse.Namespace, job: Job) -> Cluster | None:
 
 
 def plan_of(cluster: Cluster, contained: bool, quiet: bool) -> Plan:
-    """
-    The plan for these nodes; errors that will stop the job are shown on stderr.
-
-    Raises LaunchError when they allow no plan.
-    """
+    """The plan for these nodes; errors that will stop the job are shown.  Raises LaunchError for none."""
     from ringup.output import console
 
     judged = pipeline.judge(cluster, "job")

@@ -52,11 +52,7 @@ def check_node_count(args: argparse.Namespace, hosts: Sequence[Host]) -> None:
 
 
 def run(args: argparse.Namespace, own: Options, words: list[str], run_id: str, log_dir: Path) -> int:
-    """
-    Write, submit, follow; what the job ended with.  `own` are the options of `ringup run`.
-
-    Raises UsageError where nodes are named: Slurm chooses them.
-    """
+    """Write, submit, follow; the job's exit code.  Raises UsageError where nodes are named: Slurm chooses."""
     for option in (*request.named(args), *(["from"] if args.from_file else [])):
         raise UsageError(f"--slurm and --{option}: Slurm chooses the nodes", hint="say how many: --nodes N")
     from ringup.jobfiles.templating import render

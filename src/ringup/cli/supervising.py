@@ -52,7 +52,6 @@ class State(msgspec.Struct, frozen=True):
     """Whether the latest attempt is its head node's."""
     spares: list[str]
     ports: list[int]
-    first_findings: dict[str, list[str]]
     attempts: list[EndedAttempt]
     """Before the latest."""
     progress: TrainingProgress | None
@@ -91,7 +90,6 @@ class DetachedSupervisor(Supervisor):
         return self.watch(attempt)
 
     def note(self, attempt: Attempt, *, is_handed_over: bool) -> None:
-        """Keep what another supervisor needs."""
         job = self.cluster.job
         state = State(
             argv=[*self.argv],
@@ -103,7 +101,6 @@ class DetachedSupervisor(Supervisor):
             is_handed_over=is_handed_over,
             spares=self.spares,
             ports=sorted(self.ports),
-            first_findings={node: sorted(rules) for node, rules in self.first_findings.items()},
             attempts=self.attempts,
             progress=attempt.progress,
         )
@@ -189,12 +186,10 @@ class DetachedSupervisor(Supervisor):
     # -- after the death of another supervisor -------------------------------------------------
 
     def resume(self, state: State) -> int:
-        """Go on with the latest attempt."""
         self.background.hold(self.folder)
         self.background.leave(self.folder)
         self.run_id, self.argv = state.run_id, state.argv
         self.attempts, self.ports = [*state.attempts], set(state.ports)
-        self.first_findings = {node: set(rules) for node, rules in state.first_findings.items()}
         self.entries = [*record_of(self.folder)["attempts"][: state.number]]
         self.say(f"ringup: supervisor: pid {os.getpid()} goes on with attempt {state.number}")
         run_id = state.run_id if state.number == 1 else f"{state.run_id}.{state.number}"
@@ -257,7 +252,7 @@ def go_on(folder: Path, process: Background) -> int:
     missing = restore(state.env, request.forwarded(args, job.launcher))
     cluster = replace(bundle.load(folder / FACTS), job=request.job_from(args, words))
     with request.open_transport(args) as transport:
-        supervisor = DetachedSupervisor(None, cluster, transport, folder, args)
+        supervisor = DetachedSupervisor(cluster, transport, folder, args)
         if missing:
             supervisor.say(f"ringup: not exported here, so the next attempts have none: {missing}")
         return supervisor.resume(state)

@@ -29,7 +29,6 @@ class CorrectnessReport:
     suspects: tuple[int, ...]
     """Ranks that gave wrong results with others too; several where the tests do not separate them."""
     notes: tuple[str, ...] = ()
-    """What else was noticed."""
 
     @property
     def ok(self) -> bool:

@@ -54,11 +54,7 @@ def report(
     channels: Mapping[str, Mapping[str, int]],
     is_whole: bool = True,
 ) -> BandwidthReport:
-    """
-    The whole answer of `ringup bench`; a measurement that was cut short is not judged.
-
-    `channels`: NCCL's transports, counted by host; empty with Gloo.
-    """
+    """The whole answer of `ringup bench`, judged unless cut short; `channels`: NCCL's transports by host."""
     lines = [line for rank in sorted(records) for line in records[rank]]
     rows = tuple(row(line) for line in lines if line["kind"] == "row")
     pairs = tuple(_pair(line, plan) for line in lines if line["kind"] == "pair")
@@ -139,11 +135,7 @@ def _loss(plan: Plan, lines: Sequence[Line]) -> list[str]:
 
 
 def slow_reasons(channels: Mapping[str, Mapping[str, int]], plan: Plan, cards: int) -> list[str]:
-    """
-    What NCCL's channels show that makes them slow, with the hosts.
-
-    `channels` counts what follows `via`, by host; `cards` is how many a node's ranks were expected to use.
-    """
+    """What makes NCCL's channels slow, with the hosts; `cards`: how many a node's ranks should use."""
     expected = {t.network for t in plan.transports} - {""}
     hosts = sorted(channels.items())
     found = grouped((words, host) for host, counts in hosts for words in _of_host(counts, expected, cards))

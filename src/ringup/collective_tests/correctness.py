@@ -32,8 +32,6 @@ Records = Mapping[int, Sequence[Line]]
 
 
 class RankEvidence:
-    """The ranks' lines and the run's end together."""
-
     def __init__(self, records: Records, result: RunResult) -> None:
         self.kinds = {rank: {line["kind"]: line for line in lines} for rank, lines in records.items()}
         self.result = result

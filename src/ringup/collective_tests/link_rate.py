@@ -141,7 +141,6 @@ def _balanced_links(node: Node, interface: str) -> int:
 
 
 def _rate_gbit_s(port: RdmaPort) -> float:
-    """The data rate of a port; 0 where it is not known."""
     rate = port.rate_gbit_s or 0.0
     return rate if port.link_layer == "Ethernet" or rate > QDR_LANE_GBIT_S * (port.width or 4) else 0.0
 

@@ -55,6 +55,5 @@ def number(line: Line, name: str, default: float = 0.0) -> float:
 
 
 def text(line: Line, name: str) -> str:
-    """A text of a line, bounded."""
     value: Any = line.get(name)
     return value[:800] if isinstance(value, str) else ""

@@ -1,8 +1,4 @@
-"""
-Facts of all nodes: one script to every node at once, then every pair tried.
-
-A node that fails, lies or is slow is a result; the others are known all the same.
-"""
+"""Facts of all nodes: one script to each at once, then every pair; a node that fails is a result."""
 
 from __future__ import annotations
 
@@ -192,7 +188,6 @@ def lying_here(job: Job) -> dict[str, str]:
 
 
 def with_rises(node: Node, talk: pairs.Round) -> Node:
-    """A node with what its counters rose by between the two rounds."""
     client = talk.clients.get(node.name)
     if "counters" in node.unknown:
         why = node.unknown["counters"]
@@ -204,7 +199,6 @@ def with_rises(node: Node, talk: pairs.Round) -> Node:
 
 
 def with_names(node: Node, talk: pairs.Round) -> Node:
-    """A node with what it resolved in the second round."""
     client = talk.clients.get(node.name)
     if client is None:
         return node

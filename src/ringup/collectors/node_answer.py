@@ -369,11 +369,7 @@ def starved(node: Node, waited_s: float) -> str:
 
 
 def withdrawn(node: Node) -> Node:
-    """
-    The node without what it could not find out in time, each field with the reason in `unknown`.
-
-    Only limits and durations become doubtful; values that were read stay true on a busy node.
-    """
+    """The node without limits and durations it could not find out in time; values that were read stay."""
     unknown = dict(node.unknown)
     for part, waited_s in node.cpu_waits.items():
         for name in FIELDS.get(part, ()):

@@ -37,8 +37,6 @@ DEFAULT_PORT = 29500
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An address of a node that peers try."""
-
     node: str
     interface: str
     address: str

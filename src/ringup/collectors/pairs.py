@@ -1,8 +1,4 @@
-"""
-Who reaches whom: start agent/pairtest on every node, let all try at once, collect the links.
-
-A node that fails or does not answer is in `Round.unknown`; nobody waits for it beyond the budget.
-"""
+"""Who reaches whom: agent/pairtest on every node, all try at once; `Round.unknown` has those that fail."""
 
 from __future__ import annotations
 
@@ -166,8 +162,6 @@ class PairClient:
 
 
 class Round:
-    """The whole conversation, and what comes of it."""
-
     def __init__(self, reach: Transport, nodes: Sequence[Node], job: Job) -> None:
         self.reach, self.nodes, self.job = reach, nodes, job
         reasons = {node.name: why_not(node) for node in nodes}
@@ -183,7 +177,6 @@ class Round:
         """Nodes of `unknown` about which nothing is known for want of a processor."""
 
     def begin(self, names: Sequence[str], reverse: Sequence[str], deadline_s: float) -> None:
-        """Have every node listen, and resolve on the side."""
         asked = [v.node for v in self.clients.values()]
         if not asked:
             return
@@ -219,7 +212,6 @@ class Round:
             on_turn()
 
     def try_all(self) -> None:
-        """Tell every node that listens whom to try."""
         live = {n: (v, v.ready) for n, v in self.clients.items() if v.ready and not v.failure}
         own = {n: {e.address for e in v.endpoints} for n, (v, _) in live.items()}
         ports = {(n, a): p for n, (_, one) in live.items() for a, p in one.ports.items() if a in own[n]}

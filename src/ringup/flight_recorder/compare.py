@@ -23,8 +23,6 @@ Numbered = Mapping[int, Entry]
 
 @dataclass(frozen=True)
 class Group:
-    """One process group, as the dumps have it."""
-
     name: str
     calls: Mapping[int, Numbered]
     """Rank -> its collectives by number."""

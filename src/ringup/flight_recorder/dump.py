@@ -106,10 +106,7 @@ class Flight:
 
 
 def read(data: bytes, most: int = MOST_ENTRIES) -> Flight:
-    """A dump, pickled (`_dump_nccl_trace`, `_dump_fr_trace`, the files of a timeout) or JSON.
-
-    Of its entries the last `most` are kept.  Raises FlightError.
-    """
+    """A dump, pickled or JSON, with its last `most` entries.  Raises FlightError."""
     if len(data) > LONGEST_DUMP_BYTES:
         raise FlightError("larger than any dump")
     try:

@@ -137,11 +137,7 @@ class NodeLook:
 
 
 def decode(node: str, answer: Mapping[str, Any], places: Sequence[str] = ()) -> NodeLook:
-    """
-    A node's answer, checked and bounded; `problem` says what was wrong with it.
-
-    `places` names the nodes of a run whose nodes are played on one machine, by their index.
-    """
+    """A node's answer, bounded; `problem`: what was wrong; `places`: nodes played here, by index."""
     if isinstance(answer.get("problem"), str):
         return silent(node, answer["problem"])
     try:

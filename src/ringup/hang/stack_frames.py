@@ -164,11 +164,7 @@ _STATES = {
 
 
 def doing(look: RankLook) -> str:
-    """
-    What a rank's process does as far as the kernel tells: "asleep", "in read of /data/pipe", ...
-
-    "" when it runs or only waits inside a collective.
-    """
+    """By the kernel: "asleep", "in read of /data/pipe"; "" when it runs or waits in a collective."""
     if look.state in _STATES:
         more = f" in {look.wchan}" if look.wchan and look.state == "D" else ""
         return _STATES[look.state] + more

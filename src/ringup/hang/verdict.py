@@ -19,7 +19,7 @@ from ringup.hang import grouping, ras
 from ringup.hang.activity import Move, busiest_child, flowing, identity, moves, troubles, written
 from ringup.hang.snapshots import NodeLook, RankLook, spread
 from ringup.hang.stack_frames import TRANSFERS, Place, doing, place_of, reads, waits_for_disk
-from ringup.units import printable, show_bytes, summarize_names
+from ringup.units import grouped, printable, show_bytes, summarize_names
 
 MOST_NAMED = 8
 GPU = ("the GPU", "the devices")
@@ -413,9 +413,7 @@ class _Case:
 
     def _by_place(self) -> Verdict:
         """Who waits somewhere else than most."""
-        groups: dict[tuple[str, str], list[JudgedRank]] = {}
-        for seen in self.waiting:
-            groups.setdefault((seen.place.what, seen.place.where), []).append(seen)
+        groups = grouped(((seen.place.what, seen.place.where), seen) for seen in self.waiting)
         first, *rest = sorted(groups.values(), key=len, reverse=True)
         odd = [seen for group in rest for seen in group]
         at_gpu = [seen for seen in odd if seen.may_compute]

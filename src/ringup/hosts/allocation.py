@@ -21,11 +21,7 @@ from ringup.units import printable
 
 
 def from_allocation(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
-    """
-    The nodes of the Slurm, PBS, LSF or Kubernetes allocation these variables tell of; None for none.
-
-    Raises NodesError when the variables or the file they name cannot be understood.
-    """
+    """The nodes of a Slurm, PBS, LSF or Kubernetes allocation, None for none.  Raises NodesError."""
     found = (source(environ) for source in (_slurm, _pbs_lsf, _kubernetes))
     return next((hosts for hosts in found if hosts is not None), None)
 
@@ -104,11 +100,7 @@ def _pbs_lsf(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
 
 
 def _kubernetes(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
-    """
-    An Indexed Job: pods are `JOB-INDEX.SERVICE`, this one knows its own index and name.
-
-    Our manifests (and torch's examples) set the variables for the number of pods and the headless service.
-    """
+    """An Indexed Job: pods are `JOB-INDEX.SERVICE`; manifests like ours set the count and the service."""
     index = environ.get("JOB_COMPLETION_INDEX")
     count = environ.get("RINGUP_NODES") or environ.get("JOB_COMPLETIONS") or environ.get("NNODES")
     if not index or not count or not count.isdecimal():

@@ -68,7 +68,6 @@ def _words(hosts: str) -> list[str]:
 
 
 def _expand_word(word: str, room: int, allow_groups: bool) -> list[Host]:
-    """The nodes of one word of the list, at most `room`."""
     if not word:
         refuse("the node list is empty or has an empty entry")
     if word.startswith("@") or "*" in word:

@@ -54,11 +54,7 @@ class Pod:
 
 
 def from_environment(environ: Mapping[str, str], hostname: str) -> Pod | None:
-    """
-    The pod these variables tell of; None without a token.
-
-    Raises NodesError where they do not fit together, saying which one.
-    """
+    """The pod of these variables, None without a token.  Raises NodesError where they do not fit together."""
     if not any(environ.get(name) for name in SECRETS):
         return None
     index = _number(environ, 0, MOST_NODES - 1, "RINGUP_INDEX", "JOB_COMPLETION_INDEX")

@@ -6,11 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 
+from ringup.addresses import is_loopback
 from ringup.lint.ranks import HANDLED, Reading, device_expressions
 from ringup.lint.rule import SCRIPT, Found, fault, lines
 from ringup.lint.source import INIT, MESHES
 from ringup.lint.values import UNKNOWN
-from ringup.model.network import is_loopback
 from ringup.rules import Finding, Severity
 
 _URL = re.compile(r"^tcp://(\[[^\]]+\]|[^:/]+):(\d+)")

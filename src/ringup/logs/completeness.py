@@ -72,7 +72,8 @@ def lowered(causes: list[Cause], absent: list[str]) -> list[Cause]:
     """The causes as sure as incomplete logs allow: those that rest on what is absent lose one step."""
 
     def lower(cause: Cause) -> Cause:
-        if place(cause) < FIRST_INFERRED or cause.severity != "error":
+        rests_on_code = {e.tag for e in cause.evidence} == {"exit"}
+        if cause.severity != "error" or (place(cause) < FIRST_INFERRED and not rests_on_code):
             return cause
         less = CONFIDENCES[min(CONFIDENCES.index(cause.confidence) + 1, len(CONFIDENCES) - 1)]
         text = f"{cause.text}; the log is incomplete ({', '.join(absent)}): the missing part may name another"

@@ -26,6 +26,8 @@ from typing import Any, BinaryIO, NamedTuple
 from ringup.flight_recorder import dump
 from ringup.units import natural
 
+END_FILE = "ringup.log"
+"""In a run's folder, next to run.json: the last lines of `ringup run`."""
 BLOCK_BYTES = 256 << 10
 """Read at once: what is cut out of a block then stays in the CPU's cache."""
 MAX_FILES = 20_000

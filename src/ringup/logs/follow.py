@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ringup.logs import counts, dumps, files
@@ -12,9 +13,14 @@ from ringup.logs.answer import causes_of
 from ringup.logs.causes import Cause
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.files import FileInfo
+from ringup.logs.read import mismatches_of
 from ringup.logs.scan import Scanner, joined
 
 POLL_S = 1.0
+STILL_S = 60.0
+"""Only after so long without a new line does a rank count as behind: its lines may be late."""
+CATCH_UP_S = 5.0
+"""How often a look at what was read is taken while there is more to read."""
 STEP_BYTES = 8 << 20
 """Read of one file between two looks, so that one huge file does not keep the others waiting."""
 
@@ -25,11 +31,12 @@ class Growing:
     def __init__(self, path: str) -> None:
         self.path = path
         self._inode = 0
+        self.is_at_end = True
         self._begin()
 
     def _begin(self) -> None:
         self.scanner, self._offset = Scanner(), 0
-        self.ledger = counts.Ledger(other=self.scanner.feed)
+        self.ledger = counts.Ledger(None, self.scanner.take, words=self.scanner.words)
 
     def step(self) -> bool:
         """Read what was added; whether anything was.  A file that shrank or was replaced is read anew."""
@@ -45,6 +52,7 @@ class Growing:
             return False
         self._offset += len(data)
         self.ledger.feed(data)
+        self.is_at_end = len(data) < STEP_BYTES
         return bool(data)
 
 
@@ -70,13 +78,21 @@ class Watch:
                 self._files[path] = Growing(path)
         return sum(f.step() for f in self._files.values()) > 0 or news
 
-    def story(self) -> LogEvidence:
-        """The story so far."""
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all that was written has been read."""
+        return all(file.is_at_end for file in self._files.values())
+
+    def story(self, is_still: bool) -> LogEvidence:
+        """The story so far; which ranks are behind only where nothing is being written."""
         growing = list(self._files.values())
+        parts = {file.path: file.ledger.updated() for file in growing}
         scans = [joined(f.scanner.result(), n, f.ledger.part.comms.values()) for n, f in enumerate(growing)]
-        recorded = dumps.read(list(self._dumps))[0]
-        infos = [FileInfo(f.path, f.ledger.updated().lines) for f in growing]
-        return LogEvidence([*infos, *recorded.infos()], scans, recorded=recorded)
+        run, recorded = counts.join(parts), dumps.read(list(self._dumps))[0]
+        infos = [FileInfo(path, part.lines) for path, part in parts.items()]
+        mismatches = mismatches_of(run, [])
+        run = run if is_still else replace(run, behind=())
+        return LogEvidence([*infos, *recorded.infos()], scans, run, mismatches, recorded)
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
@@ -89,18 +105,29 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 
 def changes(
-    paths: Sequence[str], stop: Callable[[], bool] = lambda: False, poll_s: float = POLL_S
+    paths: Sequence[str],
+    stop: Callable[[], bool] = lambda: False,
+    poll_s: float = POLL_S,
+    still_s: float = STILL_S,
 ) -> Iterator[tuple[LogEvidence, list[Cause]]]:
     """The story and its causes each time the first cause or its confidence changes, until `stop` says so."""
     watch = Watch(paths)
     said: tuple[str, str] | None = None
+    grown_s, looked_s = time.monotonic(), 0.0
+    seen = "still"
     while not stop():
         if watch.step():
-            story = watch.story()
-            causes = causes_of(story, is_growing=True)
-            now = (causes[0].rule, causes[0].confidence) if causes else None
-            if now is not None and now != said:
-                yield story, causes
-            said = now
+            grown_s, seen = time.monotonic(), ""
+        now_s = time.monotonic()
+        state = "still" if now_s - grown_s >= still_s else "growing"
+        if seen == "still" or seen == state or not (watch.is_at_end or now_s - looked_s > CATCH_UP_S):
+            if watch.is_at_end:
+                time.sleep(poll_s)
             continue
-        time.sleep(poll_s)
+        looked_s, seen = now_s, state
+        story = watch.story(is_still=state == "still")
+        causes = causes_of(story, is_growing=True)
+        now = (causes[0].rule, causes[0].confidence) if causes else None
+        if now is not None and now != said:
+            yield story, causes
+        said = now

@@ -107,6 +107,7 @@ _OF_AN_END = {
     "child-failed",
     "closing-signal",
 }
+_WORD = re.compile(r"[A-Za-z]{3}")
 _NAMELESS = re.compile(r"\s*(?:Exception|Error):?\s*")
 
 
@@ -134,8 +135,8 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
     if words.NOISE.regex.search(text) or words.ASSIGNS.search(text):
         return None
     goes_on = "made-do" in tags or bool(words.GOES_ON.regex.search(text))
-    if before is not None and not goes_on:
-        return before
+    if before is not None and not goes_on and _WORD.search(text):
+        return before if before < Form.WARNING else min(before, form_of(message, severity, tags) or before)
     if words.CAUSED_BY.regex.search(text) and not goes_on:
         return Form.CAUSED_BY
     if "warn" in tags or words.LIBRARY.regex.search(text):

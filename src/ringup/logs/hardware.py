@@ -37,7 +37,8 @@ def read_hardware(path: str) -> Scan:
                 hint="give a file written by `ringup check --save F`, or pasted output",
             ) from exc
     scanner = Scanner()
-    scanner.feed((n, 0, line) for n, line in enumerate(lines[:100_000], 1))
+    for number, line in enumerate(lines[:100_000], 1):
+        scanner.take(number, line)
     return scanner.result()
 
 

@@ -123,7 +123,7 @@ def unpacked(text: str) -> list[str]:
     ['[rank3]: ValueError: no']
     """
     record = _record(text)
-    said = list(_texts(record))
+    said = list(_texts(record)) if record else []
     if not said:
         return [text]
     inner = record.get("kubernetes")

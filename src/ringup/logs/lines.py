@@ -2,8 +2,7 @@
 Bytes to events: what a line says (its tag and fields) and who said it.
 
 Pure: lines in, events out.  A line is decoded and matched only when it holds one of the
-patterns' words; its shape (the line without digits) is remembered, so a training loop's
-thousands of alike lines cost one dictionary lookup each.
+patterns' words, which the counting core finds.
 """
 
 from __future__ import annotations
@@ -11,15 +10,16 @@ from __future__ import annotations
 import functools
 import html
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringup.logs.counts.grammar import bare
+from ringup.logs.grammar import bare
 from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
 from ringup.logs.patterns import PATTERNS
 from ringup.logs.patterns.tags import Pattern
-from ringup.units import LONGEST_LINE
+from ringup.units import LONGEST_LINE, grouped
 
 LINE_BYTES = LONGEST_LINE
 """What is looked at of one line: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
@@ -91,7 +91,7 @@ _RAY = re.compile(
 _STAMP = re.compile(
     r"[\s|]*(?:\d{13}\s)?\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,40}\]?(?: std(?:out|err) [FP] )?[\s|]*"
 )
-_SINCE_1970 = re.compile(r"\[?1\d{9}\.\d{1,9}\]? ")
+_SINCE_1970 = re.compile(r"\[?1\d{9}\.\d{1,9}\]? |(?:#\d{1,4} )?\d{1,5}\.\d{2,3} (?=[A-Za-z/\[(<' ])")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
 _SRUN = re.compile(r"(?:srun|slurmstepd)\S{0,60}: error: ([A-Za-z][\w.-]{0,80}): task")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,62}): ?")
@@ -117,7 +117,7 @@ _LABEL = re.compile(
     r"|(?:INFO|WARNING|ERROR|DEBUG)(?: \d\d-\d\d [\d:]{8} \[?[\w./]{1,80}:\d+\]|:)?)(?: |(?=\S))"
 )
 _DIGITS = b"0123456789"
-_MAX_SHAPES = 20_000
+_MAX_KNOWN = 20_000
 
 
 def clean(raw: bytes) -> str:
@@ -136,7 +136,7 @@ def clean(raw: bytes) -> str:
         text = text[1:].rstrip("│ \r").removeprefix(" ")
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
-    text = _CONTROL.sub("", text)
+    text = _CONTROL.sub("", text.rstrip("\0").replace("\0", " "))  # /proc/PID/cmdline has NUL for blank
     return text.rstrip().replace("\r", " ").replace("\n", " ")
 
 
@@ -161,6 +161,8 @@ def short_name(host: str) -> str:
 def seconds_of(text: str) -> float | None:
     """Seconds of the first clock time in a line's head, from the year's start where the date is there."""
     head = text[:120]
+    if head.count(":") < 2:
+        return None
     if match := _GLOG.search(head):
         date = match["date"].zfill(4)
         days = int(date[:2]) * 31 + int(date[2:])
@@ -201,9 +203,12 @@ def head_of(text: str, labels: Labels = NO_LABELS) -> Head:
         label, start = labels.split(start)
         host, rank = owner_in(label) or next(filter(looks_like_host, words_in(label)), ""), rank_in(label)
         label = label if host else ""  # a rank, a logger or a line of code stands in whatever stream
-    if nccl := _NCCL.search(start):
+    # Most lines have none of the words that these forms need: to search for words is much quicker.
+    is_nccl = "NCCL " in start or "INFO " in start or "WARN " in start or "NET/OFI " in start
+    if is_nccl and (nccl := _NCCL.search(start)):
         host, pid, device = short_name(nccl["host"]), nccl["pid"], nccl["device"] or ""
-    if found := _RANK.search(start):
+    has_rank = "ank" in start or "RANK" in start or "<std" in start or "[trainer" in start
+    if has_rank and (found := _RANK.search(start)):
         rank = int(next(g for g in found.groups() if g))
     if not pid and (ray := _RAY.search(start)):
         host, pid = ray["ip"] or host, ray["pid"]
@@ -234,99 +239,67 @@ def body_of(text: str, labels: Labels = NO_LABELS) -> str:
     return text
 
 
-_Numbered = tuple[Pattern, tuple[bytes, ...]]
-"""A pattern, and its words with digits."""
-_Found = tuple[tuple[Pattern, ...], tuple[_Numbered, ...], "re.Pattern[bytes] | None"]
-"""For lines of one shape: what is worth trying, what is if such a word is there, and what finds any such."""
-
-
-def _lowered(line: bytes) -> bytes:
-    """A line in lower case, and once more without what its collector escaped."""
-    low = line.lower()
-    packed = b"&" in line or b"msg=" in line or line.startswith(b"{")
-    return low + "\n".join(texts_of(line)).lower().encode() if packed else low
-
-
-def _has_digit(word: bytes) -> bool:
-    return any(b in _DIGITS for b in word)
-
-
-class _Words:
-    """Words to look for in a line, by their first three bytes: of these a line has few."""
-
-    def __init__(self, words: Iterable[tuple[bytes, bytes, list[Pattern]]]) -> None:
-        self._by_start: dict[bytes, list[tuple[bytes, bytes, list[Pattern]]]] = {}
-        for one in words:
-            self._by_start.setdefault(one[0][:3], []).append(one)
-        self._short = [one for start, found in self._by_start.items() if len(start) < 3 for one in found]
-
-    def within(self, line: bytes) -> Iterator[tuple[bytes, list[Pattern]]]:
-        """Each word that the line holds (in the first of its spellings), and its patterns."""
-        starts = self._by_start.keys() & {line[at : at + 3] for at in range(len(line) - 2)}
-        for found in (self._short, *(self._by_start[start] for start in starts)):
-            for spelling, word, patterns in found:
-                if spelling in line:
-                    yield word, patterns
-
-
 class Gate:
-    """Which patterns a line may hold, by the words in it; remembered by the line's shape."""
+    """Which patterns a line may hold, by the words in it."""
 
     def __init__(self, patterns: Iterable[Pattern] = PATTERNS) -> None:
-        by_needle: dict[bytes, list[Pattern]] = {}
+        by_word: dict[bytes, list[Pattern]] = {}
         self._order: dict[int, int] = {}
         for number, pattern in enumerate(patterns):
             self._order[id(pattern)] = number
             for needle in pattern.needles:
-                by_needle.setdefault(needle.encode(), []).append(pattern)
-        self._plain = _Words((word, word, found) for word, found in by_needle.items() if not _has_digit(word))
-        self._digits = _Words(
-            (word.translate(None, _DIGITS), word, found)
-            for word, found in by_needle.items()
-            if _has_digit(word)
-        )
-        self._seen: dict[bytes, _Found] = {}
+                by_word.setdefault(needle.encode(), []).append(pattern)
+        self.words = [*by_word]
+        """In lower case; a line with none holds no pattern, unless its collector escaped some by & or \\."""
+        self._patterns = [*by_word.values()]
+        self._known: dict[bytes, tuple[Pattern, ...]] = {}
+        self._likely: dict[bytes, list[tuple[int, bytes]]] = {}
 
-    def __call__(self, line: bytes) -> tuple[Pattern, ...]:
-        """The patterns worth trying on this line; empty for nearly every line."""
-        shape = line.translate(None, _DIGITS) if len(line) <= LINE_BYTES else line[: LINE_BYTES // 2]
-        found = self._seen.get(shape)
+    def __call__(self, line: bytes, words: bytes | None = None) -> tuple[Pattern, ...]:
+        """
+        The patterns worth trying on this line; empty for nearly every line.
+
+        `words` has the numbers of the words in it, two bytes each, where these are known.
+        """
+        words = self._words_in(line) if words is None else words
+        found = self._known.get(words)
         if found is None:
-            if len(self._seen) >= _MAX_SHAPES:
-                self._seen.clear()
-            found = self._seen[shape] = self._look(line)
-        sure, numbered, probe = found
-        if probe is None:
-            return sure
-        low, is_cut = _lowered(line), len(line) > LINE_BYTES
-        if not is_cut and not probe.search(low):
-            return sure
-        more = (w for w, words in numbered if is_cut or any(word in low for word in words))
-        return self._ordered((*sure, *more))
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            numbers = (n for n in memoryview(words).cast("H") if n < len(self._patterns))
+            every = {id(pattern): pattern for n in numbers for pattern in self._patterns[n]}
+            found = self._known[words] = tuple(every[i] for i in sorted(every, key=self._order.__getitem__))
+        return found
 
-    def _look(self, line: bytes) -> _Found:
-        """Words with digits ("errno: 98") may be there when their letters are: the shape has no digits."""
+    @functools.cached_property
+    def _by_start(self) -> dict[bytes, list[tuple[bytes, int, bytes]]]:
+        """Words without and with their digits, by their first three bytes: of these a line has few."""
+        bare = (word.translate(None, _DIGITS) for word in self.words)
+        return grouped((plain[:3], (plain, n, self.words[n])) for n, plain in enumerate(bare))
+
+    def _words_in(self, line: bytes) -> bytes:
+        """The numbers of the words in a line, and in what its collector escaped."""
         if len(line) > 16 * LINE_BYTES:
             line = line[: 8 * LINE_BYTES] + b" " + line[-8 * LINE_BYTES :]
-        low = _lowered(line)
-        bare = low.translate(None, _DIGITS)
-        sure = {id(w): w for _, patterns in self._plain.within(low) for w in patterns}
-        perhaps: dict[int, _Numbered] = {}
-        for needle, patterns in self._digits.within(bare):
-            for w in patterns:
-                if id(w) not in sure:
-                    perhaps[id(w)] = (w, (*perhaps.get(id(w), (w, ()))[1], needle))
-        numbered = tuple(perhaps.values())
-        parts = sorted({re.escape(word) for _, words in numbered for word in words})
-        return self._ordered(sure.values()), numbered, re.compile(b"|".join(parts)) if parts else None
-
-    def _ordered(self, patterns: Iterable[Pattern]) -> tuple[Pattern, ...]:
-        return tuple(sorted(patterns, key=lambda w: self._order[id(w)]))
+        low = line.lower()
+        if b"&" in line or b"\\" in line or b"\0" in line:
+            low += "\n".join(texts_of(line)).lower().encode()
+        shape = low.translate(None, _DIGITS)  # thousands of lines differ in their numbers alone
+        likely = self._likely.get(shape)
+        if likely is None:
+            starts = {shape[at : at + size] for size in (1, 2, 3) for at in range(len(shape))}
+            words = (one for start in self._by_start.keys() & starts for one in self._by_start[start])
+            likely = [(n, word) for plain, n, word in words if plain in shape]
+            if len(self._likely) >= _MAX_KNOWN:
+                self._likely.clear()
+            if len(shape) <= LINE_BYTES:
+                self._likely[shape] = likely
+        return array("H", [number for number, word in likely if word in low]).tobytes()
 
 
 @functools.cache
 def gate() -> Gate:
-    """The one gate of a process: to make one, and to look at a shape first, costs as much as a small file."""
+    """The one gate of a process: to make one costs as much as a small file."""
     return Gate()
 
 

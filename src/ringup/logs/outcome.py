@@ -67,6 +67,7 @@ _TAKEN_AWAY = re.compile(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ct
 _PREPARES = re.compile(
     r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar|load|fetch|sav|read)"
 )
+_TRAINS = re.compile(r"(?i)train|epoch|step|iter")
 _MOVES_BYTES = re.compile(r"[kMG]i?B/s|\dB/s|examples/s|files/s")
 _TEARDOWN = re.compile(
     r"Heartbeat ?[Mm]onitor|flag on TCPStore|Failed to check the \"should dump\""
@@ -253,7 +254,7 @@ class Outcome:
             return False
         own = [m.event for m in self._own_marks(event) if m.event.line < event.line]
         last = max(own, key=lambda e: e.line, default=None)
-        return last is not None and any(e.tag == "finished" for e in self._log.at(last.file, last.line))
+        return last is not None and any(map(_is_the_end, self._log.at(last.file, last.line)))
 
     def _taken_back(self, event: Event) -> bool:
         return any(self._follows(e, event) for e in self._log.all("retracted"))
@@ -352,6 +353,11 @@ def _last_lines(events: Iterable[tuple[Key, Event]]) -> dict[Key, int]:
 def _who(event: Event) -> int | str:
     """Who printed a line: its rank, else its label."""
     return event.label if event.rank is None else event.rank
+
+
+def _is_the_end(event: Event) -> bool:
+    """Whether a line says that all work is done: in words, or as the full bar of the training."""
+    return event.tag == "finished" or (event["percent"] == "100" and bool(_TRAINS.search(event["what"])))
 
 
 def is_preparing(bar: Event) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringup.logs.counts.grammar import CALL_MARK, HEAD, INIT, POINT_TO_POINT, PREFIX, fields_of
+from ringup.logs.grammar import CALL_MARK, HEAD, INIT, POINT_TO_POINT, PREFIX, fields_of
 
 STAGES = ("none", "bootstrap", "network", "init-start", "channels", "connected", "init-complete")
 """How far a process came, in the order of NCCL's own set-up (2.22 and later connect after Init COMPLETE)."""

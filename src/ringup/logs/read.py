@@ -26,7 +26,6 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.files import FileInfo, Unreadable
 from ringup.logs.lines import LINE_BYTES, clean, excerpt
 from ringup.logs.reference import Reference
-from ringup.logs.run_record import end_of_run
 from ringup.logs.scan import Scan, Scanner, joined
 from ringup.logs.since import duration_s, moment_s, since, times_in
 from ringup.units import plural, show_bytes
@@ -113,7 +112,7 @@ def _diagnosed(
     good: Reference | None,
 ) -> Diagnosis:
     run = counts.join({path: part for path, (part, _) in counted.items()})
-    mismatches = _mismatches(run, unreadable)
+    mismatches = mismatches_of(run, unreadable)
     scans = [joined(scan, n, part.comms.values()) for n, (part, scan) in enumerate(counted.values())]
     for path, scan in zip(counted, scans, strict=True):
         if scan.cut:
@@ -130,11 +129,16 @@ def _diagnosed(
         scans.append(joined(scan, len(infos)))
         infos.append(FileInfo(facts, is_log=False))
     infos += recorded.infos()
-    story = LogEvidence(infos, scans, run, mismatches, recorded, end_of_run([*counted]), good)
+    ended = None
+    if any(Path(path).name == files.END_FILE for path in counted):
+        from ringup.logs.run_record import end_of_run  # other logs are read sooner without its decoder
+
+        ended = end_of_run([*counted])
+    story = LogEvidence(infos, scans, run, mismatches, recorded, ended, good)
     return Diagnosis(causes_of(story), story, run, unreadable)
 
 
-def _mismatches(run: counts.Run, unreadable: list[Unreadable]) -> list[counts.Mismatch]:
+def mismatches_of(run: counts.Run, unreadable: list[Unreadable]) -> list[counts.Mismatch]:
     """
     Where ranks called different things, its lines read.
 
@@ -229,13 +233,14 @@ def count_files(
     moment: float | None = None,
 ) -> dict[str, Counted | str]:
     """Each file counted and scanned, or the reason why it cannot be read."""
-    count = functools.partial(_count, iteration, moment, _Reading(paths))
+    reading = _Reading(paths)
+    count = functools.partial(_count, iteration, moment, reading)
     if processes < 2 or len(paths) < 2 or "-" in paths:
         return dict(zip(paths, map(count, paths), strict=True))
     # Here and not above: what starts processes costs as much to import as reading a small log.
     from ringup.logs.workers import share
 
-    return dict(zip(paths, share(count, paths, min(processes, len(paths))), strict=True))
+    return dict(zip(paths, share(count, paths, processes, reading.show), strict=True))
 
 
 class _Reading:
@@ -248,6 +253,9 @@ class _Reading:
 
     def block(self, size_bytes: int) -> None:
         self._done[0] += size_bytes
+        self.show()
+
+    def show(self) -> None:
         part = f"{min(99, 100 * self._done[0] // self._bytes)} % of " if self._bytes else ""
         amount = show_bytes(self._bytes or self._done[0])
         of = f", {self._done[1]} of {self._files} files" if self._files > 1 else ""
@@ -265,7 +273,7 @@ def _count(
         blocks = files.blocks(path, reading.block)
         if moment is not None:
             blocks = since(blocks, moment)
-        part = counts.scan(blocks, scanner.feed, iteration=iteration)
+        part = counts.scan(blocks, scanner.take, iteration=iteration, words=scanner.words)
     except OSError as exc:
         return exc.strerror or str(exc)
     finally:

@@ -12,8 +12,6 @@ from ringup.logs import files
 from ringup.logs.lines import Event
 from ringup.units import printable
 
-END_FILE = "ringup.log"
-"""In a run's folder, next to run.json: the last lines of `ringup run`."""
 MOST_BYTES = 16 << 20
 
 
@@ -41,7 +39,7 @@ class RunEnd(NamedTuple):
 
 def end_of_run(paths: Sequence[str]) -> RunEnd | None:
     """The end of the run whose folder the files are from; None without ringup.log and run.json of one run."""
-    own = [number for number, path in enumerate(paths) if Path(path).name == END_FILE]
+    own = [number for number, path in enumerate(paths) if Path(path).name == files.END_FILE]
     if len(own) != 1:
         return None
     path = Path(paths[own[0]])

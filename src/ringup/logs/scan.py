@@ -8,6 +8,7 @@ repeats is counted, not stored (a dead peer prints 187,294 alike lines in six se
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -111,10 +112,13 @@ class Match(NamedTuple):
 
 
 class Scanner:
-    """Feed it batches of lines in order; `result()` is what is left of them."""
+    """Give it lines in order; `result()` is what is left of them."""
 
     def __init__(self) -> None:
         self._gate = gate()
+        self.words = self._gate.words
+        """Lines without any of these are of no interest, but for those that `take` asks for."""
+        self._beginning: list[tuple[int, bytes, bytes | None]] = []
         self._first: dict[tuple[str, str], list[Event]] = {}
         self._last: dict[tuple[str, str], list[Match | Event]] = {}
         self._repeats: Counter[str] = Counter()
@@ -140,26 +144,44 @@ class Scanner:
         self._looks = 0
         self._late: deque[tuple[int, bytes]] = deque(maxlen=MOST_LATE)
 
-    def feed(self, batch: Iterable[tuple[int, int, bytes]]) -> None:
-        """Take lines (number, offset, text without newline); most are dropped after one look."""
-        look = self._gate
-        if self._labels.learning:
-            batch = list(batch)
-            few = (raw[:LINE_BYTES] for _, _, raw in batch[:MOST_LINES])
-            self._labels.learn(unstamped(text[:LONGEST_LABEL]) for raw in few for text in texts_of(raw)[:1])
-        for number, _, raw in batch:
-            patterns = look(raw)
-            if patterns or number <= self._read_on:
-                if patterns == SCARY and number > self._read_on:
-                    if self._clues.again(raw, number):
-                        continue
-                    if self._looks >= MOST_LOOKS:
-                        self._late.append((number, raw[: 2 * LINE_BYTES]))
-                        continue
-                self._take(number, raw, patterns)
+    def take(self, number: int, raw: bytes, words: bytes | None = None) -> int:
+        """
+        Take a line without its newline, with the numbers of the words in it where these are known.
+
+        Most are dropped after one look.  The answer: up to which line number every line is wanted, whatever
+        it holds.
+        """
+        if not self._labels.learning:
+            self._look(number, raw, words)
+            return self._read_on
+        self._beginning.append((number, raw, words))
+        if len(self._beginning) >= MOST_LINES:
+            self._learn()
+        return sys.maxsize if self._labels.learning else self._read_on
+
+    def _learn(self) -> None:
+        """Learn the form of labels from the lines held back, and read these."""
+        few, self._beginning = self._beginning, []
+        texts = (texts_of(raw[:LINE_BYTES])[:1] for _, raw, _ in few)
+        self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)
+        for one in few:
+            self._look(*one)
+
+    def _look(self, number: int, raw: bytes, words: bytes | None) -> None:
+        patterns = self._gate(raw, words)
+        if not patterns and number > self._read_on:
+            return
+        if patterns == SCARY and number > self._read_on:
+            if self._clues.again(raw, number):
+                return
+            if self._looks >= MOST_LOOKS:
+                self._late.append((number, raw[: 2 * LINE_BYTES]))
+                return
+        self._take(number, raw, patterns)
 
     def result(self) -> Scan:
         """The summary, with events in file order."""
+        self._learn()
         self._looks = 0
         while self._late:
             self._take(*self._late.popleft(), SCARY)

@@ -91,7 +91,8 @@ def with_telling(log: LogEvidence, causes: Iterable[Cause]) -> list[Cause]:
         first = cause.evidence[0]
         known = [event for event in cause.evidence if (event.file, event.line) in at]
         best = min(known, key=of, default=first)
-        if place(cause) < 8 or (first in known and of(first)[:2] <= of(best)[:2]):
+        as_it_is = place(cause) < 8 or cause.rule == "unnamed-failure"
+        if as_it_is or (first in known and of(first)[:2] <= of(best)[:2]):
             best = first
         rest = [event for event in cause.evidence if event is not best]
         return replace(cause, telling=best, evidence=(best, *rest))

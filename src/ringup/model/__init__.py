@@ -247,11 +247,7 @@ ReachFailure = Literal[
     "no-answer",
     "no-cpu-time",
 ]
-"""
-How a node was not reached; each is also the name of a rule, but the last.
-
-That one says nothing of the node: this machine was too busy to hear it (see `starved`).
-"""
+"""How a node was not reached, each a rule; but the last: this machine was too busy (see `starved`)."""
 
 
 RANK_VARIABLES = (
@@ -288,11 +284,7 @@ class Host:
     """Of the PBS or LSF allocation we run in."""
 
     def ranks(self, gpu_count: int) -> int:
-        """
-        Ranks that its slots ask for, 0 where they ask for none.
-
-        Those of a host file are ranks; a scheduler's are tasks or processors, which are none beside GPUs.
-        """
+        """Ranks its slots ask for, else 0: a scheduler's are tasks or CPUs, no ranks beside GPUs."""
         return 0 if gpu_count and (self.in_slurm or self.in_batch) else self.slots
 
 
@@ -546,7 +538,6 @@ class PastRuns:
 
     @property
     def is_often_failing(self) -> bool:
-        """Whether it ended 3 of its last 5 runs."""
         return self.ended_lately >= OFTEN
 
 

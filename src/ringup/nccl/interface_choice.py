@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ringup.addresses import subnet, within
 from ringup.model import Address, Interface, NcclAnswer, Node
-from ringup.model.network import subnet, within
 
 STEERING = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID")
 """What the choice depends on."""
@@ -111,11 +111,7 @@ def asked(node: Node, env: Mapping[str, str]) -> NcclAnswer | None:
 
 
 def bootstrap(node: Node, env: Mapping[str, str]) -> Choice | None:
-    """
-    Where NCCL's bootstrap (and its out-of-band connections) listen; None when NCCL finds nothing.
-
-    `env` is set beyond the node's own environment.  NCCL's own answer has priority over these rules.
-    """
+    """Where NCCL's bootstrap listens, None for nowhere; `env` goes on top; NCCL's own answer comes first."""
     told = asked(node, env)
     if told:
         because = f"NCCL {told.version} was queried on the node"
@@ -171,11 +167,7 @@ def interfaces(
 def addresses(
     all_interfaces: Sequence[Interface], family: str, version: Version
 ) -> Iterator[tuple[Interface, Address]]:
-    """
-    Addresses in getifaddrs' order: all IPv4 by ifindex, then all IPv6 by ifindex.
-
-    Within one interface the kernel lists global IPv6 addresses before link-local ones.
-    """
+    """Addresses in getifaddrs' order: all IPv4 by ifindex, then IPv6, each interface's global ones first."""
     wanted = {"AF_INET": "inet", "AF_INET6": "inet6"}.get(family)
     ordered = sorted(all_interfaces, key=lambda i: i.index)
     for kind in ("inet", "inet6"):
@@ -190,11 +182,7 @@ def addresses(
 
 
 def in_subnet_of(all_interfaces: Sequence[Interface], comm_id: str) -> Iterator[Choice]:
-    """
-    Interfaces whose subnet holds the address of NCCL_COMM_ID (`ADDRESS:PORT`, `[ADDRESS]:PORT`).
-
-    Nothing for a host name: what it resolves to is not known here.
-    """
+    """Interfaces in the subnet of NCCL_COMM_ID (`ADDRESS:PORT`, `[ADDRESS]:PORT`); none for a host name."""
     text = comm_id.partition("]")[0][1:] if comm_id.startswith("[") else comm_id.rpartition(":")[0]
     for interface, address in addresses(all_interfaces, "", ASSUMED):
         if within(text, subnet(address.address, address.prefix_length)):

@@ -61,22 +61,14 @@ def gpus_of(node: Node) -> dict[int, PciDevice]:
 
 
 def has_gpudirect(node: Node) -> bool:
-    """
-    Whether RDMA devices can reach GPU memory: a peer-memory module, or DMA-BUF.
-
-    DMA-BUF needs the open kernel module and Linux 5.12 (NCCL user guide, NCCL_DMABUF_ENABLE).
-    """
+    """Whether RDMA reaches GPU memory: a peer-memory module, or DMA-BUF (open module, Linux 5.12)."""
     driver, kernel = node.gpu_driver, re.match(r"(\d{1,4})\.(\d{1,4})", node.kernel)
     has_dma_buf = driver.is_open and kernel is not None and (int(kernel[1]), int(kernel[2])) >= (5, 12)
     return bool(driver.peer_memory) or has_dma_buf
 
 
 def topology(node: Node) -> Topology:
-    """
-    The node's GPUs and RDMA devices on the tree NCCL would build; without any CPU where the tree is unknown.
-
-    GPUs the job does not see are left out, as NCCL's own ranks leave them.
-    """
+    """Visible GPUs and RDMA devices on the tree NCCL would build; without any CPU where it is unknown."""
     by_bus = {device.bus_id: device for device in node.pci}
     visible = [g for g in node.gpus if g.is_visible]
     gpus = {g.bus_id: n for n, g in enumerate(visible) if g.bus_id in by_bus}

@@ -10,9 +10,12 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ringup.model import Node
 from ringup.nccl.lines import NO_PLUGIN
+
+if TYPE_CHECKING:
+    from ringup.model import Node
 
 _LOADED = re.compile(r"Loaded net plugin|Plugin Path|Successfully loaded external network plugin")
 _NONE = re.compile(NO_PLUGIN)

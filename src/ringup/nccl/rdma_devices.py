@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ringup.addresses import parsed
 from ringup.model import Gid, Node, RdmaPort
-from ringup.model.network import parsed
 from ringup.nccl import interface_choice
 from ringup.nccl.interface_choice import Filter, Version, parse_names
 from ringup.nccl.variables import number as number
@@ -235,11 +235,7 @@ def shown(port: RdmaPort) -> str:
 
 
 def line(made: Ports, environment: Mapping[str, str], version: Version, oob: str) -> str:
-    """
-    The line NCCL prints for it; `oob` is INTERFACE:ADDRESS of the out-of-band connection.
-
-    [RO] needs libibverbs with the 1.8 interface, which is taken for granted.
-    """
+    """The line NCCL prints for it; `oob` is INTERFACE:ADDRESS; [RO] takes libibverbs 1.8 for granted."""
     place = {port: n for n, port in enumerate(made.taken)}
     entries = [f"[{n}]{shown(p)}" for n, p in enumerate(made.taken)]
     if FUSES_IN_VERBS[0] <= version < FUSES_IN_VERBS[1]:
@@ -264,11 +260,7 @@ class GidChoice:
 
 
 def gid_index(port: RdmaPort, environment: Mapping[str, str], version: Version) -> GidChoice:
-    """
-    The entry of a RoCE port's GID table that NCCL connects with.
-
-    NCCL `ncclIbGetGidIndex` (src/transport/net_ib.cc): by hand up to 2.20, by itself from 2.21 on.
-    """
+    """The GID entry of a RoCE port NCCL takes: by hand up to 2.20, by itself since (`ncclIbGetGidIndex`)."""
     table = {g.index: g for g in port.gids}
     if port.link_layer == "InfiniBand":
         said = "; NCCL ignores NCCL_IB_GID_INDEX there" if environment.get("NCCL_IB_GID_INDEX") else ""

@@ -1,8 +1,4 @@
-"""
-Which network device each GPU uses: bandwidth of the path first, then its length.
-
-NCCL src/graph/topo.cc (`ncclTopoGetLocalNet`, `ncclTopoFlattenBcmSwitches`) and paths.cc, 2.18 to 2.30.
-"""
+"""Which network device each GPU uses: bandwidth of the path, then length (NCCL src/graph, 2.18 to 2.30)."""
 
 from __future__ import annotations
 
@@ -165,11 +161,7 @@ def gdr_level(environment: Mapping[str, str]) -> str:
 def paths(
     topology: Topology, devices: Sequence[Where], version: Version, level: str = "PXB"
 ) -> dict[int, dict[str, Path]]:
-    """
-    GPU -> device's name -> path, devices in the tree's order; devices not in the tree are left out.
-
-    `level` is the longest kind of path for GPUDirect (`gdr_level`).
-    """
+    """GPU -> device -> path, in the tree's order; `level` (`gdr_level`): the longest kind for GPUDirect."""
     flat = Topology(tuple(flattened(cpu) for cpu in topology.cpus))
     gpus: dict[int, tuple[_Spot, bool]] = {}
     cards: dict[str, tuple[_Spot, bool]] = {}

@@ -41,7 +41,7 @@ def ruled_out(name: str, environment: Mapping[str, str]) -> str:
 def spelling(name: str, value: str, limit: int = 16) -> Iterator[str]:
     """What is wrong with a filter whatever the node has."""
     said = f"{name}={value}"
-    rest = value[1:] if value.startswith("^") else value
+    rest = value.removeprefix("^")
     if value == "^":
         yield f"{said} excludes everything"
     if rest.startswith("=="):

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ringup.addresses import is_loopback, parsed
 from ringup.model import Interface, Node
-from ringup.model.network import is_loopback, parsed
 from ringup.nccl.interface_choice import Choice, addresses, effective
 
 LOOPBACK = "127.0.0.1"
 
 
 def announced(node: Node, env: Mapping[str, str]) -> tuple[Choice, ...]:
-    """
-    The addresses this node's ranks tell their peers, nothing when Gloo finds none.
-
-    Several only where GLOO_SOCKET_IFNAME is a list (torch opens a device for each).  `env`: see `bootstrap`.
-    """
+    """The addresses Gloo tells peers; several where GLOO_SOCKET_IFNAME is a list.  `env`: see `bootstrap`."""
     named = effective(node, env).get("GLOO_SOCKET_IFNAME", "")
     if len(named) > 1:
         return _by_name(node, named)

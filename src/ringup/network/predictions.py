@@ -1,6 +1,4 @@
-"""
-What NCCL and Gloo select on every node: worked out once, then handed to the rules, the plan and the output.
-"""
+"""What NCCL and Gloo select on every node: worked out once, then given to rules, plan and output."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-Networks that join all nodes, from the tried links.
-
-Only routed attempts count: ranks of NCCL and Gloo connect without binding.  Bound ones explain a failure.
-"""
+"""Networks that join all nodes, from routed attempts: ranks of NCCL and Gloo connect without binding."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ringup.addresses import subnet, within
 from ringup.model import Cluster, Link, Node, once
-from ringup.model.network import subnet, within
 from ringup.units import grouped
 
 SLOW_FACTOR = 8.0
@@ -29,11 +25,7 @@ KIND_ORDER = {
     "macvlan": 1, "veth": 1, "virtual": 1,
     "bridge": 2, "tunnel": 3, "loopback": 4,
 }  # fmt: skip
-"""
-Which kinds are preferred; a tunnel or a bridge only where nothing else joins all nodes.
-
-A VLAN of a fast card is as good as the card: it must not lose to a management port.
-"""
+"""Preferred kinds, bridges and tunnels last; a VLAN is as good as its card and beats a management port."""
 
 
 @dataclass(frozen=True)
@@ -198,11 +190,7 @@ def rank(cluster: Cluster, found: list[Network]) -> tuple[Network, ...]:
 
 @once
 def port_filters(cluster: Cluster) -> dict[tuple[str, str, str], tuple[int, ...]]:
-    """
-    (src, dst, address) -> the open ports, where others of that address do not answer: a packet filter.
-
-    All purposes count, for a filter knows none; a port that the head could not bind does not.
-    """
+    """(src, dst, address) -> its open ports where others do not answer: a packet filter knows no purposes."""
     not_tried = ("port held", "own address")
     tried = [
         li

@@ -16,7 +16,7 @@ from ringup.output.terminal import Style, envelope, plain, wrapped
 from ringup.planning import EnvVar, Plan
 from ringup.planning.preset_variables import Kept
 from ringup.rules import PROBLEMS, SEVERITIES, Finding, Fix, Severity, Skipped, page_of, skipped_json
-from ringup.runtime import RunResult
+from ringup.runtime import Failure, RunResult
 from ringup.secrets import redact, redact_data
 from ringup.units import export_line, grouped, plural, printable, show_seconds, summarize_names
 
@@ -218,6 +218,14 @@ def plan_lines(plan: Plan, style: Style) -> list[str]:
     return lines + (env_lines(plan.env, style) if plan.env else [])
 
 
+WISHED = {
+    "interrupted": "",
+    "saved": "; every rank saved its state",
+    "not-saved": "; not every rank saved its state",
+}
+"""Outcomes of a run that was ended from outside."""
+
+
 def run_lines(result: RunResult, style: Style) -> list[str]:
     """How a run ended: notes, what cleaning up found, and last the outcome or the first failure."""
     lines = [f"ringup: {printable(note, 400)}" for note in result.notes]
@@ -233,21 +241,21 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
     if result.outcome == "running":
         again = f"`ringup attach {result.run_id}` returns to it."
         return [*lines, f"The run continues in the background. {again}"]
-    if result.outcome == "interrupted":
+    if result.outcome in WISHED:
         see_above = "see above for what is left on the nodes"
         left = see_above if result.findings else "nothing left behind on any node"
-        saved = f"; {save['result']}" if (save := result.record.get("save")) else ""
         if stuck := result.record.get("verdict"):
             what = f"no progress before it was interrupted: {printable(stuck['text'], 300)}"
             lines.append(style("error", what))
+        if result.failure:
+            lines.append(style("error", failure_line(result.failure)))
+        saved = WISHED[result.outcome]
         return [*lines, style("warning", f"Interrupted after {took}{saved}; {left}.")]
     failure = result.failure
     if failure is None:
         why, place = held_up(result)
         return [*lines, *place, style("error", f"{result.outcome} after {took}{why}")]
-    seen = " seen" * failure.is_consequence
-    what = printable(redact(failure.what), 400)
-    lines.append(style("error", f"first failure{seen}: {what}, {show_seconds(failure.at_s)} after the start"))
+    lines.append(style("error", failure_line(failure)))
     lines += [f"  | {redact(line)}" for line in failure.lines]
     if any("EADDRINUSE" in line for line in failure.lines):
         lines += labelled("fix", PROBLEMS["port-in-use"].fix, style)
@@ -261,6 +269,12 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
     elif failure.rank is not None and not failure.lines:
         lines.append("  it printed nothing")
     return lines
+
+
+def failure_line(failure: Failure) -> str:
+    """In words that `ringup logs` reads."""
+    seen, at = " seen" * failure.is_consequence, show_seconds(failure.at_s)
+    return f"first failure{seen}: {printable(redact(failure.what), 400)}, {at} after the start"
 
 
 def held_up(result: RunResult) -> tuple[str, list[str]]:
@@ -449,11 +463,7 @@ def sections(report: Report, style: Style, *, unfolded: bool = False) -> Iterato
 
 
 def check_text(report: Report, style: Style, *, unfolded: bool = False) -> str:
-    """
-    `ringup check` for people: the cluster, variables, unchecked rules; errors and the verdict last.
-
-    Its length grows with the number of different problems; `unfolded` shows every node and finding by itself.
-    """
+    """`ringup check` for people, errors and the verdict last; `unfolded` shows every node and finding."""
     cluster = report.cluster
     lines = [
         style("bold", plural(len(cluster.nodes), "node")),

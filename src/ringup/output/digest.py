@@ -1,8 +1,4 @@
-"""
-`ringup logs --digest`: a run's logs in 60 lines, without secrets, to paste into an issue, a chat or a model.
-
-What ran, the telling lines with what stands around them, who is behind, what differs, what is missing.
-"""
+"""`ringup logs --digest`: a run's logs in 60 lines, without secrets, for an issue, a chat or a model."""
 
 from __future__ import annotations
 
@@ -10,14 +6,12 @@ import contextlib
 from collections.abc import Collection, Iterator, Sequence
 
 from ringup.logs import files
-from ringup.logs.against import Change
 from ringup.logs.completeness import missing
-from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, clean
 from ringup.logs.read import Diagnosis
 from ringup.logs.rule import Cause
 from ringup.logs.telling import follows, standing
-from ringup.output.logs_report import network_lines, quoted, transports
+from ringup.output.logs_report import behind_lines, changed_lines, network_lines, quoted, transports
 from ringup.output.terminal import path_shown
 from ringup.units import plural, printable, show_ranks
 from ringup.version import __version__
@@ -35,8 +29,8 @@ def digest(diagnosis: Diagnosis) -> str:
     """At most 60 lines of text."""
     parts = (
         _what_ran(diagnosis),
-        _changed(diagnosis.changes),
-        _answers(diagnosis.causes[:3], diagnosis.story),
+        changed_lines(diagnosis.changes, MOST_SETTINGS, "more"),
+        _answers(diagnosis.causes[:3]),
         _telling(diagnosis),
         _apart(diagnosis),
         _absent(diagnosis),
@@ -68,14 +62,7 @@ def _what_ran(diagnosis: Diagnosis) -> Iterator[str]:
         yield printable(f"transports: {', '.join(ways)}")
 
 
-def _changed(changes: Sequence[Change]) -> Iterator[str]:
-    for name, good, now in changes[:MOST_SETTINGS]:
-        yield quoted(f"changed: {name}: {good or '(not printed)'} -> {now or '(not printed)'}")
-    if len(changes) > MOST_SETTINGS:
-        yield f"changed: {len(changes) - MOST_SETTINGS} more"
-
-
-def _answers(causes: Sequence[Cause], story: LogEvidence) -> Iterator[str]:
+def _answers(causes: Sequence[Cause]) -> Iterator[str]:
     if not any(c.severity == "error" for c in causes):
         yield "answer: no failure found"
     for cause in causes:
@@ -136,9 +123,7 @@ def lines_of(path: str, numbers: Collection[int]) -> dict[int, str]:
 
 def _apart(diagnosis: Diagnosis) -> Iterator[str]:
     """Who is behind, and which settings differ between hosts."""
-    for row in diagnosis.behind[:3]:
-        called = f"{row['collective']} #{row['index']} of {row['communicator']}"
-        yield f"behind: rank {row['rank']} has not called {called}"
+    yield from behind_lines(diagnosis, 3)
     hosts = [host for host in diagnosis.story.hosts.values() if host.env]
     names = sorted({name for host in hosts for name in host.env})
     differing = [name for name in names if len({host.value(name) for host in hosts}) > 1]

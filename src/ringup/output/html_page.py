@@ -55,7 +55,6 @@ def _render(command: str, **fields: Any) -> str:
 
 
 def node_row(node: Node) -> tuple[str, ...]:
-    """Name, addresses, interpreter, torch, GPUs."""
     if node.unreached:
         return (node.name, f"not reached: {node.unreached.words}", "", "", "")
     interfaces = "\n".join(

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ringup.logs.against import Change
 from ringup.logs.causes.recorder_dumps import not_seen
 from ringup.logs.evidence import HostNetworks, LogEvidence
 from ringup.logs.lines import Event
@@ -195,7 +196,7 @@ def as_text(
     iterations: bool = False,
 ) -> str:
     """The report: verdict first; at most 20 lines unless everything is asked for."""
-    lines: list[str] = [] if quiet else [*_changed(diagnosis, 40 if verbose else 5)]
+    lines: list[str] = [] if quiet else [*changed_lines(diagnosis.changes, 40 if verbose else 5)]
     causes = diagnosis.causes if verbose else diagnosis.causes[:1]
     if diagnosis.healthy:
         how = "warning" if INTERNAL_ERRORS else "ok"
@@ -227,13 +228,18 @@ def as_text(
     return "\n".join(lines)
 
 
-def _changed(diagnosis: Diagnosis, most: int) -> Iterator[str]:
+def changed_lines(found: Sequence[Change], most: int, the_rest: str = "more with --all") -> Iterator[str]:
     """What differs from the log that went well."""
-    found = diagnosis.changes
     for name, good, now in found[:most]:
         yield quoted(f"changed: {name}: {good or '(not printed)'} -> {now or '(not printed)'}")
     if len(found) > most:
-        yield f"changed: {len(found) - most} more with --all"
+        yield f"changed: {len(found) - most} {the_rest}"
+
+
+def behind_lines(diagnosis: Diagnosis, most: int) -> Iterator[str]:
+    for row in diagnosis.behind[:most]:
+        called = f"{row['collective']} #{row['index']} of {row['communicator']}"
+        yield f"behind: rank {row['rank']} has not called {called}"
 
 
 def _seen(diagnosis: Diagnosis) -> str:
@@ -311,9 +317,7 @@ def _counts(diagnosis: Diagnosis, verbose: bool) -> Iterator[str]:
     if diagnosis.run.collectives:
         yield f"collectives: {_kinds(diagnosis.run.collectives, 20 if verbose else 6)}"
     yield from _without_init(diagnosis, 200 if verbose else 3)
-    for row in diagnosis.behind[: 20 if verbose else 2]:
-        called = f"{row['collective']} #{row['index']} of {row['communicator']}"
-        yield f"behind: rank {row['rank']} has not called {called}"
+    yield from behind_lines(diagnosis, 20 if verbose else 2)
 
 
 def transports(counts: Mapping[str, int], apart: bool = False) -> list[tuple[str, int]]:

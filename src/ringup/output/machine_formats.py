@@ -127,11 +127,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def junit(
     nodes: Sequence[str], findings: Sequence[Finding], skipped: Iterable[Skipped], strict: bool = False
 ) -> str:
-    """
-    A suite per node and one for what concerns several, a case per rule; warnings fail with `strict` alone.
-
-    A node with nothing to say has one case that passes.
-    """
+    """A suite per node and one for shared findings, a case per rule; warnings fail with `strict` alone."""
     root = ElementTree.Element("testsuites", name="ringup")
     skips = list(skipped)
     for node in (*nodes, ""):

@@ -16,7 +16,6 @@ MOST_KINDS = 8
 
 
 def as_json(made: Prediction) -> dict[str, Any]:
-    """One node in `predict --json`."""
     boot = made.bootstrap
     return {
         "name": printable(made.name),

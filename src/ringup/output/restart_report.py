@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ringup.hosts.folding import node_set
-from ringup.output.terminal import Style
+from ringup.output.terminal import Style, in_columns
 from ringup.recovery.table import NODE_LOST
 from ringup.units import printable, show_seconds
 
@@ -49,21 +49,23 @@ def progress_words(progress: Mapping[str, Any] | None) -> str:
     )
 
 
-def decision_lines(entry: Entry, decision: Decision, evidence: Sequence[str], style: Style) -> list[str]:
-    """Between two attempts: how one ended, with `evidence`, and what follows."""
+def decision_lines(
+    entry: Entry, name: str, decision: Decision, evidence: Sequence[str], style: Style
+) -> list[str]:
+    """Between two attempts: how one ended ("attempt 1 of 4"), with `evidence`, and what follows."""
     number, shown = entry["number"], progress_words(entry["progress"])
     at = f", progress {shown} ({printable(entry['progress']['source'], 200)})" if shown else ""
     took = show_seconds(entry["ended"] - entry["started"])
-    lines = [style("warning", f"ringup: attempt {number} ended after {took}{at}: {cause_words(entry)}")]
+    lines = [style("warning", f"ringup: {name} ended after {took}{at}: {cause_words(entry)}")]
     if not decision.nodes:
         return lines
     lines += evidence
-    left = f"{decision.restarts_left} more without progress"
+    following = f"attempt {number + 1} of {number + 1 + decision.restarts_left}"
     when = "starts now"
     if decision.wait_s > ENDS_AT_ONCE:
         when = f"starts in {show_seconds(decision.wait_s)} (Ctrl-C ends the run)"
     why = printable(decision.because, 600)
-    return [*lines, f"ringup: {why}", style("bold", f"ringup: attempt {number + 1} {when}; {left}")]
+    return [*lines, f"ringup: {why}", style("bold", f"ringup: {following} {when}")]
 
 
 def would_lines(decision: Decision, rule: str) -> list[str]:
@@ -83,8 +85,7 @@ def end_lines(record: Mapping[str, Any], decision: Decision | None) -> list[str]
         return []
     rows: list[tuple[str, ...]] = [("attempt", "nodes", "progress", "time", "ended by", "then")]
     rows += [_row(entry, following) for entry, following in zip(entries, [*entries[1:], None], strict=True)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["", *("  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)]
+    lines = ["", *in_columns(rows)]
     trained, whole = sum(map(trained_s, entries)), record["seconds"]
     share = f" ({min(100, round(100 * trained / whole))} %)" if whole else ""
     lines.append(f"trained {show_seconds(trained)} of {show_seconds(whole)}{share}")

@@ -11,6 +11,7 @@ import re
 import stat
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -63,11 +64,7 @@ def show(text: str) -> None:
 
 
 def say(text: str, *, quiet: bool = False) -> None:
-    """
-    Lines for people, on stderr; a reader that has left or a full disk is no reason to end a run.
-
-    Of control characters only line ends and our own colours get through.
-    """
+    """Lines for people, on stderr, even where nobody reads; line ends and our own colours get through."""
     if not quiet:
         lines = (
             "".join(part if _COLOUR.fullmatch(part) else printable(part, len(part)) for part in line)
@@ -75,6 +72,12 @@ def say(text: str, *, quiet: bool = False) -> None:
         )
         with progress.aside(), contextlib.suppress(OSError):
             print(fitted("\n".join(lines), sys.stderr), file=sys.stderr, flush=True)
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row, columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 SCHEMA = 1

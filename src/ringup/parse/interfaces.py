@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from ringup.model import Address, Interface, InterfaceKind
@@ -61,8 +61,8 @@ def parse_addresses(text: str) -> tuple[tuple[Interface, ...], bool]:
     shown = _shown(text)
     for tool in ("ip", "brief"):
         if any(one["addresses"] for one in shown[tool].values()):
-            return _made(shown[tool]), True
-    return _made(shown["ifconfig"]), len(shown["ifconfig"]) < 2
+            return made(shown[tool].items()), True
+    return made(shown["ifconfig"].items()), len(shown["ifconfig"]) < 2
 
 
 def _shown(text: str) -> dict[str, dict[str, dict[str, Any]]]:
@@ -83,12 +83,12 @@ def _shown(text: str) -> dict[str, dict[str, dict[str, Any]]]:
             assert current is not None
             length = _LENGTH.search(match[5])
             scope = _after("scope", match[5].split()) or "global"
-            _add(current, match[3], match[4] or (length[1] if length else ""), scope)
+            add(current, match[3], match[4] or (length[1] if length else ""), scope)
         elif match := _BRIEF.match(line):
             flags = ["UP", "LOWER_UP"] if match[2] in ("UP", "UNKNOWN") else []
             brief = found["brief"].setdefault(match[1].partition("@")[0], {"addresses": [], "flags": flags})
             for word in match[3].split():
-                _add(brief, *word.split("/")[:2])
+                add(brief, *word.split("/")[:2])
             current = None
         elif match := _IFCONFIG.match(line):
             current = found["ifconfig"].setdefault(match[1], {"addresses": []})
@@ -106,7 +106,7 @@ def _shown(text: str) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def _add(shown: dict[str, Any], text: str, length: str = "", scope: str = "global") -> None:
+def add(shown: dict[str, Any], text: str, length: str = "", scope: str = "global") -> None:
     """An address with its prefix length or netmask; what is no address is left out."""
     try:
         known = ipaddress.ip_interface(f"{text}/{length}" if length else text)
@@ -118,7 +118,8 @@ def _add(shown: dict[str, Any], text: str, length: str = "", scope: str = "globa
         shown["addresses"].append(Address(str(known.ip), known.network.prefixlen, family, scope))
 
 
-def _made(shown: dict[str, dict[str, Any]]) -> tuple[Interface, ...]:
+def made(shown: Iterable[tuple[str, dict[str, Any]]]) -> tuple[Interface, ...]:
+    """Interfaces by their index; of one without, its place."""
     found = [
         Interface(
             name,
@@ -130,7 +131,7 @@ def _made(shown: dict[str, dict[str, Any]]) -> tuple[Interface, ...]:
             master=one.get("master", ""),
             addresses=tuple(one["addresses"]),
         )
-        for place, (name, one) in enumerate(shown.items(), 1)
+        for place, (name, one) in enumerate(shown, 1)
     ]
     return tuple(sorted(found, key=lambda interface: interface.index))[:MOST_INTERFACES]
 
@@ -151,5 +152,4 @@ def kind_of(name: str, shown: dict[str, Any]) -> InterfaceKind:
 
 
 def _after(word: str, words: list[str]) -> str:
-    """The word after another one."""
     return words[words.index(word) + 1] if word in words[:-1] else ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ringup.model import Address, Interface, RdmaPort
-from ringup.parse.interfaces import KINDS, MOST_INTERFACES, kind_of
+from ringup.model import Interface, RdmaPort
+from ringup.parse.interfaces import KINDS, add, made
 from ringup.parse.rdma_output import state_of
 
 MOST_LISTS = 64
@@ -44,45 +43,26 @@ def interfaces_of(text: str) -> tuple[Interface, ...]:
     """
     found = []
     for one in (one for every in lists_in(text) for one in every if "ifname" in one and "ifindex" in one):
-        details = one.get("linkinfo")
-        shown = {"type": str(one.get("link_type", "")), "beside": str(one.get("link", ""))}
-        kind = KINDS.get(str(details.get("info_kind", "")) if isinstance(details, dict) else "")
-        flags = one.get("flags") if isinstance(one.get("flags"), list) else []
-        found.append(
-            Interface(
-                str(one["ifname"])[:64],
-                _whole(one.get("ifindex")),
-                kind or kind_of(str(one["ifname"]), shown),
-                "UP" in (flags or ()),
-                "LOWER_UP" in (flags or ()),
-                _whole(one.get("mtu")),
-                master=str(one.get("master", ""))[:64],
-                addresses=tuple(_addresses(one.get("addr_info"))),
-            )
-        )
-    return tuple(sorted(found, key=lambda interface: interface.index))[:MOST_INTERFACES]
+        details, flags, listed = (one.get(name) for name in ("linkinfo", "flags", "addr_info"))
+        shown: dict[str, Any] = {
+            "type": str(one.get("link_type", "")),
+            "beside": str(one.get("link", "")),
+            "kind": KINDS.get(str(details.get("info_kind", "")) if isinstance(details, dict) else ""),
+            "index": _whole(one["ifindex"]),
+            "mtu": _whole(one.get("mtu")),
+            "master": str(one.get("master", ""))[:64],
+            "flags": flags if isinstance(flags, list) else [],
+            "addresses": [],
+        }
+        for known in listed if isinstance(listed, list) else ():
+            if isinstance(known, dict) and "local" in known and "prefixlen" in known:
+                add(shown, str(known["local"]), str(known["prefixlen"]), str(known.get("scope", "global")))
+        found.append((str(one["ifname"])[:64], shown))
+    return made(found)
 
 
 def _whole(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else 0
-
-
-def _addresses(listed: object) -> Iterator[Address]:
-    for one in listed[:MOST_INTERFACES] if isinstance(listed, list) else ():
-        try:
-            known = ipaddress.ip_interface(f"{one['local']}/{one['prefixlen']}")
-        except (KeyError, TypeError, ValueError):
-            continue
-        scope = (
-            "host"
-            if known.is_loopback
-            else "link"
-            if known.is_link_local
-            else str(one.get("scope", "global"))
-        )
-        yield Address(
-            str(known.ip), known.network.prefixlen, "inet" if known.version == 4 else "inet6", scope
-        )
 
 
 def ports_of(text: str) -> list[RdmaPort]:

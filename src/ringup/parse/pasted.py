@@ -35,8 +35,9 @@ _KNOWN = re.compile(
             r"\s*\d+: |\s*(?:link/|inet6? |valid_lft|altname|GID\[)|\s*[A-Za-z_][\w ./()-]{0,60}:",
             r".*==>|.*\bstate \S+ physical_state|Infiniband device|CA '|hca_id|n_gids_found|-\[",
             r"\s*(?:DEV\s|-{3})|\s*\w+\s+\d+\s+\d+\s+[0-9a-fA-F:]{39}|\s*(?:GPU|NIC|mlx|CPU)\S*\s+\S",
-            r"\s*(?:X|SYS|NODE|PHB|PXB|PIX|NV#)\s+=|\S+\s+Link encap|[\w.@:-]+\s+(?:UP|DOWN|UNKNOWN)\b",
-            r"\s+(?:RX|TX|ether|UP|collisions|inet|unspec|loop|infiniband)\b|\s*[|+\\-]",
+            r"\s*(?:X|SYS|NODE|PHB|PXB|PIX|NV#|OK|[CGT]?NS|DR|U)\s+=|\S+\s+Link encap",
+            r"[\w.@:-]+\s+(?:UP|DOWN|UNKNOWN)\b",
+            r"\s+(?:RX|TX|ether|UP|collisions|inet|unspec|loop|infiniband|device)\b|\s*[|+\\-]",
             r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] |\s*\d+\s*$|\s+[\d,x./a-zA-Z]+\s*$",
             r"\s*(?:port|phys|max|active|sm_|lid|state|rate|Legend|NIC Legend)\b",
         )
@@ -47,8 +48,6 @@ _KNOWN = re.compile(
 
 @dataclass(frozen=True)
 class Pasted:
-    """Facts found in text."""
-
     rdma_ports: tuple[RdmaPort, ...] = ()
     devices_in_library_order: bool = True
     interfaces: tuple[Interface, ...] = ()

@@ -1,8 +1,4 @@
-"""
-RDMA devices in the output of tools, in any mix and among other lines; `merge` completes one by the other.
-
-The tools: ibstatus, ibstat, ibdev2netdev, `rdma link`, ibv_devinfo and show_gids.
-"""
+"""RDMA devices in the output of ibstatus, ibstat, ibdev2netdev, `rdma link`, ibv_devinfo and show_gids."""
 
 from __future__ import annotations
 

@@ -59,8 +59,6 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Topology:
-    """What a dump says."""
-
     cpus: tuple[Cpu, ...] = ()
 
     def devices(self) -> Iterator[tuple[Cpu, tuple[Pci, ...]]]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ringup.addresses import is_address
 from ringup.model import Cluster
-from ringup.model.network import is_address
 from ringup.nccl import interface_choice
 from ringup.network.predictions import Predictions, Selection, uses_nccl
 from ringup.planning import NodePlan, Plan, planned

@@ -89,6 +89,7 @@ REPLACED = {
     "ssh": "ringup reaches the nodes itself",
     "kind": "ringup starts one rank per GPU, on one node or several",
     "one node": "the nodes are those that ringup is given",
+    "counted": "ringup counts nodes and GPUs itself",
 }
 REFUSED = {
     "tpu": "ringup starts no TPU and no SageMaker jobs",
@@ -102,16 +103,21 @@ VARIABLES = {
     **dict.fromkeys(RANK_VARIABLES, "rank"),
     "MASTER_ADDR": "address",
     "MASTER_PORT": "port",
+    "WORLD_SIZE": "counted",
     "FORCE_TORCHRUN": "kind",
     "RDZV_ID": "rendezvous id",
 }
 """Variables in front of a line that mean what an option means."""
+BY_HAND = {"WORLD_SIZE": "world_size"}
+"""Where no launcher sets it: `RANK=0 WORLD_SIZE=2 python train.py`."""
 LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
 
 
 # -- a line --------------------------------------------------------------------------------------
 
 COUNTS = ("nodes", "nproc", "world_size")
+DECIDED = (*COUNTS, "port", "address", "rank", "rendezvous", "rendezvous id")
+"""What no script's name can be the value of."""
 _OF_ALLOCATION = re.compile(r"\$\{?(?:SLURM|PBS|LSB|OMPI)_\w+\}?")
 _OF_TASKS = ("SLURM_", "OMPI_", "PMI", "PBS_", "LSB_")
 _COMMAND = re.compile(r"[A-Za-z][\w-]{0,63}")
@@ -191,7 +197,7 @@ def take_apart(words: Sequence[str]) -> StartLine:
 
 
 def _started_by(line: StartLine, found: start.CommandLine, words: Sequence[str]) -> StartLine:
-    variables = VARIABLES | (LLAMAFACTORY if found.launcher == "llamafactory" else {})
+    variables = VARIABLES | {"llamafactory": LLAMAFACTORY, "python": BY_HAND}.get(found.launcher, {})
     for name, value in found.env.items():
         if name in variables:
             line = _meant(line, variables[name], f"{name}={value}", value)
@@ -467,8 +473,11 @@ def _launched(line: StartLine, found: start.CommandLine, left: list[str]) -> Sta
             near = difflib.get_close_matches(option.name, OPTIONS[line.launcher], 1, 0.75)
             mean = "".join(f"did you mean {one}? " for one in near)
             _refuse(f"{line.launcher} {name}", f"{mean}options of the script go behind it: train.py --lr 0.1")
-        if not option.has_value:
-            raise UsageError(f"{name} needs a value", hint=f"{name} VALUE train.py")
+        is_next = option.value.startswith("--") or (option.value.endswith(".py") and meaning in DECIDED)
+        is_empty = not option.has_value or (option.written.endswith("=") and meaning in (*COUNTS, "port"))
+        if is_empty or (is_next and "=" not in option.written):
+            hint = f"is a variable empty in this shell? write {name} VALUE, or leave it out"
+            raise UsageError(f"{name} needs a value", hint=hint)
         if meaning.startswith("kind of script"):
             line = replace(line, kind="command" if "python" in name else "module")
         elif meaning.rstrip("=") in (FLAG, PASSED):
@@ -518,7 +527,7 @@ def _meant(line: StartLine, meaning: str, written: str, value: str) -> StartLine
     elif (meaning, value) in (("nproc", "gpu"), ("nproc", "auto"), ("port", "0")):
         found = {}
     elif meaning in COUNTS and _OF_ALLOCATION.fullmatch(value):
-        return line.replacing(written, "ringup counts nodes and GPUs itself")
+        return line.replacing(written, REPLACED["counted"])
     elif meaning == "port" and value.startswith("$"):
         return line.replacing(written, "ringup finds a free port")
     elif meaning in (*COUNTS, "port"):

@@ -1,14 +1,10 @@
-"""
-What becomes of a run after a failed attempt: a pure function of its attempts and of the re-check.
-
-The order of evidence: the user's wish, the re-check of the nodes, the table of causes, the limits.
-"""
+"""Decides after a failed attempt, purely: the user first, then the re-check, the table, the limits."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -87,6 +83,8 @@ class Recheck:
     """Nodes that could not prove that nothing of the failed attempt is left."""
     rebooted: frozenset[str] = frozenset()
     """Nodes with another boot id than at the start."""
+    warnings: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Node -> rules of severity warning that were not found there before the first attempt."""
 
     @property
     def explaining(self) -> dict[str, str]:
@@ -142,12 +140,7 @@ def decide(
     policy: Policy,
     random: Callable[[], float],
 ) -> Decision:
-    """
-    What to do after the last of `attempts`.
-
-    `spares` are the nodes named with --spares, in order; those that were used or excluded before are passed
-    over.  `random` returns numbers from 0 to 1 (`random.random`).
-    """
+    """What to do after the last of `attempts`; `spares` as named, in order; `random` as `random.random`."""
     history = _History(attempts)
     used, unusable = history.restarts_used, recheck.unusable
     judgement = _judged(history, recheck, policy)
@@ -156,7 +149,9 @@ def decide(
         return Decision("stop", judgement.because, stopped=judgement.stopped, restarts_left=left)
     excluded = {**judgement.excluded, **unusable}
     fresh = [s for s in dict.fromkeys(spares) if s not in history.seen and s not in unusable]
-    plan = _with_spares(history.last.nodes, excluded, fresh, policy.min_nodes)
+    plan = _with_spares(history.last.nodes, {**judgement.suspected, **excluded}, fresh, policy.min_nodes)
+    if plan.stopped:  # no reason to stop that is not sure
+        plan = _with_spares(history.last.nodes, excluded, fresh, policy.min_nodes)
     because = f"{plan.because}: {judgement.because}" if judgement.because else plan.because
     if plan.stopped:
         return replace(plan, because=because, restarts_left=max(0, policy.max_restarts - used))
@@ -280,7 +275,8 @@ def _advances(attempts: Sequence[EndedAttempt]) -> tuple[list[bool], int]:
 def _suspects(cause: FailureCause) -> tuple[str, ...]:
     """The nodes that a cause is a sign against: an exception of the script is none against its node."""
     is_sign = table.ROWS.get(cause.rule, table.UNKNOWN).kind in ("exclude", "repeat", "setup")
-    return cause.nodes if is_sign or cause.only_there else ()
+    is_local = cause.only_there or table.LOCAL_DISK.search(cause.detail[:LONGEST_DETAIL])
+    return cause.nodes if is_sign or is_local else ()
 
 
 def _alike(one: FailureCause, other: FailureCause) -> bool:
@@ -303,6 +299,8 @@ class _Judgement:
     because: str
     stopped: Stopped = ""
     excluded: Mapping[str, str] = field(default_factory=dict)
+    suspected: Mapping[str, str] = field(default_factory=dict)
+    """Left out where others can take their place."""
     is_shared: bool = False
     """Other runs wait for the same thing (storage, a hub)."""
 
@@ -318,7 +316,7 @@ def _judged(history: _History, recheck: Recheck, policy: Policy) -> _Judgement:
     row = table.ROWS.get(cause.rule, table.UNKNOWN)
     if row.kind == "user":
         return _Judgement(f"{_who(cause)}; {row.why}", "user")
-    judgement = _by_table(history, row)
+    judgement = _by_table(history, row, recheck)
     faults = recheck.explaining.keys() & set(last.nodes)
     is_certain = bool(judgement.stopped) and cause.confidence == "high"
     if faults & set(cause.nodes) or (faults and not is_certain):
@@ -335,8 +333,7 @@ def _judged(history: _History, recheck: Recheck, policy: Policy) -> _Judgement:
     return judgement
 
 
-def _by_table(history: _History, row: table.Row) -> _Judgement:
-    """What the cause's row asks for."""
+def _by_table(history: _History, row: table.Row, recheck: Recheck) -> _Judgement:
     last, cause = history.last, history.last.cause
     kind, is_shared = _kind(history, row)
     why = ONLY_THERE if kind == "exclude" and cause.only_there else row.why
@@ -351,6 +348,10 @@ def _by_table(history: _History, row: table.Row) -> _Judgement:
             else again
         )
     blamed = [node for node in last.nodes if node in cause.nodes]
+    if kind in ("exclude", "repeat"):
+        signs = {node: table.SIGNS.intersection(recheck.warnings.get(node, ())) for node in blamed}
+        suspected = {n: f"{cause.rule}, {summarize_names(sorted(s), 2)}" for n, s in signs.items() if s}
+        again = replace(again, suspected=suspected)
     if kind == "exclude":
         sure = [n for n in blamed if cause.confidence != "low" or history.blamed_before(n)]
         return replace(again, excluded=dict.fromkeys(sure, cause.rule)) if sure else again
@@ -378,8 +379,11 @@ def _kind(history: _History, row: table.Row) -> tuple[table.Kind, bool]:
     if cause.rule == "gpu-out-of-memory" and not history.has_worked:
         return "stop", False
     if cause.rule == "xid-in-kernel-log":
-        codes = set(map(int, re.findall(r"\b\d{1,3}\b", cause.detail)))
-        return ("exclude" if codes & table.HARDWARE_XIDS else row.kind), False
+        codes = set(map(int, re.findall(r"\bXid (\d{1,3})\b", cause.detail)))
+        is_hardware = "fatal" in cause.detail or codes & table.HARDWARE_XIDS
+        return ("exclude" if is_hardware else row.kind), False
+    if cause.rule == "disk-full" and table.LOCAL_DISK.search(cause.detail[:LONGEST_DETAIL]):
+        return ("repeat" if set(cause.nodes) < set(last.nodes) else row.kind), False
     if cause.rule != "rank-raised-exception":
         return row.kind, False
     if table.TRANSIENT.search(cause.detail[:LONGEST_DETAIL]):

@@ -1,8 +1,4 @@
-"""
-One row for every cause of the catalogue: what a restart would do, and why.
-
-A row's kind says how sure it must be; `decision` holds that logic, `KINDS` its words for `ringup explain`.
-"""
+"""One row a cause: what a restart would do, and why; `decision` has the logic, `KINDS` its words."""
 
 from __future__ import annotations
 
@@ -42,7 +38,6 @@ class Row(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For `ringup explain`."""
         return f"{KINDS[self.kind].format(tries=self.tries)}. {self.why[:1].upper()}{self.why[1:]}."
 
 
@@ -59,7 +54,8 @@ stop: the way in which the ranks are started must change first
     world-size-disagrees launcher-started-per-task slurm-tasks-mismatch node-rank-duplicate
     rendezvous-ids-differ same-gpu-twice nproc-exceeds-gpus not-enough-slots
     ray-node-address-differs
-stop: a full disk stays full until somebody makes room
+stop: a full disk stays full until somebody makes room; the local disk of one node may be free again, and is
+  left out with its node the second time
     disk-full
 stop: a node is left out only after `ringup test` has named it, and wrong numbers are never retried unseen
     all-reduce-wrong
@@ -94,7 +90,8 @@ repeat: once may be chance or an outside signal; twice on one node is the node
     rank-killed rank-crashed
 repeat: once may be the code; the same node missing twice is the node
     rank-fell-behind collective-stalled
-repeat: Xid 46 48 62 64 74 79 95 119 120 are hardware and leave the node out at once
+repeat: Xid 46 48 62 64 74 79 95 119 120, 154 with an action, and a fatal SXid are hardware and leave the
+  node out at once
     xid-in-kernel-log
 exclude: the hardware is broken, and a restart there would fail again
     ecc-uncorrectable gpu-missing nvlink-failed pcie-errors
@@ -149,13 +146,24 @@ ROWS: dict[str, Row] = _rows()
 UNKNOWN = Row("same", "it is tried again")
 """Of a failure without a cause, or with one that has no row."""
 
+SIGNS = {
+    *("ecc-uncorrectable", "row-remap-pending", "retired-pages-full", "recovery-action-needed"),
+    *("nvidia-smi-hangs", "nvlink-errors", "nvlink-inactive", "pcie-errors", "pcie-link-degraded"),
+    *("link-flapped", "link-speed-below-peers", "rdma-port-not-active", "rdma-rate-low", "symbol-errors"),
+    *("receive-errors", "transport-retries", "interface-errors"),
+}
+"""Warnings of the check before a restart that are a second sign against a node which a cause names."""
 HARDWARE_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 119, 120})
 """Xid codes after which NVIDIA's catalogue wants the GPU reset or replaced."""
+FATAL_CODE = re.compile(r"\bSXid\b.{0,80}: ?\d+, Fatal\b|: ?154\b.{0,80} to 0x\w{1,16} \((?!None\b)")
+"""A fault of an NVSwitch that ends every program; Xid 154 where the driver asks for a reset or a reboot."""
 WRONG_CODE = (
     *("ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "NameError", "TypeError"),
     *("UnboundLocalError", "AttributeError", "KeyError", "IndexError", "AssertionError"),
 )
 """Exceptions that code raises again each time; before the first step they need no second attempt."""
+LOCAL_DISK = re.compile(r"No space left on device: '(?:/tmp|/var/tmp|/dev/shm)/")
+"""A disk that only its node has."""
 OF_THE_NODE = re.compile(
     r"(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b|.{0,200}cannot open shared object file"
 )

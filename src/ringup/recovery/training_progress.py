@@ -63,12 +63,7 @@ class _Found(msgspec.Struct):
 
 
 def read(reach: Transport, path: str, folders: Mapping[str, str]) -> TrainingProgress | None:
-    """
-    The newest complete checkpoint; None where none was found or could be read.
-
-    `path` is --progress ("" for the markers of known frameworks), `folders` the job's working directory by
-    node; name every node whose disk may hold checkpoints.
-    """
+    """The newest complete checkpoint, None without; `path`: --progress; `folders`: the job's by node."""
     arguments = {node: (path, folder, f"{LIMIT_S:g}") for node, folder in folders.items()}
     answers = reach.run(
         program("checkpoints"),
@@ -101,11 +96,7 @@ def _decoded(answer: Answer) -> _Found | None:
 def saved(
     before: TrainingProgress | None, after: TrainingProgress | None
 ) -> tuple[float | None, float | None]:
-    """
-    `saved_from` and `saved_to` of an attempt, from what was read before and after it.
-
-    Where the two cannot be compared (another directory, steps against times) the first is unknown.
-    """
+    """`saved_from` and `saved_to` of an attempt; the first is unknown where the two cannot be compared."""
     if after is None:
         return None, None
     return before.value if before and before.group == after.group else None, after.value
@@ -163,11 +154,7 @@ class StepReader:
             self._begin[kind] = self._furthest[kind]
 
     def starts_over(self, earlier: StepReader) -> bool:
-        """
-        Whether it begins where an earlier attempt began, and not where that had got to.
-
-        A bar of progress starts at 0 in a training that resumes, too.
-        """
+        """Whether it begins where an earlier attempt began; bars of progress start at 0 in any case."""
         return any(
             begin <= earlier._begin.get(kind, -1) < earlier._furthest[kind]
             for kind, begin in self._begin.items()

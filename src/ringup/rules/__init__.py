@@ -12,14 +12,15 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from ringup.hosts.folding import node_set
-from ringup.model import Cluster, Node
-from ringup.network.predictions import Predictions, uses_nccl
 from ringup.rules.problems import TEXTS
 from ringup.units import grouped, summarize_names
 from ringup.version import SITE
+
+if TYPE_CHECKING:  # causes of logs are rules, too: reading a log needs no facts of nodes
+    from ringup.model import Cluster, Node
+    from ringup.network.predictions import Predictions
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -38,7 +39,6 @@ class Fix:
 
 
 def page_of(rule: str) -> str:
-    """The address of a rule's page in the documentation."""
     return f"{SITE}/reference/rules/{rule}/"
 
 
@@ -55,7 +55,6 @@ class Problem:
 
     @property
     def page(self) -> str:
-        """Its address in the documentation."""
         return page_of(self.name)
 
 
@@ -96,9 +95,7 @@ class Skipped:
 
 Function = TypeVar("Function", bound=Callable[..., "Iterator[Finding | Skipped]"])
 Scope = Literal["", "machines", "gpus", "rdma"]
-"""
-Which jobs a rule is about: all, those on several machines, those that may use GPUs, or both (RDMA).
-"""
+"""Jobs a rule is about: all, on several machines, with GPUs, or both (RDMA)."""
 
 GIVEN: dict[str, Callable[[Cluster, Predictions], Any]] = {
     "cluster": lambda cluster, predictions: cluster,
@@ -199,11 +196,7 @@ def check(
 
 
 def isolated(rule: str, answers: Callable[[], Iterable[Answer]]) -> Iterator[Answer | Skipped]:
-    """
-    What a rule answers.  Where it raises, its answers so far and, last, that it was not checked.
-
-    Every registry (checks, log causes, lint rules) calls its functions through this one.
-    """
+    """A rule's answers; where it raises, those so far and, last, what it raised.  For all registries."""
     try:
         yield from answers()
     except Exception as error:
@@ -227,6 +220,8 @@ def run_checks(
 
     A rule sees only the nodes on which everything it reads is known; `predictions` are those without a plan.
     """
+    from ringup.network.predictions import Predictions
+
     predictions = predictions or Predictions(cluster)
     findings: list[Finding] = []
     skipped: list[Skipped] = []
@@ -253,6 +248,8 @@ def run_checks(
 
 
 def _answers(rule: Rule, cluster: Cluster, predictions: Predictions) -> Iterator[Finding | Skipped]:
+    from ringup.network.predictions import uses_nccl
+
     for answer in rule.answers(cluster, predictions):
         if isinstance(answer, Skipped):
             yield replace(answer, rule=rule.problem.name)
@@ -299,11 +296,7 @@ class Place:
         env: Mapping[str, str] | None = None,
         severity: Severity | None = None,
     ) -> Finding:
-        """
-        A finding here; without `fix` it gets the text of the rule.
-
-        `run`: for the shell of the (first) node.  `commands`: ready to paste here.  `env`: variables to set.
-        """
+        """A finding; `run`: for the first node's shell, `commands`: to paste here, `env`: to set."""
         on = self.nodes[0] if self.nodes else ""
         lines = (*(ssh(on, c) for c in ([run] if isinstance(run, str) else run)), *commands)
         names = {n if isinstance(n, str) else n.name for n in self.nodes}
@@ -314,7 +307,9 @@ class Place:
 
 def at(nodes: Node | str | Iterable[Node | str], thing: str = "", subject: str = "") -> Place:
     """A node or several, or one thing there ("enp99s0", "GPU 3")."""
-    several = (nodes,) if isinstance(nodes, (Node, str)) else tuple(nodes)
+    from ringup.hosts.folding import node_set
+
+    several = tuple(nodes) if isinstance(nodes, Iterable) and not isinstance(nodes, str) else (nodes,)
     where = node_set(n if isinstance(n, str) else n.name for n in several)
     return Place(f"{where} {thing}".strip(), several, subject)
 

@@ -12,8 +12,9 @@ from ringup.rules import Finding
 from ringup.transport import Transport
 
 Outcome = Literal[
-    "running", "restarting", "ok", "rank-failed", "check-stopped", "hung", "interrupted", "launcher-error"
-]
+    "running", "restarting", "ok", "saved", "not-saved", "rank-failed", "check-stopped", "hung",
+    "interrupted", "launcher-error",
+]  # fmt: skip
 """What `run.json` says; "running" until somebody has seen the end, "restarting" between two attempts."""
 LAUNCHER = -1
 """The "rank" under which a launcher's own output travels."""
@@ -112,6 +113,8 @@ class Save:
     """Sent to every rank, once ("SIGUSR1")."""
     grace_s: float
     """From that signal to the end of ranks that have not ended by themselves."""
+    is_due: Callable[[], bool] = lambda: False
+    """Whether the job's time limit is so near that the ranks have to save without being asked."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,11 +76,7 @@ class End:
 
     @property
     def was_raising(self) -> bool:
-        """
-        Whether an exception was the last it had printed when it was ended, by us or by its launcher.
-
-        A program that has caught an exception goes on, and most print something more.
-        """
+        """Whether an exception was its last output when it was ended: who has caught one prints more."""
         was_told = 0 < self.told_s <= self.at_s
         if self.code != -SIGTERM and not (was_told and self.code == -SIGKILL):
             return False
@@ -96,9 +92,7 @@ class End:
 
     @property
     def own_code(self) -> int | None:
-        """
-        The code it meant to end with: 1 for an exception; of `mp.spawn` that of the process it had started.
-        """
+        """The code it meant to end with: 1 for an exception; with `mp.spawn` its process's."""
         if not self.raised:
             return self.code
         spawned = _SPAWNED.match(self.raised)

@@ -133,11 +133,7 @@ def _decode(output: Answer) -> NodeLeftovers:
 def final_sweep(
     reach: Transport, plan: Plan, *, reopen: Collection[str], wait_s: float, limit_s: float, lease_s: float
 ) -> list[Finding]:
-    """
-    Look on every node, side by side, for at most `limit_s`; what was found, worst first.
-
-    `reopen` names nodes whose connection is lost or occupied; `wait_s` is what guards may still need.
-    """
+    """Look on every node for `limit_s`, guards get `wait_s`, `reopen` a new connection; worst first."""
     for name in reopen:
         reach.reopen(name)
     outputs = reach.run(

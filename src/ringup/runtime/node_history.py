@@ -1,8 +1,4 @@
-"""
-Which nodes ended runs: a record of 30 days in the cache directory.
-
-Only nodes that ended a run are in it, with their later runs, so it stays small on any cluster.
-"""
+"""Which nodes ended runs in the last 30 days, with their later runs; a record in the cache directory."""
 
 from __future__ import annotations
 
@@ -32,8 +28,6 @@ LONGEST_NAME = 300
 
 
 class _Entry(msgspec.Struct, array_like=True):
-    """A run of a node."""
-
     at_s: float
     """When it was recorded, in seconds since the epoch."""
     run: str
@@ -52,11 +46,7 @@ def cache_dir() -> Path:
 
 
 def add(run: str, nodes: Sequence[str], blamed: Collection[str] = (), cause: str = "") -> bool:
-    """
-    Record an attempt of a run that has ended: its nodes, those that ended it, and the cause's name.
-
-    Attempts of one run count as one.  Whether it was recorded: a full or read-only disk ends no run.
-    """
+    """Record an ended attempt (those of a run count as one); whether it was: a full disk ends no run."""
     if not blamed and not _load().keys() & set(nodes):
         return True
     with contextlib.suppress(OSError), _locked():
@@ -84,11 +74,6 @@ def records() -> dict[str, PastRuns]:
     """Nodes that ended a run, those that ended the most first."""
     found = {printable(node): _past(entries) for node, entries in _load().items()}
     return dict(sorted(found.items(), key=lambda pair: (-pair[1].ended, -pair[1].last_s, pair[0])))
-
-
-def often_failing() -> dict[str, PastRuns]:
-    """Those that `check` warns of."""
-    return {node: past for node, past in records().items() if past.is_often_failing}
 
 
 def forget(node: str) -> bool:

@@ -107,11 +107,7 @@ def verdict_json(outcome: str, hangs: Sequence[Mapping[str, Any]]) -> dict[str, 
 def run_json(
     run_id: str, *, outcome: str, exit_code: int | None, started: float, **known: Any
 ) -> dict[str, Any]:
-    """
-    The object; `started` in seconds since the epoch, `exit_code` None while it runs.
-
-    `known` replaces fields of a run whose ranks were never seen: stopped before its start, or another's.
-    """
+    """The object, `exit_code` None while it runs; `known`: fields of a run whose ranks were never seen."""
     content = {
         "ringup": __version__,
         "schema": 1,
@@ -131,6 +127,7 @@ def run_json(
         "transports": {},
         "save": None,
         "attempts": [],
+        "restart": None,
         "scheduler_restarts": scheduler_restarts(os.environ),
         "notes": [],
     }
@@ -204,7 +201,7 @@ class RunRecord:
         """Whether it made none when it was interrupted."""
         self.joined_s = self.stopping_s = 0.0
         """When the last rank had started, and when the run was first told to end; monotonic, 0 never."""
-        self.save: dict[str, object] | None = None
+        self.save: dict[str, Any] | None = None
         """How the ranks saved their state before an end from outside."""
         self.hangs: list[dict[str, object]] = []
         """What was seen while it made none."""
@@ -231,7 +228,7 @@ class RunRecord:
         return (self.ended_s or time.monotonic()) - self.started_s
 
     def _content(self, outcome: str, exit_code: int | None, **known: object) -> dict[str, object]:
-        if outcome == "interrupted" and self.hung_then:
+        if outcome in ("interrupted", "not-saved") and self.hung_then:
             known["verdict"] = verdict_json("hung", self.hangs)
         return run_json(
             self.plan.run_id,
@@ -299,11 +296,7 @@ class RunRecord:
         interrupted: int = 0,
         running: int | None = None,
     ) -> RunResult:
-        """
-        Write the end to run.json, and return it.
-
-        `interrupted`: the exit code when the user ended it; `running`: that of a run which goes on.
-        """
+        """Write the end to run.json; exit codes: `interrupted` by the user, `running` if it goes on."""
         for node in nodes:
             if node.errors:
                 output.to_file(f"node{node.plan.rank}-guard.log", node.errors)
@@ -359,11 +352,15 @@ class RunRecord:
     ) -> tuple[Outcome, int, Failure | None]:
         if running is not None:
             return "running", running, None
-        if interrupted:
+        if interrupted and not self.save:
             return "interrupted", interrupted, None
         if self.hung:
             return "hung", 124, None
         found = blame.first([end for node in nodes for end in node.ends], self.is_consequence)
+        if self.save:
+            saved: Outcome = self.save["result"]
+            failure = self._failure(*found, nodes) if found and saved == "not-saved" else None
+            return saved, interrupted, failure
         if not found:
             return "ok", 0, None
         end, is_consequence = found
@@ -450,11 +447,7 @@ def _is_complete(node: NodeRun) -> bool:
 
 
 def _groups(nodes: Sequence[NodeRun]) -> Iterator[list[tuple[str, int]]]:
-    """
-    Ranks that were connected, directly or through others, as (node, rank).
-
-    Connected ranks of one node count as one group: who on a machine talked to whom is not followed.
-    """
+    """Ranks connected, directly or through others, as (node, rank); those of a node are one group."""
     group = {node.name: {node.name} for node in nodes}
     machine = {node.name: set(node.world.addresses) for node in nodes if node.world}
     own = {node.name: {node.plan.address} | machine[node.name] for node in nodes}

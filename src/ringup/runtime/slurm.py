@@ -107,11 +107,7 @@ def submit(file: Path, output: Path, env: Mapping[str, str]) -> Submitted:
 def follow(
     job: Submitted, interrupts: Interrupts, write: Callable[[str], object], on_event: Callable[[Event], None]
 ) -> Ended:
-    """
-    Show the job's output until it is over; an interrupt ends it, the second one by scancel at once.
-
-    After that it waits at most GIVE_UP_S for the end and the last output.
-    """
+    """Show the job's output to its end, GIVE_UP_S after an interrupt; the second interrupt is scancel."""
     began, asked, handled = time.monotonic(), 0.0, 0
     shown, state, missed = "", "", False
     cancel_at = give_up = float("inf")

@@ -32,7 +32,8 @@ UNKILLABLE_S = 10.0
 """What a guard may take after the grace: 6 s for processes that do not go, the rest for the network."""
 AWAY_S = 2.0
 """A longer turn than any of our own makes: this process was stopped, or had no processor or memory."""
-SAVED, NOT_SAVED = "saved", "not saved in time"
+SAVED, NOT_SAVED = "saved", "not-saved"
+TIME_LIMIT = "the job's time limit is near"
 DRAIN_S = 5.0
 """How long the last output may make no progress."""
 
@@ -56,6 +57,8 @@ class Followed:
         self.stop_reason = ""
         self.save_until_s = 0.0
         """When ranks that are saving their state are ended; 0 where none is."""
+        self.is_limit = False
+        """Whether they began to for the job's time limit, and no signal came since."""
         self._joined, self._has_failed = 0, False
         for node in self.plan.nodes:
             # Where nobody has found a better one our programs run by the job's: a node's own may be old.
@@ -117,7 +120,7 @@ class Followed:
 
     def follow(self) -> bool:
         """Until the run is over or the head node's; True when the user leaves it before."""
-        handled, interrupts, watcher = 0, self.interrupts, self.options.watcher
+        handled, interrupts, watcher, save = 0, self.interrupts, self.options.watcher, self.options.save
         self.record.hangs = watcher.reports if watcher else []
         while self.poll():
             if interrupts.count > handled:
@@ -125,13 +128,14 @@ class Followed:
                 self.record.hung_then = bool(watcher and watcher.stalled)
                 if self.can_be_left and interrupts.name != "SIGINT":
                     return True
-                if not self.begin_saving():
-                    grace_s = self.options.grace_s if handled == 1 + bool(self.save_until_s) else 0.0
+                if not self.begin_saving(interrupts.name):
+                    grace_s = self.options.grace_s if handled <= 1 + bool(self.save_until_s) else 0.0
                     self.stop(f"interrupted by {interrupts.name}", grace_s=grace_s)
-            if self.save_until_s and time.monotonic() > self.save_until_s and not self.stop_reason:
-                self.stop(
-                    f"interrupted by {interrupts.name}: not saved in time", grace_s=self.options.grace_s
-                )
+            elif save and not (handled or self.save_until_s) and save.is_due():
+                self.begin_saving(TIME_LIMIT)
+            if save and 0 < self.save_until_s < time.monotonic() and not self.stop_reason:
+                words = f"the ranks have not saved within {show_seconds(save.grace_s)}"
+                self.stop(words, grace_s=self.options.grace_s)
             if interrupts.refused_stop and not self.can_be_left:
                 interrupts.refused_stop = False
                 words = "not stopped: without beats from here the nodes would end the run"
@@ -150,11 +154,15 @@ class Followed:
             self.output.show_problem(self.on_event)
         return False
 
-    def begin_saving(self) -> bool:
+    def begin_saving(self, began_by: str) -> bool:
         """Have every rank save its state, once; False where the run is to end without that."""
-        save, began_by = self.options.save, self.interrupts.name
-        if not (save and self._joined) or self.save_until_s or self.stop_reason or began_by == "SIGINT":
+        save = self.options.save
+        if not (save and self._joined) or self.stop_reason or began_by == "SIGINT":
             return False
+        if self.save_until_s:  # Slurm's own signal comes later than the begin by its time limit
+            is_first, self.is_limit = self.is_limit, False
+            return is_first
+        self.is_limit = began_by == TIME_LIMIT
         self.save_until_s = time.monotonic() + save.grace_s
         for node in self.nodes:
             node.tell(type="signal", name=save.signal)
@@ -232,7 +240,7 @@ class Ssh(Followed):
                 self.on_event(Event("note", words))
             return self.record.result(self.nodes, self.output, [], running=0)
         is_wish = self.save_until_s or self.stop_reason.startswith("interrupted")
-        if (save := self.options.save) and self.save_until_s:
+        if (save := self.options.save) and self.save_until_s and self.interrupts.name != "SIGINT":
             self.record.save = self._saved(save)
         return self.finish(
             interrupted=self.interrupts.exit_code if is_wish else 0,

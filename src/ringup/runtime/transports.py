@@ -44,8 +44,6 @@ class _Seen:
 
 
 class Transports:
-    """Reads the ranks' lines."""
-
     def __init__(self, plan: Plan, on_event: Callable[[Event], object]) -> None:
         self._expected = {t.node: t for t in plan.transports}
         self._on_event = on_event

@@ -1,8 +1,4 @@
-"""
-Access to other machines: a `Transport` runs scripts and programs over one connection to each node.
-
-A node's failure is an `Answer` with its `error`, or an `on_exit`; it is never raised.
-"""
+"""Access to other machines: a `Transport` runs scripts, one connection a node; a failure is an `Answer`."""
 
 from ringup.transport.connections import Transport
 from ringup.transport.session import Answer, Listener, Request

@@ -253,11 +253,7 @@ class Client:
 
 
 class Wire:
-    """
-    As `Client`, for a shell in another pod: its streams travel as frames of the link that the pod has opened.
-
-    It ends with code 0 when both streams have, or the connection.
-    """
+    """As `Client`, for a shell in another pod, in frames of its link; ends with 0 when both streams have."""
 
     def __init__(
         self,

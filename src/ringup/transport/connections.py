@@ -180,11 +180,7 @@ class Transport:
         most_bytes: int,
         doing: str = "",
     ) -> list[Answer]:
-        """
-        The whole output of one program of `start` on every node (of nodes played here on the first one).
-
-        `arguments`: the program's; by node where they differ, and then only the named nodes are asked.
-        """
+        """The output of one program on every node (once for all played here); `arguments` may be by node."""
         if not isinstance(arguments, Mapping):
             arguments = {host.name: arguments for host in self.hosts}
         local = next((host for host in self.hosts if host.local), None)

@@ -130,11 +130,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 class Link:
-    """
-    One connection, under the selector it is attached to, whose keys' data are what to call.
-
-    `on_frame` gets (kind, content) of frames from a proven other side, `on_end` why there will be no more.
-    """
+    """One connection, under its selector; `on_frame` gets (kind, content), `on_end` why it is over."""
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, *, demands: str = "") -> None:
         """`demands`: the name that the other side's certificate must have; without one this is the server."""
@@ -296,11 +292,7 @@ def turn(selector: selectors.BaseSelector, timeout_s: float) -> None:
 
 
 def dial(address: tuple[str, int], context: ssl.SSLContext, hello: Hello) -> Link:
-    """
-    Connect to the first pod; both sides are proven, and it has taken the connection.
-
-    Raises OSError where nobody answers (yet) or holds the token, Refused where a holder of the token says no.
-    """
+    """Connect to the first pod.  Raises OSError where nobody answers or is proven, Refused if it says no."""
     link = Link(socket.create_connection(address, timeout=DIAL_S), context, demands=HEAD)
     until = time.monotonic() + ADMITTED_WITHIN_S
     came: list[Welcome | Refusal | OSError] = []

@@ -1,6 +1,4 @@
-"""
-The first of N equal pods reaches the others by the connections they open: a control connection, and shells.
-"""
+"""The first of N equal pods reaches the others by the connections they open: control, and shells."""
 
 from __future__ import annotations
 
@@ -36,8 +34,6 @@ ITSELF = "this is the first pod itself"
 
 @dataclass
 class _Peer:
-    """Another pod, as far as it has come."""
-
     name: str
     address: str
     instance: str
@@ -50,8 +46,6 @@ class _Peer:
 
 
 class Pods:
-    """All pods: who they are, and the connections to them."""
-
     def __init__(self, own: str, peers: Mapping[str, _Peer]) -> None:
         """`peers`: each by the name it is known by."""
         self.own, self._peers = own, peers

@@ -258,11 +258,7 @@ class Session:
                 self._next()
 
     def on_time(self, now: float, connect_timeout_s: float, answer_timeout_s: float, crowd: int = 0) -> None:
-        """
-        Give up a connection that says nothing; end requests that came too late.
-
-        `crowd`: connections that exchange keys at the same time, on the same processors here.
-        """
+        """End a silent connection and late requests; `crowd`: others in key exchange on this machine."""
         if self.state == "connecting":
             logged_in = self.errors.phase is Phase.LOGGED_IN
             allowed = answer_timeout_s if logged_in else connect_timeout_s + crowd * KEY_EXCHANGE_S

@@ -36,7 +36,6 @@ def rendezvous(env):
 
 
 def guarded_runs(table):
-    """Runs whose guard lives here."""
     label = tree.GUARD + ":"
     found = set()
     for pid, uid in table.uids.items():

@@ -1,8 +1,4 @@
-"""
-What proves that a process is a leftover.
-
-A variable alone never does: whatever a rank or a shell starts inherits it.  docs/how/clean.md has the table.
-"""
+"""What proves that a process is a leftover; a variable does not: children inherit it (docs/how/clean.md)."""
 
 import os
 import re
@@ -76,7 +72,6 @@ def gpus(held):
 
 
 def trains(table, pid, held):
-    """Whether a spawned process shows more of a rank than that."""
     env = table.environment(pid)
     return any(name in env for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")) or bool(gpus(held))
 
@@ -155,7 +150,6 @@ def reads(table, pipe, own):
 
 
 def is_reading(path, pipe):
-    """Whether a descriptor is that pipe, open for reading alone."""
     try:
         return os.readlink(path) == pipe and not os.lstat(path).st_mode & 0o200
     except OSError:

@@ -43,11 +43,7 @@ def in_use(table, until):
 
 
 def creators(path):
-    """
-    Parts of a file's name that are its creator's pid: torch_PID_..., sem.loky-PID-...
-
-    A name of random letters (sem.mp-...) tells of nobody.
-    """
+    """The creator's pid in a file's name: torch_PID_..., sem.loky-PID-...; sem.mp-... has none."""
     name = os.path.basename(path)
     return name.split("-")[1:2] if name.startswith("sem.loky-") else name.split("_")[1:2]
 

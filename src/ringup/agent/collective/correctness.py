@@ -1,8 +1,4 @@
-"""
-Compare every element on every rank with a value computed without communication.
-
-Inputs differ by rank and by position, so that a missing, repeated or shifted contribution shows.
-"""
+"""Compare every element with a value computed without communication; inputs differ by rank and position."""
 
 import functools
 
@@ -130,11 +126,7 @@ class Search:
         return [all(fine[rank] for rank in members) for members in groups]
 
     def failing(self, units, good):
-        """
-        The units (lists of ranks) that fail with others, too: first in pairs, then each one with a good unit.
-
-        `good` is a unit known as good, or None; if none is found, all units that fail together are returned.
-        """
+        """The units (lists of ranks) that fail with a `good` one too, or in pairs where none is known."""
         last = len(units) // 2 * 2
         pairs = [sorted(units[i] + units[i + 1]) for i in range(0, last, 2)]
         suspects = []
@@ -150,12 +142,7 @@ class Search:
 
 
 def isolate(world, counts):
-    """
-    The ranks that give wrong results: each node alone first, then its ranks, or nodes, in pairs.
-
-    More than one suspect may be left: of two ranks alone either may be wrong.  None if no smaller group
-    gives a wrong result.
-    """
+    """The ranks with wrong results: nodes alone, then their ranks, or nodes, in pairs; perhaps several."""
     search = Search(world, counts)
     nodes = sorted(world.nodes.values())
     several = [ranks for ranks in nodes if len(ranks) > 1]

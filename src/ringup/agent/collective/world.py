@@ -32,12 +32,10 @@ OWN = re.compile(r"(?:CUDA|HIP|NCCL) (?:driver |communicator )?error|(?:CUDA|HIP
 
 
 def report(kind, **fields):
-    """One line for the launcher."""
     print(MARK + json.dumps(dict(kind=kind, rank=int(os.environ.get("RANK", "-1")), **fields)), flush=True)
 
 
 def short(error):
-    """An exception in one bounded line."""
     return ("%s: %s" % (type(error).__name__, " ".join(str(error).split())))[:LONGEST_ERROR]
 
 
@@ -68,11 +66,7 @@ def is_own(error):
 
 
 def device_of(backend, local_rank):
-    """
-    The device this rank uses and what is known of it: name, memory in bytes, NUMA node of a GPU.
-
-    Raises Refused where there is none.
-    """
+    """This rank's device, its name, memory in bytes and NUMA node.  Raises Refused where there is none."""
     if backend != "nccl":
         return torch.device("cpu"), {"name": "cpu", "memory_bytes": 0, "gpu_numa": None}
     if not torch.cuda.is_available():
@@ -171,11 +165,7 @@ class World:
         self.began_s = time.monotonic()
 
     def roll_call(self):
-        """
-        An operation failed here: report the ranks that do not answer, while the store lives.
-
-        Others may still wait in it, for all of its limit.  Raises Refused when there are any.
-        """
+        """After a failed operation: report the ranks that do not answer.  Raises Refused for any."""
         waits_s = max(0.0, self.began_s + self.limit_s - time.monotonic()) + BEHIND_S
         try:
             self.store.set("roll", "-")

@@ -48,7 +48,6 @@ def now(of, totals):
 
 
 def is_ours(name, folder):
-    """Whether sysfs shows this namespace's link of that name."""
     try:
         return text(folder + "/ifindex") == str(socket.if_nametoindex(name))
     except OSError:

@@ -103,11 +103,7 @@ def nvidia_smi(tool, several, seconds):
 
 
 def lost(root, answered):
-    """
-    GPUs the driver has and nvidia-smi does not list, though this user may open their device file.
-
-    One whose file is absent or forbidden is hidden from us (a container, a scheduler's cgroup), not lost.
-    """
+    """GPUs the driver has and nvidia-smi does not list; one whose device file is hidden is not lost."""
     found = []
     base = root + "/proc/driver/nvidia/gpus"
     for bus in listed(base):

@@ -137,11 +137,7 @@ def numa(root):
 
 
 def remove_ipc(root):
-    """
-    The setting of systemd-logind as logind.conf(5) orders its files, "" where nothing sets it.
-
-    "no" where systemd is not the init, as sd_booted(3) tells: nobody removes anything then.
-    """
+    """RemoveIPC as logind.conf(5) orders its files, "" where unset; "no" where systemd is not the init."""
     if not os.path.isdir(root + "/run/systemd/system"):
         return "no"
     found = {}

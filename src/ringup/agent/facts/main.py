@@ -146,11 +146,7 @@ def listener():
 
 
 def run(parts, request, root, limits):
-    """
-    Name -> (JSON text, why fields are missing).
-
-    A part has its limit in seconds; while it only waits for the processor, as long as the slowest may take.
-    """
+    """Name -> (JSON text, why fields are missing); a part without CPU time gets as long as the slowest."""
     longest = max(limits.values(), default=0.0)
     begin = time.monotonic()
     children, results, given, ended, out = {}, {}, dict(limits), [], listener()
@@ -187,11 +183,7 @@ def run(parts, request, root, limits):
 
 
 def is_present(part, root):
-    """
-    Whether a node has what a part asks of: a look at a few paths costs less than a process.
-
-    A GPU without a driver is in the kernel's list of PCI devices all the same (vendor 10de, NVIDIA).
-    """
+    """Whether a node has what a part asks of; without driver a GPU is in the kernel's PCI list (10de)."""
     places = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
     if any(os.path.exists(root + place) for place in places):
         return True

@@ -28,12 +28,7 @@ def forward(name):
 
 
 def reverse(address):
-    """
-    Seconds of one reverse lookup, whatever its result.
-
-    As ::ffff:a.b.c.d, because torch's TCPStore asks so, and a line for a.b.c.d in
-    /etc/hosts does not answer that.
-    """
+    """Seconds of a reverse lookup of ::ffff:a.b.c.d, which is what torch's TCPStore asks for."""
     begin = time.monotonic()
     try:
         socket.getnameinfo((address if ":" in address else "::ffff:" + address, 0), 0)

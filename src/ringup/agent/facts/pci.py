@@ -1,8 +1,4 @@
-"""
-The PCI tree above GPUs and network cards, from sysfs (Documentation/ABI/testing/sysfs-bus-pci).
-
-An ordinary user may read all of it; what is in configuration space beyond 64 bytes (ACS) needs root.
-"""
+"""The PCI tree above GPUs and NICs, from sysfs; configuration space beyond 64 bytes (ACS) needs root."""
 
 import os
 

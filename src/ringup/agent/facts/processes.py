@@ -1,9 +1,4 @@
-"""
-Who listens on which port, and what earlier runs have left behind.
-
-Both need one walk over /proc.  Owners and environments of other users' processes
-cannot be read without root; such a listener is reported with its user alone.
-"""
+"""Who listens on which port, and what earlier runs left; processes behind others' sockets need root."""
 
 import os
 import select
@@ -221,11 +216,7 @@ def output_is_lost(root, pid):
 
 
 def twin(table, pid):
-    """
-    Another process that the same start has forked, one for each node, with an ssh below it; 0 for none.
-
-    With no parent, the same words, session and environment: the start itself is gone.
-    """
+    """A process that the same start forked for another node, without a parent, above an ssh; 0 for none."""
     if not has_remote(table, pid):
         return 0
     key = table.parents[pid], table.sessions[pid], table.words(pid), raw_environ(pid, table.root)
@@ -238,7 +229,6 @@ def twin(table, pid):
 
 
 def has_remote(table, pid):
-    """Whether a process has an ssh or the like as its child."""
     return any(above == pid and table.commands[child] in REMOTE for child, above in table.parents.items())
 
 

@@ -120,7 +120,6 @@ def dcb(netdev):
 
 
 def of_device(device, root):
-    """What all ports of a device share."""
     bus = os.path.basename(os.path.realpath(device + "/device"))
     driver = os.path.realpath(device + "/device/driver")
     return {

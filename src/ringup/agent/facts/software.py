@@ -39,12 +39,7 @@ ASK_TORCH = (
 
 
 def chosen(request):
-    """
-    Path of the job's interpreter.
-
-    What the user named; else the launcher's active environment, unless --setup brought
-    another python3 along; else python3.
-    """
+    """The job's interpreter: named, else the environment's unless --setup brought one, else python3."""
     if request.get("python"):
         return which(request["python"])
     default, first = request.get("default_python", ""), which("python3")
@@ -82,11 +77,7 @@ def version_and_path(python, runner):
 
 
 def distribution(name):
-    """
-    ("torch", "2.13.0+cpu") of "torch-2.13.0+cpu.dist-info", else None.
-
-    Names of distributions compare without case and with - . _ alike (PEP 503).
-    """
+    """("torch", "2.13.0+cpu") of "torch-2.13.0+cpu.dist-info", else None; - . _ are alike (PEP 503)."""
     for suffix in (".dist-info", ".egg-info"):
         if name.endswith(suffix):
             project, _, version = name[: -len(suffix)].partition("-")

@@ -47,11 +47,7 @@ def limit(kind):
 
 
 def locks_freely(root):
-    """
-    Whether locked memory is not limited whatever the limit says (capabilities(7), CAP_IPC_LOCK).
-
-    Not root of a user namespace of its own: the kernel asks for the right on the machine.
-    """
+    """Whether memory locks without a limit: CAP_IPC_LOCK, and not of a user namespace of its own."""
     try:
         if [int(n) for n in required(root + "/proc/self/uid_map").split()] != [0, 0, 4294967295]:
             return False

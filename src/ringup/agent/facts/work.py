@@ -38,12 +38,7 @@ def file_fact(path):
 
 
 def looks(paths):
-    """
-    How long one stat() of each path takes, in a process of its own that may be given up.
-
-    What comes after a path that does not answer is not looked at any more.  Nothing is concluded
-    from a process that only waits for its turn on a busy machine.
-    """
+    """How long a stat() of each path takes, in a child; paths behind one that does not answer are skipped."""
     child, late = Child(lambda write_end: stat_each(paths, write_end)), []
     begin = child.began
     while child.status is None and not late:

@@ -1,8 +1,4 @@
-"""
-`ringup attach` on the head node, as `attach.py RUN_DIR`: connects stdin and stdout to the guard's socket.
-
-If the guard has ended, prints its journal.
-"""
+"""`ringup attach` on the head (`attach.py RUN_DIR`): stdin and stdout to the guard, else its journal."""
 
 import contextlib
 import os
@@ -17,7 +13,6 @@ SOCKET = "attach.sock"
 
 
 def pump(guard, out):
-    """Copy bytes both ways until either side ends."""
     while True:
         for fd in select.select([0, guard.fileno()], [], [])[0]:
             data = guard.recv(65536) if fd else os.read(0, 65536)
@@ -31,7 +26,6 @@ def pump(guard, out):
 
 
 def replay(journal, out):
-    """Print the journal: output, then everything else."""
     try:
         names = os.listdir(journal)
     except OSError:

@@ -1,8 +1,4 @@
-"""
-The last sweep on a node after a run: `final_sweep.py RUN PORT WAIT_S`.
-
-Waits for the run's guards to finish, ends processes with the run's tag, and prints one line of JSON.
-"""
+"""`final_sweep.py RUN PORT WAIT_S`: waits for the run's guards, ends what has its tag, prints JSON."""
 
 import json
 import os

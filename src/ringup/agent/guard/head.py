@@ -31,8 +31,6 @@ LINGER_S = 15.0
 
 
 class Peer:
-    """Another node's guard."""
-
     def __init__(self, link):
         self.link = self.source = link
         self.contact_at = time.monotonic()

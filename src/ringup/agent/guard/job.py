@@ -46,6 +46,8 @@ class Job:
         self.terminated = set()
         self.sigterm_rest_at = self.kill_at = float("inf")
         self.first_kill_at = 0.0
+        self.shared = {}
+        """Files in shared memory that are the job's when its end begins."""
         self.oom_kills = tree.oom_kills()
         self.world = World(self)
         self.stayed = {}
@@ -94,7 +96,6 @@ class Job:
         self.up().send({"type": "started", "pid": self.launcher, "at": time.monotonic()})
 
     def reap(self):
-        """Collect ended children: the launcher, or adopted orphans."""
         for pid, status in tree.reap().items():
             if pid == self.launcher:
                 self._launcher_ended(wait_code(status))
@@ -123,16 +124,25 @@ class Job:
             return
         self.end_reason, self.sigterm_at = reason, now
         self.up().send({"type": "ending", "reason": reason, "at": now})
+        ranks = {rank.pid for rank in self._ranks() if rank.pid}
+        self.shared = tree.shared_memory(ranks | self._members().keys())
         self.sigterm_rest_at = now + grace_s / 3
         if not self.launcher_ended:
             self._sigterm(self.launcher, (stat(self.launcher) or (0, -1))[1])
-        for rank in self.ranks.all if self.ranks else ():
+        for rank in self._ranks():
             if not rank.ended:
                 self._sigterm(rank.shim, rank.shim_started)
 
+    def _ranks(self):
+        return self.ranks.all if self.ranks else ()
+
+    def _members(self):
+        parents = (os.getpid(), os.getppid())
+        return tree.members(self.run_id, self.place, os.getpid(), self.began, spare=parents)
+
     def signal(self, number):
         """A signal for every rank, which ends nothing by itself; for the launcher where it has no shims."""
-        shims = [rank for rank in self.ranks.all if rank.pid and not rank.ended] if self.ranks else []
+        shims = [rank for rank in self._ranks() if rank.pid and not rank.ended]
         for rank in shims:
             tree.send(rank.shim, rank.shim_started, number)
         if not (shims or self.launcher_ended or "RINGUP_SCRIPT" in self.order["env"]):
@@ -147,8 +157,7 @@ class Job:
         self.world.on_time(now)
         if self.over or not self.end_reason:
             return
-        parents = (os.getpid(), os.getppid())
-        left = tree.members(self.run_id, self.place, os.getpid(), self.began, spare=parents)
+        left = self._members()
         if not left and self.launcher_ended:
             self._finish({})
         elif now >= self.kill_at:
@@ -164,13 +173,15 @@ class Job:
     def _sigterm_rest(self, left):
         """SIGTERM to all others, but not to what a rank itself has started: the rank ends that."""
         self.sigterm_rest_at = float("inf")
-        ranks = {r.pid for r in self.ranks.all if r.pid} if self.ranks else ()
+        ranks = {rank.pid for rank in self._ranks() if rank.pid}
         if not self.sigterm_at:
             self.stayed = {pid: command(pid) for pid in left}
         for pid in left.keys() - set(below(ranks, family()[1])):
             self._sigterm(pid, left[pid])
 
     def _finish(self, left):
+        if not left:
+            tree.remove_shared(self.shared)
         if self.ranks:
             self.ranks.close()
         for output in self.outputs:

@@ -122,8 +122,6 @@ def own_peers(listener):
 
 
 class Ranks:
-    """The listening socket and the ranks connected to it."""
-
     def __init__(self, loop, up, sigterm_at):
         self.loop, self.up, self.sigterm_at = loop, up, sigterm_at
         self.all = []

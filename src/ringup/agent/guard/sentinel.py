@@ -1,8 +1,4 @@
-"""
-The sentinel: prepares the node, starts the guard, and outlives it.
-
-It is a subreaper: when the guard is killed it gets the guard's processes and ends them.
-"""
+"""The sentinel prepares the node, starts the guard and, as subreaper, ends what a killed guard leaves."""
 
 import contextlib
 import json

@@ -1,8 +1,4 @@
-"""
-Output of the ranks on its way to the launcher, in bounded memory.
-
-If the launcher reads more slowly than the ranks write, the oldest is dropped and its size reported.
-"""
+"""Output of the ranks on its way to the launcher, in bounded memory: the oldest is dropped and counted."""
 
 import binascii
 import collections

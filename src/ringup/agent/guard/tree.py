@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from ringup.agent.proc.files import link, numbers, pause, text
+from ringup.agent.proc.files import link, listed, numbers, pause, read, text
 from ringup.agent.proc.process import below, command, environ, family, stat
 
 TAG = "RINGUP_RUN"
@@ -27,6 +27,11 @@ SESSIONS = "sessions"
 """File in the run's directory: a line "SESSION START" for each session that the run has made."""
 GUARD = "ringup-guard"
 """`ps` shows the guards as `python3 -c ... ringup-guard:RUN`."""
+SHM = "/dev/shm/"
+MAPPED = ("nccl-", "sem.mp-")
+MADE_BY = (("torch_", "_"), ("sem.loky-", "-"))
+"""Names of files there: with random letters behind, or with the pid of who made them."""
+LONGEST_MAPS_BYTES = 16 << 20
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
 
@@ -82,12 +87,7 @@ def note_session(pid, started):
 
 
 def members(run_id, place="", root=0, not_before=0, spare=()):
-    """
-    The run's processes: pid -> start time.
-
-    Descendants of `root` (itself not), tagged ones that began at or after `not_before`, and
-    descendants of those; never `spare`.
-    """
+    """The run's processes, `spare` never: below `root`, tagged since `not_before`, and below those."""
     known, children = family()
     spare = {*spare, os.getpid()}
     roots = list(children.get(root, ())) if root else []
@@ -102,6 +102,37 @@ def descendants(root):
     """Every living process below `root`: pid -> start time."""
     known, children = family()
     return {pid: known[pid][1] for pid in below(children.get(root, ()), children)}
+
+
+def shared_memory(pids):
+    """
+    What NCCL, torch and multiprocessing keep in /dev/shm for these processes: path -> (device, inode).
+
+    A process that is killed leaves such files behind.  A file is theirs if its name has the pid of one of
+    them, or if one of them has mapped it.
+    """
+    made = tuple("%s%d%s" % (kind, pid, end) for pid in pids for kind, end in MADE_BY)
+    found = {}
+    for name in listed(SHM):
+        with contextlib.suppress(OSError):
+            status = os.lstat(SHM + name)
+            is_ours = status.st_uid == os.geteuid() and status.st_mode & 0o170000 == 0o100000
+            if is_ours and name.startswith(MAPPED + made):
+                found[SHM + name] = (status.st_dev, status.st_ino)
+    unsure = {path for path in found if path[len(SHM) :].startswith(MAPPED)}
+    for pid in pids if unsure else ():
+        maps = read("/proc/%d/maps" % pid, LONGEST_MAPS_BYTES)
+        unsure -= {path for path in unsure if b" %s\n" % os.fsencode(path) in maps}
+    return {path: identity for path, identity in found.items() if path not in unsure}
+
+
+def remove_shared(files):
+    """Remove what `shared_memory` found, where it is still the same file."""
+    for path, identity in files.items():
+        with contextlib.suppress(OSError):
+            status = os.lstat(path)
+            if (status.st_dev, status.st_ino) == identity:
+                os.unlink(path)
 
 
 def send(pid, started, number):

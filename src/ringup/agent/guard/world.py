@@ -39,8 +39,6 @@ class Connections:
 
 
 class World:
-    """Reads the sockets of the ranks of a job on this node."""
-
     def __init__(self, job):
         self.job = job
         self.is_wanted = job.order.get("world_size", 1) > 1

@@ -45,8 +45,6 @@ def most_files():
 
 
 class Node:
-    """This node's side of the round."""
-
     def __init__(self):
         self.selector = selectors.DefaultSelector()
         self.watched, self.incoming, self.rest = {}, set(), b""

@@ -70,8 +70,6 @@ def wait(children, until):
 
 
 def command(words):
-    """A program as a child."""
-
     def become(write_end):
         try:
             os.dup2(write_end, 1)
@@ -85,11 +83,7 @@ def command(words):
 
 
 def output_of(words, seconds, most=0.0):
-    """
-    Output of a program; raises OSError with its last words when it fails or is late.
-
-    It has `seconds`, and up to `most` as long as it runs, waits for its turn, or reads: the node is busy.
-    """
+    """Output of a program within `seconds`, `most` while it is busy; raises OSError with its last words."""
     child = command(words)
     end = child.began + seconds
     while wait([child], end):

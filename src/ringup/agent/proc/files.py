@@ -87,11 +87,7 @@ def space(path):
 
 
 def passwd(root=""):
-    """
-    uid -> fields of /etc/passwd, the first line of each.
-
-    That file alone: a directory server that does not answer must not hold us up.
-    """
+    """uid -> fields of /etc/passwd, the first line of each; a directory server might not answer."""
     lines = [line.split(":") for line in text(root + "/etc/passwd", 1 << 20).splitlines()]
     return {int(fields[2]): fields for fields in reversed(lines) if len(fields) > 5 and fields[2].isdigit()}
 

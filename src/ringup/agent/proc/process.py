@@ -45,7 +45,6 @@ def table():
 
 
 def children_of(parents):
-    """Process -> its children, from process -> its parent."""
     found = {}
     for pid, parent in parents.items():
         found.setdefault(parent, []).append(pid)
@@ -153,11 +152,7 @@ def descriptors(pid, root=""):
 
 
 def waited_s(task):
-    """
-    Seconds a thread (PID or PID/task/TID) was ready to run and had no CPU.
-
-    The second figure of schedstat (Documentation/scheduler/sched-stats.rst); 0 where it is not counted.
-    """
+    """Seconds a thread (PID or PID/task/TID) was ready and had no CPU (schedstat); 0 where not counted."""
     return integer((read("/proc/%s/schedstat" % task, 200).split() + [b"0", b"0"])[1]) / 1e9
 
 

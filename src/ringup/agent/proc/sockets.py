@@ -30,11 +30,7 @@ def port(text):
 
 
 def end(text):
-    """
-    An address and its port: hexadecimal numbers of four bytes each, in the machine's order.
-
-    An IPv4 address within IPv6 is an IPv4 address.
-    """
+    """Address and port, from hexadecimal numbers of four bytes; IPv4 within IPv6 becomes IPv4."""
     packed = unhexlify(text.partition(b":")[0])
     packed = b"".join(struct.pack(">I", n) for n in struct.unpack("=%dI" % (len(packed) // 4), packed))
     if packed[:12] == bytes(10) + b"\xff\xff":

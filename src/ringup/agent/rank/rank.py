@@ -213,10 +213,14 @@ def be_every_rank():
 
 
 def count_restarts():
-    """A launcher started for this attempt alone counts 0 restarts; torch's own name for the run's count."""
+    """A launcher knows its own attempt alone: what torch's variables say of the whole run."""
     attempt = os.environ.get("RINGUP_ATTEMPT", "")
     if attempt.isdigit():
-        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(int(attempt) - 1)
+        most = os.environ.get("RINGUP_MAX_RESTARTS", "0")
+        known = {"RESTART_COUNT": str(int(attempt) - 1), "MAX_RESTARTS": most}
+        if os.environ.get("TORCHELASTIC_RUN_ID", "").endswith("." + attempt):
+            known["RUN_ID"] = os.environ["TORCHELASTIC_RUN_ID"].rpartition(".")[0]
+        os.environ.update({"TORCHELASTIC_" + name: value for name, value in known.items()})
 
 
 def main():

@@ -219,11 +219,7 @@ def before(**names):
 
 
 def run(namespace, ended_well):
-    """
-    Become the script; at a good end `ended_well` gets an entry.
-
-    From `clear` on nothing of this file is left but this frame.
-    """
+    """Become the script: from `clear` on only this frame is left.  `ended_well` gets an entry at the end."""
     system, ours, loader = sys, namespace["__file__"], type(namespace["__loader__"])
     path = getattr(sys.flags, "safe_path", False) or sys.path
     script = sys.argv[1]

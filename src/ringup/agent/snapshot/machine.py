@@ -92,11 +92,7 @@ def node(ranks):
 
 
 def ras(environments):
-    """
-    NCCL's own report of the job, asked of any rank here (NCCL 2.24+; user guide, "RAS"); None for none.
-
-    {"address": ..., "format": "json"|"text", "report": ..., "problem": ...}
-    """
+    """NCCL's own report (RAS, 2.24+), asked of any rank: {"address", "format", "report", "problem"}."""
     asked = [env for env in environments if env.get(b"NCCL_RAS_ENABLE") != b"0"]
     known = [env.get(b"NCCL_RAS_ADDR", RAS_ADDRESS).decode("utf-8", "replace") for env in asked]
     # A connection to nobody is refused, but a filter may swallow it.

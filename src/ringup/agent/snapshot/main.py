@@ -193,7 +193,6 @@ def user_name(user):
 
 
 def main(mode, run="", place="", pyspy=""):
-    """The snapshot as plain data."""
     if pyspy:
         stacks.unpack(pyspy)
     ranks = RanksHere(run, place)

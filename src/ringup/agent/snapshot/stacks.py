@@ -98,11 +98,7 @@ def used(pid):
 
 
 def by_signal(request, started):
-    """
-    [(frames, name of the thread)], innermost frame first; or the reason why there are none.
-
-    The main thread's alone; all threads' if it takes no signals (state D) and another thread gets it.
-    """
+    """[(frames, thread)], innermost first, or why there are none; all threads' where the main is in D."""
     pid = request.pid
     path = memory_file(pid, FILE)
     if not path:
@@ -162,11 +158,7 @@ def written(path):
 
 
 def threads_of(text):
-    """
-    faulthandler's text as [(frames, title)]; the main thread, which it writes last, comes first.
-
-    A frame is [file, line, function], innermost first; our own frames are left out.
-    """
+    """faulthandler's text as [(frames, title)], the main thread first; a frame is [file, line, function]."""
     found = []
     for line in text.splitlines():
         match = FRAME.match(line)
@@ -255,11 +247,7 @@ SENT = ["", NO_PYSPY]
 
 
 def unpack(sent):
-    """
-    Keep a py-spy ("MACHINE:BASE64", zlib inside) for this program's time, in a file that has no name.
-
-    It runs by its descriptor: however this program ends, nothing is left.
-    """
+    """Keep a py-spy ("MACHINE:BASE64", zlib inside) in a file without a name: nothing of it is ever left."""
     machine, _, packed = sent.partition(":")
     if machine != os.uname().machine:
         SENT[:] = "", "the py-spy that was sent is for %s, this node is %s" % (machine, os.uname().machine)

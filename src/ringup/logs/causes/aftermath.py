@@ -17,6 +17,9 @@ from ringup.units import ranges, show_ranks
 _GONE = r"was previously responsive|previously established|but handshake failed"
 """What libfabric's EFA provider and rdma-core say of a peer that answered once, or whose process is gone."""
 
+_MAY_BE_ALIVE = {"recv-vector", "store-get", "keepalive-failed", "pipe-broken"}
+"""What a proxy, a firewall or a late start brings about as well: nobody need have ended."""
+
 _FAILED_CALL = re.compile(r"Call to (\w+) failed with error ([^,;.\n]{1,80})")
 
 
@@ -38,7 +41,7 @@ def peer_died_first(log: LogEvidence) -> Found:
         for e in log.all(*(tag for tag in OF_ROLE["consequence"] if tag not in OF_ROLE["weak"]))
         if not (made_do(e) or of_the_web(e) or log.outcome.overcome(e))
         and not (is_teardown(e) and log.outcome.ended_well)
-        and (e.tag != "store-get" or re.search(r"(?i)reset|closed|broken|refused", e["reason"]))
+        and (e.tag != "store-get" or not re.search(r"(?i)time", e["reason"]))
     ]
     lost += log.all("ofi-request", has=_GONE)
     weak = log.all("keepalive-failed", "pipe-broken")
@@ -55,6 +58,8 @@ def peer_died_first(log: LogEvidence) -> Found:
         and not log.has("exit", "exception")
     ):
         return None
+    if log.has("tcpstore-retry") and {e.tag for e in lost} <= {"recv-vector"} and not log.outcome.went_on:
+        return None  # nobody had met the store's owner yet
     peers = sorted({e["peer"] or e["address"] for e in lost} - {""})
     had_saved = {e.host for e in log.all("saved")}
     # A process that has saved its model and ends closes its connections: nobody's call failed of it.
@@ -64,7 +69,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     others = [p for p in peers if p.split("<")[0] not in own or len(log.hosts) > 1]
     shown = f" ({', '.join(others[:3])})" if others else ""
     text = f"a peer ended first{shown}; this log holds only what followed: read that peer's log"
-    sure = zero or proxied or weak
+    sure = zero or {e.tag for e in [*proxied, *weak]} - _MAY_BE_ALIVE
     return report(
         [*zero, *(proxied or lost), *weak],
         text,

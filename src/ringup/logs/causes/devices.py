@@ -19,6 +19,7 @@ from ringup.logs.outcome import made_do
 from ringup.logs.rule import Found, cause, report
 from ringup.units import parse_size_bytes
 
+_HELD = re.compile(r"Process (\d{1,9}) has ([\d.]{1,12} [GM]iB) memory in use")
 _UNOPENED = re.compile(r"unable to open shared memory object\b(?:.{0,160}mode)?(?P<why>: .+|$)?")
 """torch's words for a failed shm_open, which needs a descriptor, not space; before 1.10 without errno."""
 
@@ -74,7 +75,11 @@ def gpu_out_of_memory(log: LogEvidence) -> Found:
         return None
     who = f"rank {events[0].rank}" if events[0].rank is not None else f"a rank{on(events[0].host)}"
     text = f"{who} got no GPU memory; closed sockets and timeouts elsewhere follow from it"
-    return report(events, text, "high" if refused else "medium")
+    held = [m for e in refused if (m := _HELD.search(e.text))][:1]
+    held_by = [e for m in held for e in log.all("gpu-process", pid=m[1])]
+    if held:
+        text += f"; process {held[0][1]}, another one, holds {held[0][2]} of it"
+    return report([*events, *held_by], text, "high" if refused else "medium")
 
 
 @cause("ecc-uncorrectable", overcome="warning")

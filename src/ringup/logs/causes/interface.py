@@ -7,12 +7,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from ringup.addresses import has_virtual_name, is_loopback
 from ringup.logs.causes.symptoms import failure, first_of_each, first_value, hang, on, stopped
 from ringup.logs.evidence import HostNetworks, LogEvidence, is_link_local
 from ringup.logs.lines import Event
 from ringup.logs.patterns import OF_ROLE
-from ringup.logs.rule import Cause, Found, cause, report
-from ringup.model.network import has_virtual_name, is_loopback
+from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
 from ringup.units import assignment, summarize_names
 
@@ -40,13 +40,13 @@ def _name_missing(log: LogEvidence, nccl: list[Event], gloo: list[Event]) -> Cau
     variable = "NCCL_SOCKET_IFNAME" if nccl else "GLOO_SOCKET_IFNAME"
     name = (gloo[0]["name"] if gloo else "") or speaker.value("NCCL_SOCKET_IFNAME")
     text = f"no usable interface fits {variable}{'=' + name if name else ''}{on(first.host)}"
-    offered = [e for e in log.all("offered-interface") if e.host == first.host]
+    offered = [e for e in log.all("offered-interface") if e.host in ("", first.host)]
     down = log.all("ibdev2netdev", state="(?i)down", netdev=re.escape(name)) if name else []
-    down += [e for e in offered if e["name"] == name and e["state"] == "Down"]
+    down += [e for e in offered if e["name"] == name and e["state"].lower() == "down"]
     if down:
         text += " (it is listed as Down)"
     elif offered and name:
-        up = ", ".join(e["name"] for e in offered if e["state"] == "Up" and e["kind"] != "loopback")
+        up = ", ".join(e["name"] for e in offered if e["state"].lower() == "up" and e["kind"] != "loopback")
         text += f" (it has {up})"
     return report([*nccl, *gloo, speaker.env.get(variable), *down], text)
 
@@ -113,7 +113,10 @@ def _virtual(log: LogEvidence, host: HostNetworks, failed: Event | None) -> Caus
         return report(listed, text, "low", severity="note", fix=fix)
     if boot or bind or (failed and (carrying or _dialled_blindly(log))) or (most and not died):
         text = f"NCCL uses virtual interfaces{where}: {names}"
-        return report([*bind, *listed], text, "high" if bind or boot else "medium", fix=fix)
+        # A hang in which no connection failed may be of the path as well.
+        unproven = carrying and not (bind or boot or log.has("nccl-connect"))
+        sure: Confidence = "high" if bind or boot else "low" if unproven else "medium"
+        return report([*bind, *listed], text, sure, fix=fix)
     if died or not failed:
         text = f"virtual interfaces ({names}) are among NCCL's{where}"
         return report(listed, text, "low", severity="warning", fix=fix)
@@ -169,7 +172,8 @@ def link_local_address_chosen(log: LogEvidence) -> Found:
         done = any(c.complete for c in log.communicators if c.host == host.name)
         if carrying and stopped(log) and not done:
             text = f"data channels use {carrying[0]}, which has only a link-local address"
-            return report([*refused, *host.events.get("net-using", [])], text, "medium")
+            sure: Confidence = "medium" if refused or log.has("nccl-connect") else "low"
+            return report([*refused, *host.events.get("net-using", [])], text, sure)
     return None
 
 
@@ -238,7 +242,11 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
         hard = [e for e in hard if e["reason"] not in gone]
     apart = _strangers(log)
     if hard:
-        return _unreachable(log, hard, apart)
+        return _unreachable(log, [*hard, *log.all("syn-sent")], apart)
+    if (unanswered := log.all("syn-sent")) and not (log.outcome.went_on or log.has("client-timeout")):
+        address = unanswered[0]["address"]
+        text = f"{address} does not answer (SYN-SENT): a filter drops it, or no host has that address"
+        return report(unanswered, text, "medium" if len(unanswered) > 1 or stopped(log) else "low")
     if lost and not log.has("ssh-connect"):
         text = "mpirun lost its daemon on a node: no way back to the first node's address?"
         return report(lost, text, "low")

@@ -25,6 +25,8 @@ class Row:
     confidence: Confidence = "high"
     unless: str = ""
     """Tags that say more than these do."""
+    beside: str = ""
+    """Tags of lines that are quoted, too."""
     until: str = ""
     """A tag whose later line, of the same `pod` and `image` where both are printed, ends it."""
 
@@ -65,7 +67,8 @@ ROWS = (
     Row("disk-full", "disk-full disk-failed", "a file cannot be written: the disk or the quota is full",
         lacks=r"^ringup: |/dev/shm|nccl-|posix_fallocate|torch_\d|shared memory|\bshm", unless="semaphore"),
     # Versions, settings, addresses.
-    Row("nccl-library-too-old", "nccl-too-old", "the NCCL that is loaded is older than the program needs"),
+    Row("nccl-library-too-old", "nccl-too-old", "the NCCL that is loaded is older than the program needs",
+        beside="installed-nccl"),
     Row("nccl-setting-invalid", "bad-setting no-algorithm", "NCCL refuses: {said}", confidence=_MEDIUM),
     Row("address-families-differ", "family-differs", "one rank has an IPv4 address, another an IPv6 one"),
     Row("path-mtu-black-hole", "mtu-too-large", "packets of full size do not pass", confidence=_MEDIUM),
@@ -88,7 +91,8 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
         text = " ".join(row.text.format(**fields).split()).rstrip(": ")
         # A row of pods tells a state and not its reason, which may be of the moment.
         said = not (row.until and names) or any(fields.values())
-        return report(found, text, row.confidence if said else _MEDIUM)
+        beside = log.all(row.beside) if found and row.beside else []
+        return report([*found, *beside], text, row.confidence if said else _MEDIUM)
 
     find.__doc__ = ""
     return find

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
@@ -14,6 +14,8 @@ INNERMOST = 12
 _IN_A_COLLECTIVE = re.compile(
     r"distributed_c10d|c10d_logger|pynccl|/nccl|collectives?\.py|torch/cuda/__init__|streams\.py"
 )
+_INLINE = re.compile(r"(?P<function>[\w<>.]{1,80}) \((?P<file>[\w./@+-]{1,200}\.pyx?):(?P<number>\d{1,6})\)")
+"""A frame where a stack is pasted as one line."""
 _WAITS = re.compile(
     r"\b(?:wait|barrier|all_reduce|all_gather\w*|reduce_scatter\w*|broadcast\w*|all_to_all\w*|synchronize)$"
 )
@@ -45,7 +47,8 @@ def stacks(log: LogEvidence) -> list[Stack]:
     is_main = False
     for event in log.all("stack-process", "stack-thread", "stack-frame"):
         if event.tag == "stack-process":
-            found.append(Stack(event))
+            inline = [replace(event, fields=m.groupdict()) for m in _INLINE.finditer(event.text)]
+            found.append(Stack(event, inline[:INNERMOST] if "MainThread" in event.text else []))
             is_main = False
         elif event.tag == "stack-thread":
             is_main = "MainThread" in event.text

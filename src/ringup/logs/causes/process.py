@@ -166,7 +166,8 @@ def rank_raised_exception(log: LogEvidence) -> Found:
     In logs: a traceback on one rank, peers that print closed or reset connections.
     """
     if own := own_exceptions(log):
-        return _raised(log, own)
+        own = [*filter(_is_its_own, own)]
+        return _raised(log, own) if own else None
     return [_kernel_failed(log), _ended_elsewhere(log), _loader_gone(log), _checkpoint_unfit(log)]
 
 
@@ -190,7 +191,7 @@ def _of_others(log: LogEvidence, event: Event) -> set[str]:
 @cause("rank-raised-exception", overcome=None, fallback=True)
 def exception_in_other_words(log: LogEvidence) -> Found:
     """An exception that speaks of what another cause is about, where that cause did not come about."""
-    left = _in_other_words(log)
+    left = [*filter(_is_its_own, _in_other_words(log))]
     return _raised(log, left) if left else None
 
 
@@ -272,12 +273,20 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     roots = log.all("child-failed", has="Root Cause")
     first = [e for e in codes for r in roots if e.file == r.file and 0 < e.line - r.line < _BELOW_A_TITLE]
     first = first or [e for e in codes if e.rank is not None] or codes
-    if not first or log.has("illegal-access", *OF_ROLE["consequence"]):
+    # Whom the launcher saw end first, without a word of its own, the others' lost connections follow.
+    lost = log.has(*OF_ROLE["consequence"])
+    spoke = {e.rank for e in log.all("exception", *OF_ROLE["consequence"])} | {None}
+    own = [e for e in log.all("exception") if _is_of_the_program(log, e)]
+    heard = {e.rank for e in log.events if e.tag in ("step", "loss", "saved", "epoch-done")}
+    silent = [e for e in first if roots and lost and not own and e.rank in heard - spoke]
+    if lost and not silent:
         return None
-    if not all(WRAPPERS.search(e["type"]) for e in log.all("exception")):
+    if not first or log.has("illegal-access"):
+        return None
+    if not silent and not all(WRAPPERS.search(e["type"]) for e in log.all("exception")):
         return None
     text = f"{_who(first[:1])} ended first with exit code {first[0]['code']}; its own output says why"
-    return report(first[:1], text, "low")
+    return report(first[:1], text, "medium" if silent else "low")
 
 
 def _loader_gone(log: LogEvidence) -> Cause | None:
@@ -302,6 +311,17 @@ def _tags_with(log: LogEvidence, event: Event) -> set[str]:
 
 
 _HARMLESS = re.compile(r"Exception ignored in|Caught \w+ in DataLoader worker|other ranks still have inputs")
+_OF_THE_HOST = re.compile(
+    r"</torch_\S{1,80}>: Cannot allocate memory|Input/output error|Read-only file system"
+    r"|Transport endpoint is not connected|cannot open shared object|Failed to read data from the socket"
+)
+"""Errors of a machine, an installation or a peer, by whatever exception they come up."""
+
+
+def _is_its_own(event: Event) -> bool:
+    """Whether an exception tells what the program did wrong; who waits in vain is not who is at fault."""
+    waits = event["type"].lower().endswith(("timeout", "timeouterror"))
+    return not (waits or _OF_THE_HOST.search(event["text"]))
 
 
 def _is_of_the_program(log: LogEvidence, event: Event) -> bool:

@@ -8,6 +8,7 @@ from ringup.logs.causes.symptoms import failure
 from ringup.logs.causes.transports import name_ranks, parted
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
+from ringup.logs.patterns.forms import ERRNO
 from ringup.logs.rule import Confidence, Found, cause, report
 from ringup.rules import Fix
 
@@ -78,7 +79,7 @@ def rdma_peer_unreachable(log: LogEvidence) -> Found:
     if stuck := log.all("modify-qp", has=_NOT_ANSWERING):
         text = "the address of a queue pair's peer cannot be resolved or reached"
         return report(stuck, text, "low" if _on_a_link_local_gid(log) else "high")
-    if apart := [e for e in log.all("modify-qp") if e["shmem"]]:
+    if apart := [e for e in log.all("modify-qp") if e["handle"]]:
         return report(apart, "NVSHMEM cannot connect its queue pairs to a peer's", "medium")
     text = "EFA does not reach the peer: its security group must allow all traffic to and from itself"
     return report(log.all("efa-blocked"), text, "medium", fix=_OPEN_EFA)
@@ -147,12 +148,12 @@ def memlock_too_low(log: LogEvidence) -> Found:
     low = r"(?i)current|too (?:low|small)|Please|limit(?:ed)? (?:is|to|reached)|unlimited'"
     limits, refused = log.all("memlock-said", has=low), log.all("ib-no-memory")
     memory = [e for e in refused if e["reason"] or "Cannot allocate" in e.text]
-    bare = log.all("ib-no-memory", lacks="Invalid argument|No such|Bad address|Operation not", reason="")
+    bare = log.all("ib-no-memory", lacks=ERRNO, reason="")
     if log.has("memlock-unlimited") and not limits:
         return None  # ENOMEM is the adapter's, or the GPU driver's
     if not (memory or limits):
         text = "a queue or memory region is refused; the usual reason is the memlock limit"
-        return report(bare, text, "medium")
+        return report(bare, text, "low")
     # NCCL asks for memory when it connects: its own complaint is the end, another library's may not be.
     ended = log.has("nccl-system", "exit", "exception") or any("NCCL WARN" in e.text for e in refused)
     goes_on = not ended and any(h.kind == "Socket" for h in log.hosts.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
+from ringup.addresses import is_loopback
 from ringup.logs.causes.symptoms import (
     SHELL_TEXT,
     bars_at_a_limit,
@@ -18,7 +19,6 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.peel import message_of
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
-from ringup.model.network import is_loopback
 from ringup.rules import Fix
 
 _PORT = re.compile(r"(?:port[`'\":= ]*|\]:|(?<=\d):|\[::\]:)(\d{2,5})\b")
@@ -53,7 +53,10 @@ def port_in_use(log: LogEvidence) -> Found:
         f"{leftover}, else choose another port", commands=(f"ss -ltnp 'sport = :{port}'",) if port else ()
     )
     sure = any(re.search(_OF_THE_STORE, e.text) for e in busy)
-    return report(events, text, "high" if sure else "medium", fix=fix)
+    holders = log.all("listening", port=port or "none")
+    if holders and holders[0]["pid"]:
+        text += f"; {holders[0]['program']} (pid {holders[0]['pid']}) listens there"
+    return report([*events, *holders], text, "high" if sure else "medium", fix=fix)
 
 
 @cause("ephemeral-ports-exhausted", overcome=None)
@@ -100,9 +103,20 @@ def store_unreachable(log: LogEvidence) -> Found:
     how = f" ({', '.join(reasons)})" if reasons else ""
     peer = next((f"{e['host']}:{e['port']}" for e in events if e["host"]), "") or first_value(events, "peer")
     peer = peer or "the store or coordinator address"
+    if any(e.tag == "tcpstore-retry" for e in events):
+        how = ": it, or a proxy before it, accepts connections and ends them at once"
+    unanswered = [e for e in log.all("syn-sent") if f"{e['address']}:{e['port']}" == peer]
+    if unanswered:
+        how += " (SYN-SENT: a filter drops it, or no host has that address)"
+    shown = [e["address"] for e in log.all("own-address", "offered-interface") if e["address"]]
+    shown = [address for address in shown if not is_loopback(address)]
+    head = peer.rpartition(":")[0]
+    if shown and re.fullmatch(r"[\d.]+", head) and head not in shown:
+        how += f"; {head} is not among the addresses shown here ({', '.join(shown[:4])})"
     only_refused = events and all(e.tag == "client-refused" and e["errno"] == "111" for e in events)
     text = f"nobody answered at {peer}{how}; the log of rank 0's host tells why"
-    return report([*events, *jax], text, "low" if only_refused else "medium")
+    cut = log.all("recv-vector") if log.has("tcpstore-retry") else []
+    return report([*cut[:1], *events, *jax, *unanswered], text, "low" if only_refused else "medium")
 
 
 def _no_store_made(log: LogEvidence) -> Cause | None:
@@ -233,7 +247,7 @@ def peers_never_joined(log: LogEvidence) -> Found:
     waits, programs = log.all("store-wait"), waits_of_the_program(log)
     meeting = [e for e in waits if e not in programs]
     at_work = bars_at_a_limit(log) or (waits and not meeting)
-    others = log.all("rdzv-timeout", *([] if at_work else ["wait-poll"]))
+    others = log.all("rdzv-timeout", *([] if at_work or log.has("store-get") else ["wait-poll"]))
     # The barrier of a shutdown is one of tasks that had come.
     late = log.has("jax-late-barrier") or log.all("jax-died", has="heartbeat|crashed|unhealthy")
     others += [] if late else log.all("jax-barrier", lacks="Shutdown")
@@ -252,7 +266,10 @@ def peers_never_joined(log: LogEvidence) -> Found:
         (e.file, e.label, e.host) != (c.file, c.label, c.host) for c in clients for e in log.all(*unmet)
     )
     sure = (clients and not told) or any(e.number("key") <= 1 for e in short)
-    return report([*short, *clients, *others], text, "high" if sure and _fits(log, size) else "medium")
+    late = log.all("jax-task")
+    ranks = {int(n) for e in [*others, *late] for n in re.findall(r"/task:(\d{1,7})\b", e.text)} or None
+    events = [*short, *clients, *others, *(late if others else [])]
+    return report(events, text, "high" if sure and _fits(log, size) else "medium", ranks=ranks)
 
 
 _PER_NODE = re.compile(r"--nproc[-_]per[-_]node[= ](\d+)")

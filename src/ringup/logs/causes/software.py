@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ringup.logs.causes.symptoms import failure, first_value, stopped
+from ringup.logs.causes.symptoms import failure, first_of_each, first_value, stopped
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.rule import Confidence, Found, cause, report
@@ -28,7 +28,7 @@ _PLANNING = re.compile(
     r"NCCL_(?:ALGO|PROTO|BUFFSIZE|LL_BUFFSIZE|NTHREADS|M(?:IN|AX)_N?CHANNELS|M(?:IN|AX)_CTAS|NRINGS"
     r"|P2P_\w+|SHM_DISABLE|NVLS_ENABLE|COLLNET_ENABLE|NET|CROSS_NIC|IB_DISABLE|NET_GDR_LEVEL"
     r"|IB_QPS_PER_CONNECTION|IB_SPLIT_DATA\w*|NSOCKS_PERTHREAD|SOCKET_NTHREADS|TREE_THRESHOLD"
-    r"|LL_THRESHOLD|PXN_DISABLE)$"
+    r"|LL_THRESHOLD|PXN_DISABLE|CUMEM_ENABLE)$"
 )
 
 
@@ -62,7 +62,7 @@ def nccl_versions_differ(log: LogEvidence) -> Found:
 
 def _of_nccl_itself(log: LogEvidence) -> list[Event]:
     """Versions that NCCL prints; torch's messages name the one it was linked with, not the one loaded."""
-    return log.all("nccl-version", lacks="compiled with|NCCL error in")
+    return log.all("nccl-version", lacks="compiled with|NCCL error in") or log.all("installed-nccl")
 
 
 def _printed(log: LogEvidence) -> dict[str, Event]:
@@ -114,18 +114,30 @@ def environment_differs(log: LogEvidence) -> Found:
         text = "two ranks plan different message sizes for one transfer"
         return report([*sizes, *apart], text, "high" if apart else "medium")
     if apart and (truncated or (stopped(log) and not log.outcome.went_on)):
-        names = ", ".join(sorted({e["name"] for e in apart}))
-        text = f"hosts have different settings: {names}"
-        return report([*truncated, *apart], text, "high" if truncated else "low")
-    return report(truncated, "two ranks plan different message sizes: compare their settings", "low")
+        shown = ", ".join(sorted({e["name"] for e in apart} - {""}))
+        names = shown or "NCCL_CUMEM_ENABLE (P2P/CUMEM, P2P/IPC)"
+        handles = [*log.all("cuda-failure", where="(?i).*p2p.*"), *_handles_apart(log)]
+        refused = "CUMEM" in names and len(handles) > 2
+        sure: Confidence = "high" if truncated else "medium" if refused else "low"
+        text = f"processes have different settings: {names}"
+        return report([*truncated, *apart, *handles], text, sure)
+    return None
 
 
 def _settings_apart(log: LogEvidence) -> list[Event]:
-    """Settings that plan transfers and that two hosts print with different values (or one does not print)."""
-    hosts = [h for h in log.hosts.values() if h.name and h.env]
-    names = sorted({n for h in hosts for n in h.env if _PLANNING.match(n)})
-    differing = [n for n in names if len(hosts) > 1 and len({h.value(n) for h in hosts} - {""}) > 1]
-    return [h.env[name] for name in differing for h in hosts if name in h.env]
+    """A line of each value of the settings that plan transfers, of those whose value differs by process."""
+    found: dict[str, dict[str, Event]] = defaultdict(dict)
+    for event in log.all("env-set"):
+        if _PLANNING.match(event["name"]) and event.host:
+            found[event["name"]].setdefault(event["value"], event)
+    values = [list(of.values()) for of in found.values() if len({(e.host, e.pid) for e in of.values()}) > 1]
+    return [event for events in values for event in events] or _handles_apart(log)
+
+
+def _handles_apart(log: LogEvidence) -> list[Event]:
+    """A channel line of each of two processes that share GPU memory in different ways."""
+    ways = first_of_each((e["via"].split("/")[1], e) for e in log.all("channel", via="P2P/(?:CUMEM|IPC).*"))
+    return list(ways.values()) if len({(e.host, e.pid) for e in ways.values()}) > 1 else []
 
 
 def _set_on_some(log: LogEvidence) -> list[Event]:

@@ -102,7 +102,7 @@ def ended_as(log: LogEvidence, rule: str) -> Cause | None:
 
 _ENDED_AS = {
     "hung": "the run was ended as hung",
-    "interrupted": "the run was interrupted while it hung",
+    **dict.fromkeys(("interrupted", "not-saved"), "the run was interrupted while it hung"),
 }
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from ringup.logs.blame import place
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.forms import Clue, Form
 from ringup.logs.outcome import ENOUGH_OF_OTHERS
-from ringup.logs.patterns.forms import MEANINGS
+from ringup.logs.patterns.forms import MEANINGS, SPECIFIC
 from ringup.logs.rule import MAX_EVIDENCE, Cause, report
 from ringup.logs.telling import BEATS, SURE, follows, heartbeat, standing
 from ringup.rules import Fix
@@ -19,6 +20,11 @@ ABOVE = 40
 """Lines between a native library's error and the exception by which it comes up."""
 BY_A_WORD = {"rank-killed"}
 """Names that may rest on a single word, which a launcher prints of what it ended itself."""
+
+_BUILD = re.compile(r"\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: ")
+"""A compiler's or a linker's error."""
+_OF_THE_SCRIPT = re.compile(r"\S{1,160}\.py: error: ")
+"""A script that refuses its arguments."""
 
 _ON_EACH_RANK = (
     "compare what the ranks do (`ringup stacks`, or py-spy on each): the rank that stands elsewhere holds up"
@@ -56,7 +62,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     if first.rule == "nccl-error-without-detail" and is_detail:
         return [*causes[:at], described(log, best), *causes[at + 1 :]]
     if first.rule == "rank-raised-exception" and (reason := _reason_above(log, own)):
-        return [*causes[:at], _with(replace(first, confidence="low"), reason), *causes[at + 1 :]]
+        return [*causes[:at], described(log, reason), replace(first, confidence="low"), *causes[at + 1 :]]
     strongest = min((clue.form for clue in own if not follows(clue)), default=Form.INFO)
     if best in own or best.form >= strongest:
         return causes
@@ -64,7 +70,11 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     came_up = first.rule == "rank-raised-exception" and best.form < Form.EXCEPTION <= strongest
     is_weak = place(first) == 8 or first.confidence == "low"
     wraps = not is_weak and bool(own) and all(map(follows, own)) and best.event.file == own[0].event.file
-    if wraps or (first.rule in GENERIC and first.confidence == "low" and not came_up):
+    is_generic = first.rule in GENERIC and first.confidence == "low" and not came_up
+    own_words = best.form > Form.ERRNO or bool(_OF_THE_SCRIPT.match(best.message))
+    if is_generic and first.rule == "rank-raised-exception" and not own_words:
+        return [*causes[:at], described(log, best), *causes[at:]]
+    if wraps or is_generic:
         return [*causes[:at], _with(first, best), *causes[at + 1 :]]
     most = SURE if first.confidence == "low" else Form.PROGRAM
     if not came_up and not (is_weak and best.form <= most):
@@ -83,16 +93,16 @@ def _clues_of(log: LogEvidence, cause: Cause) -> list[Clue]:
 
 def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
     """An error with an errno or an object just above an exception that names none."""
-    raised = next((clue for clue in own if clue.form == Form.EXCEPTION), None)
-    if raised is None or raised.specific > 1:
-        return None
+    raised = next((clue for clue in own if clue.form == Form.EXCEPTION and not follows(clue)), None)
+    if raised is None or any(one.regex.search(raised.message) for one in SPECIFIC[:2]):
+        return None  # it names an errno or an object itself
     at = raised.event
     return next(
         (
             clue
             for clue in standing(log)
             if clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO)
-            and clue.severity in ("error", "fatal")
+            and (clue.severity in ("error", "fatal") or _BUILD.match(clue.message))
             and clue.specific > raised.specific
             and not follows(clue)
             and clue.event.file == at.file
@@ -117,6 +127,8 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     if beat is not None:
         return described(log, beat)
     if best is not None and (best.event.file, best.event.line) in named:
+        if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
+            return described(log, reason)
         return None  # what it means is known, and no error
     if best is None or best.severity in ("warning", "info") or follows(best) or best.form > SURE:
         return None

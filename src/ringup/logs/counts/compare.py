@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from ringup.logs.counts.grammar import CALL_MARK, HEAD, POINT_TO_POINT, bare, fields_of
 from ringup.logs.counts.model import BLOCK_CALLS, NamedCall
 from ringup.logs.counts.plain import arguments_number
 from ringup.logs.counts.run import Behind, Communicator, Member, Mismatch, Party, Unlocated
+from ringup.logs.grammar import CALL_MARK, HEAD, POINT_TO_POINT, bare, fields_of
 
 MAX_CALL_BYTES = 2048
 """A line of a call with all that launchers put before it."""

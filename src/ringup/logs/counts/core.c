@@ -13,6 +13,7 @@
 
 enum {
     MAX_LINE = 1 << 20,
+    LEAST_PLAIN = 64,
     MAX_PLAIN = 1000,
     MAX_KNOWN = 1 << 16,
     LEAST_SLOTS = 256,
@@ -21,6 +22,9 @@ enum {
     MAX_MISSES = 1 << 15,
     BLOCK_CALLS = 64,
     TAIL_CALLS = 2 * BLOCK_CALLS,
+    MAX_SEARCHED = 2048,
+    CHAIN_BITS = 12,
+    MAX_FOUND = 64,
 };
 static const uint64_t RADIX = 0x9E3779B97F4A7C15u, MODULUS = ((uint64_t)1 << 61) - 1;
 
@@ -77,9 +81,33 @@ typedef struct {
     size_t used, room;
 } Table;
 
+/*
+ * Words to search lines for, in lower case.  At each place of a line four bytes, and two for the words that
+ * have fewer than four, are looked up in a set of bits; only where one is set the words that begin so are tried.
+ */
+typedef struct {
+    Text text;
+    uint16_t next; /* the place behind that of the next word with this beginning; 0: none */
+} Word;
+
+typedef struct {
+    Word *words;
+    size_t n_words;
+    uint64_t long_bits[(1 << 16) / 64], short_bits[(1 << 16) / 64];
+    uint16_t chains[1 << CHAIN_BITS];
+} Words;
+
+typedef struct {
+    uint16_t numbers[MAX_FOUND];
+    size_t size;
+    int is_known;
+} Found;
+
 typedef struct {
     PyObject_HEAD
     PyObject *handler;
+    Words *words;
+    uint64_t until; /* up to this line every one is handed on */
     uint64_t line, offset, seed;
     uint64_t last_offset, last_line;
     const char *last; /* as that of a sequence */
@@ -502,7 +530,7 @@ static int learn(Engine *self, Text kind, int32_t code, Text rest, Entry *asked,
 
 /* 1 where the line is a plain call, which is then counted; 0 where it is none; -1 for an exception. */
 static int plain_call(Engine *self, const char *line, const char *end) {
-    const char *mark = end - line < 64 ? NULL : mark_of(self, line, end);
+    const char *mark = end - line < LEAST_PLAIN ? NULL : mark_of(self, line, end);
     if (!mark || mark - line < 8)
         return 0;
     Way *way = &self->ways[(load8(line) * MODULUS ^ load8(mark - 8)) * RADIX >> (64 - WAY_BITS)];
@@ -540,6 +568,97 @@ static int plain_call(Engine *self, const char *line, const char *end) {
     return 1;
 }
 
+static const uint32_t FOLD = 0x20202020;
+
+/* The next four bytes, zeros behind the end; letters in lower case, and some other bytes are one as well. */
+static inline uint32_t folded4(const char *at, const char *end) {
+    uint32_t value = 0;
+    if (end - at >= 4)
+        memcpy(&value, at, 4);
+    else
+        memcpy(&value, at, (size_t)(end - at));
+    return value | FOLD;
+}
+
+static inline uint32_t two_of(uint32_t four) {
+    uint16_t two;
+    memcpy(&two, &four, 2);
+    return two;
+}
+
+static inline uint32_t mixed(uint32_t four) { return four * 0x9E3779B1u >> 16; }
+static inline int has(const uint64_t *bits, uint32_t at) { return bits[at / 64] >> at % 64 & 1; }
+
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c; }
+
+/* Add the words that stand at a place to those found in the line. */
+static void add_words_at(const Words *words, uint32_t beginning, const char *at, const char *end, Found *found) {
+    for (uint16_t i = words->chains[mixed(beginning) >> (16 - CHAIN_BITS)]; i; i = words->words[i - 1].next) {
+        const Text *text = &words->words[i - 1].text;
+        size_t n = 0;
+        if (text->size > (size_t)(end - at))
+            continue;
+        while (n < text->size && lower(at[n]) == text->at[n])
+            n++;
+        if (n < text->size)
+            continue;
+        for (n = 0; n < found->size && found->numbers[n] != i - 1; n++)
+            ;
+        if (n == found->size && n < MAX_FOUND)
+            found->numbers[found->size++] = (uint16_t)(i - 1);
+    }
+}
+
+static void find_words(const Words *words, const char *line, const char *end, Found *found) {
+    for (const char *at = line; end - at >= 2; at++) {
+        uint32_t four = folded4(at, end);
+        if (has(words->long_bits, mixed(four)))
+            add_words_at(words, four, at, end, found);
+        if (has(words->short_bits, two_of(four)))
+            add_words_at(words, two_of(four), at, end, found);
+    }
+}
+
+/* Words that the line holds without its colours. */
+static void find_bare_words(const Words *words, const char *line, const char *end, Found *found) {
+    char bare[MAX_SEARCHED];
+    size_t n = 0;
+    for (const char *at = line; at < end; at++) {
+        const char *c = at + 2;
+        if (*at == '\x1b' && end - at > 2 && at[1] == '[') {
+            while (c < end && (is_digit(*c) || *c == ';'))
+                c++;
+            if (c < end && (*c == 'm' || *c == 'K')) {
+                at = c;
+                continue;
+            }
+        }
+        bare[n++] = *at;
+    }
+    find_words(words, bare, bare + n, found);
+}
+
+/*
+ * Whether a line is to be handed on, and the words in it; `is_known` 0 where these are not all: it is written so
+ * that it may hold others when it is unpacked.
+ */
+static int is_wanted(const Engine *self, const char *line, size_t size, Found *found) {
+    const char *end = line + size;
+    found->size = 0;
+    found->is_known = self->words && size <= MAX_SEARCHED && !memchr(line, '&', size)
+                      && !memchr(line, '\\', size) && !memchr(line, 0, size);
+    if (!found->is_known)
+        return 1;
+    find_words(self->words, line, end, found);
+    if (memchr(line, '\x1b', size)) {
+        found->is_known = 0;
+        find_bare_words(self->words, line, end, found);
+    }
+    if (found->size == MAX_FOUND)
+        found->is_known = 0;
+    return found->size || self->line <= self->until;
+}
+
 /* A line without its newline; -1 for an exception. */
 static int take(Engine *self, const char *line, size_t size) {
     const char *end = line + size, *c = line;
@@ -552,10 +671,13 @@ static int take(Engine *self, const char *line, size_t size) {
         self->last_offset = self->offset, self->last_line = self->line;
         self->last = line, self->last_size = size > MAX_PLAIN ? MAX_PLAIN : size;
     }
-    if (known)
+    Found found;
+    if (known || !is_wanted(self, line, size, &found))
         return known;
-    PyObject *result = PyObject_CallMethod(self->handler, "odd", "KKy#", (unsigned long long)self->line,
-                                           (unsigned long long)self->offset, line, (Py_ssize_t)size);
+    const char *numbers = found.is_known ? (const char *)found.numbers : NULL;
+    PyObject *result = PyObject_CallMethod(self->handler, "odd", "Ky#y#", (unsigned long long)self->line, line,
+                                           (Py_ssize_t)size, numbers,
+                                           (Py_ssize_t)(found.size * sizeof *found.numbers));
     Py_XDECREF(result);
     return result ? 0 : -1;
 }
@@ -655,6 +777,54 @@ static PyObject *forget(Engine *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+static void free_words(Words *words) {
+    for (size_t i = 0; words && i < words->n_words; i++)
+        free((char *)words->words[i].text.at);
+    free(words ? words->words : NULL);
+    free(words);
+}
+
+/* One more word, of at least two bytes; -1 with an exception set. */
+static int learn_word(Words *words, PyObject *word) {
+    char *at, *own;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(word, &at, &size) < 0)
+        return -1;
+    if (size < 2 || size > MAX_SEARCHED)
+        return PyErr_SetString(PyExc_ValueError, "a word of fewer than two bytes, or of too many"), -1;
+    if (!(own = malloc((size_t)size)))
+        return PyErr_NoMemory(), -1;
+    for (Py_ssize_t i = 0; i < size; i++)
+        own[i] = lower(at[i]);
+    int is_short = size < 4;
+    uint32_t four = folded4(own, own + size), beginning = is_short ? two_of(four) : four;
+    uint32_t bit = is_short ? beginning : mixed(four);
+    (is_short ? words->short_bits : words->long_bits)[bit / 64] |= (uint64_t)1 << bit % 64;
+    uint16_t *chain = &words->chains[mixed(beginning) >> (16 - CHAIN_BITS)];
+    words->words[words->n_words++] = (Word){{own, (size_t)size}, *chain};
+    *chain = (uint16_t)words->n_words;
+    return 0;
+}
+
+static PyObject *look_for(Engine *self, PyObject *list) {
+    Py_ssize_t size = PyList_Size(list);
+    if (size < 0)
+        return NULL;
+    if (size >= UINT16_MAX)
+        return PyErr_SetString(PyExc_ValueError, "too many words"), NULL;
+    Words *words = calloc(1, sizeof *words);
+    int bad = !words || !(words->words = calloc((size_t)size + 1, sizeof *words->words));
+    if (bad)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; !bad && i < size; i++)
+        bad = learn_word(words, PyList_GetItem(list, i)) < 0;
+    if (bad)
+        return free_words(words), NULL;
+    free_words(self->words);
+    self->words = words;
+    Py_RETURN_NONE;
+}
+
 static PyObject *append(Engine *self, PyObject *args) {
     int sequence, code;
     unsigned long long asked;
@@ -711,6 +881,20 @@ static PyObject *calls(Engine *self, PyObject *unused) {
 static PyObject *get_line(Engine *self, void *unused) {
     (void)unused;
     return PyLong_FromUnsignedLongLong(self->line);
+}
+
+static PyObject *get_until(Engine *self, void *unused) {
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(self->until);
+}
+
+static int set_until(Engine *self, PyObject *value, void *unused) {
+    (void)unused;
+    unsigned long long until = value ? PyLong_AsUnsignedLongLong(value) : 0;
+    if (PyErr_Occurred())
+        return -1;
+    self->until = until;
+    return 0;
 }
 
 static PyObject *get_offset(Engine *self, void *unused) {
@@ -771,6 +955,7 @@ static void dealloc(Engine *self) {
     free(self->counts);
     free(self->touched);
     free(self->carry);
+    free_words(self->words);
     Py_XDECREF(self->handler);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
@@ -782,6 +967,7 @@ static PyMethodDef methods[] = {
     {"finish", (PyCFunction)finish, METH_NOARGS, "The end of the file."},
     {"take_counts", (PyCFunction)take_counts, METH_NOARGS, "Plain calls by column since the last time."},
     {"forget", (PyCFunction)forget, METH_NOARGS, "From here on a pointer may mean another communicator."},
+    {"look_for", (PyCFunction)look_for, METH_O, "Hand on only lines with one of these words, in any case."},
     {"append", (PyCFunction)append, METH_VARARGS, "One call of the line in hand."},
     {"calls", (PyCFunction)calls, METH_NOARGS, "Of each sequence: calls by column, collectives, blocks, tail, last."},
     {NULL, NULL, 0, NULL},
@@ -789,6 +975,7 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef getters[] = {
     {"line", (getter)get_line, NULL, "Number of the line in hand, or of the next one.", NULL},
+    {"until", (getter)get_until, (setter)set_until, "Up to this line every one is handed on.", NULL},
     {"offset", (getter)get_offset, NULL, "Where it begins.", NULL},
     {"last", (getter)get_last, NULL, "The last line that is not empty.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -82,11 +82,12 @@ def _rank_names(parts: Mapping[str, Part]) -> RankNames:
 
 
 def _iterations(parts: Mapping[str, Part]) -> list[Iteration]:
-    rows: dict[tuple[str | None, int], list[tuple[Part, Row]]] = {(None, 0): []}
+    rows: dict[tuple[str | None, int], list[tuple[list[str], Row]]] = {(None, 0): []}
     for part in parts.values():
         seen: Counter[str | None] = Counter()
+        kinds = [column.kind for column in part.columns]
         for row in part.rows:
-            rows.setdefault((row.name, seen[row.name]), []).append((part, row))
+            rows.setdefault((row.name, seen[row.name]), []).append((kinds, row))
             seen[row.name] += 1
     found = [Iteration(name, cells) for (name, _), cells in rows.items() if cells]
     return [one for one in found if one.name is not None or one.counts]

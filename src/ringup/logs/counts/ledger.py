@@ -8,24 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from ringup.logs.counts.grammar import (
-    CALL_MARK,
-    HEAD,
-    INIT,
-    ITERATION,
-    POINT_TO_POINT,
-    PREFIX,
-    VIA,
-    bare,
-    fields_of,
-    iteration_of,
-    label_of,
-)
 from ringup.logs.counts.model import (
     MAX_CELLS,
     MAX_COLUMNS,
@@ -42,10 +30,27 @@ from ringup.logs.counts.model import (
     SequenceKey,
 )
 from ringup.logs.counts.plain import PlainEngine, arguments_number
+from ringup.logs.grammar import (
+    CALL_MARK,
+    HEAD,
+    INIT,
+    ITERATION,
+    POINT_TO_POINT,
+    PREFIX,
+    VIA,
+    WORDS,
+    bare,
+    fields_of,
+    iteration_of,
+    label_of,
+)
 
-Batch = list[tuple[int, int, bytes]]
-"""Line number, offset, line."""
+Other = Callable[[int, bytes, "bytes | None"], int]
+"""
+Takes a line by its number, and the words in it (their places in the list, two bytes each) or None: not known.
 
+Up to the line number that it answers it wants every line.
+"""
 
 MAX_SHOWN_BYTES = 64 << 10
 """What of a line is handed on to others."""
@@ -63,15 +68,20 @@ class Ledger:
     def __init__(
         self,
         iteration: re.Pattern[bytes] | None = None,
-        other: Callable[[Batch], None] | None = None,
+        other: Other | None = None,
         engine: str = "",
+        words: Collection[bytes] = (),
     ) -> None:
         self.engine = self._engine(engine)
+        if iteration is None and (words or other is None):
+            self.engine.look_for([*words, *WORDS])
+        self.engine.until = sys.maxsize if other else 0
+        self._first_own = len(words)
+        self._known: dict[bytes, bool] = {}
         self.part = Part()
         self.rows = _Rows(self.part)
         self._iteration = iteration or ITERATION
         self._other = other
-        self._batch: Batch = []
         self._hosts: dict[str, list[str]] = {}
         self._columns: dict[Column, int] = {}
         self._kinds: set[str] = set()
@@ -96,18 +106,11 @@ class Ledger:
     def feed(self, block: bytes) -> None:
         """The next bytes of the file."""
         self.engine.feed(block)
-        self._hand_on()
 
     def finish(self) -> Part:
         """The end of the file."""
         self.engine.finish()
-        self._hand_on()
         return self.updated()
-
-    def _hand_on(self) -> None:
-        if self._other is not None and self._batch:
-            self._other(self._batch)
-        self._batch = []
 
     def updated(self) -> Part:
         """The part, with everything in it that was read so far."""
@@ -146,9 +149,29 @@ class Ledger:
             self.part.sequences[key] = Sequence(nranks=nranks)
         return self._sequences[key]
 
-    def odd(self, line: int, offset: int, raw: bytes) -> None:
-        """A line that is no plain call: it may hold several calls, none, or half of one."""
+    def odd(self, line: int, raw: bytes, found: bytes | None) -> None:
+        """
+        A line that is no plain call: it may hold several calls, none, or half of one.
+
+        `found`: numbers of the words in it, None where an engine does not know all.
+        """
         raw = raw.rstrip(b"\r")
+        if (found is None or self._is_read(found)) and self._counts(raw):
+            return
+        if raw and self._other is not None:
+            self.engine.until = self._other(line, shortened(raw), found)
+
+    def _is_read(self, found: bytes) -> bool:
+        """Whether a line with these words may be one that counting reads."""
+        known = self._known.get(found)
+        if known is None:
+            if len(self._known) >= MAX_COLUMNS:
+                self._known.clear()
+            known = self._known[found] = max(memoryview(found).cast("H"), default=-1) >= self._first_own
+        return known
+
+    def _counts(self, raw: bytes) -> bool:
+        """Read what a line says to counting; whether it is a call and nothing else."""
         begun = iteration_of(raw, self._iteration)
         is_init = b"- Init " in raw and INIT.search(raw) is not None
         if is_init or begun is not None:  # calls before this line belong elsewhere
@@ -157,10 +180,9 @@ class Ledger:
             self.engine.forget()
         text = bare(shortened(raw))
         if CALL_MARK in text and self._calls(text):
-            return
+            return True
         self._read(text, begun)
-        if raw:
-            self._batch.append((line, offset, shortened(raw)))
+        return False
 
     # Columns and rows
 

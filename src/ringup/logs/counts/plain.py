@@ -12,7 +12,6 @@ from array import array
 from collections import deque
 from typing import Any
 
-from ringup.logs.counts.grammar import CALL_MARK, FIELDS, HEAD
 from ringup.logs.counts.model import (
     BLOCK_CALLS,
     HASH_MODULUS,
@@ -24,12 +23,16 @@ from ringup.logs.counts.model import (
     Calls,
     Place,
 )
+from ringup.logs.grammar import CALL_MARK, FIELDS, HEAD
 
 MAX_LINE_BYTES = 1 << 20
 """A line longer than this is read in pieces: what has no newline must not fill the memory."""
 
 MAX_PLAIN_BYTES = 1000
 """A longer line is no plain call."""
+
+LEAST_PLAIN_BYTES = 64
+"""So is a shorter one."""
 
 MAX_KNOWN = 1 << 16
 """Entries of each table of lookups; a full one is emptied."""
@@ -90,6 +93,8 @@ class PlainEngine:
         self._handler = handler
         self.line = 1
         self.offset = 0
+        self.until = 0
+        """Up to this line every one is wanted."""
         self.last: Place | None = None
         """The last line that is not empty."""
         self._carry = b""
@@ -124,6 +129,9 @@ class PlainEngine:
         counts, self._counts = self._counts, {}
         return counts
 
+    def look_for(self, words: list[bytes]) -> None:
+        """Lines without any of these need not be handed on; to find out takes as long as to hand them on."""
+
     def forget(self) -> None:
         """From here on a pointer may mean another communicator."""
         self._rests.clear()
@@ -148,7 +156,7 @@ class PlainEngine:
             self.last = (self.offset, self.line, raw[:MAX_PLAIN_BYTES])
         code, known = self._call(raw) if len(raw) <= MAX_PLAIN_BYTES else (-1, None)
         if known is None:
-            self._handler.odd(self.line, self.offset, raw)
+            self._handler.odd(self.line, raw, None)
             return
         self._counts[code >> 1] = self._counts.get(code >> 1, 0) + 1
         self.append(known[0], code, known[1], raw)
@@ -156,7 +164,7 @@ class PlainEngine:
     def _call(self, raw: bytes) -> tuple[int, tuple[int, int] | None]:
         """The column of a plain call, its sequence and what it asks for."""
         mark = raw.find(CALL_MARK)
-        if mark < 0:
+        if mark < 0 or len(raw) < LEAST_PLAIN_BYTES:
             return -1, None
         code = self._codes.get(raw[:mark], -1)
         if code < 0 and (code := self._head(raw, mark)) < 0:

@@ -15,16 +15,16 @@ class Iteration:
     """Calls between two marks; the name is None for what came before the first."""
 
     name: str | None
-    rows: list[tuple[Part, Row]] = field(repr=False)
+    rows: list[tuple[list[str], Row]] = field(repr=False)
+    """With the kind of each column."""
 
     @property
     def counts(self) -> Counts:
         """Calls by kind."""
         counts: dict[str, int] = {}  # in half the time of a Counter
-        for part, row in self.rows:
-            columns = part.columns
+        for kinds, row in self.rows:
             for column, n in row.items():
-                kind = columns[column].kind
+                kind = kinds[column]
                 counts[kind] = counts.get(kind, 0) + n
         return Counter(counts)
 

@@ -50,7 +50,7 @@ LIBRARY = Pattern(
 )
 GOES_ON = Pattern(
     "goes_on",
-    r"\bretry(?:ing)?\b|will retry|will restart|attempts? left|may (?:be|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
+    r"\bretry(?:ing)?\b(?! count)|will retry|will restart|attempts? left|may (?:be(?! unrelated)|have|cause|lead|not|affect)|\bskip(?:ping|ped)?\b|\bignor(?:e|ed|ing)\b|fall(?:ing|s)? back|disabled|using \w+ instead"
     r"|deprecat|will (?:be removed|fail in)|can (?:potentially )?cause|optional|not (?:an|a fatal) error|is expected|to silence|perf may be"
     r"|attempt(?:ing)? to|has already been registered|not set, using|defaulting to|going to /tmp|consider |recommend|for better performance|is experimental",
 )
@@ -62,7 +62,8 @@ HARMLESS = Pattern(
 """What NCCL warns of and goes on after."""
 PROGRAM = Pattern(
     "program",
-    r"^(?:[\w./+-]{1,60}: ){1,3}(?:line \d+: )?(?:fatal |critical )?(?:error\b|command not found|cannot |can't |could not |couldn't |failed to |unable to |not found)"
+    r"^\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: \S|^(?:INTERNAL|UNAVAILABLE|ABORTED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|INVALID_ARGUMENT): \S"
+    r"|^(?:[\w./+-]{1,60}: ){1,3}(?:line \d+: (?:[\w./+-]{1,60}: )?)?(?:fatal |critical )?(?:error\b|command not found|cannot |can't |could not |couldn't |failed to |unable to |not found)"
     r"|^(?:[\w./+-]{1,60}: ){1,4}.{0,160}(?:"
     + ERRNO
     + r")|^\[?(?:ERROR|FATAL)(?: ERROR)?\]?:? ?\S|^usage error|^(?:[\w./-]{1,60}: )?(?:line \d+: )?\d+: \S+: not found"
@@ -74,7 +75,7 @@ NAMES_ERRNO = Pattern(
 )
 ENDED = Pattern(
     "ended",
-    r"(?:exit(?:ed|s)?(?: with)?|return(?:ed)?|status) ?(?:exit )?(?:code|status)s? ?[=:]?\s*\(?-?[1-9]|\bexitcode\W{1,3}-?[1-9]|Segmentation fault|Bus error|core dumped"
+    r"(?:exit(?:ed|s)?(?: with)?|return(?:ed)?|status) ?(?:exit )?(?:code|status)s? ?[=:]?\s*\(?-?[1-9]|\bexitcode\W{1,6}-?[1-9]|Segmentation fault|Bus error|core dumped"
     r"|[Cc]aught signal \d|SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
 )
 FAILS = Pattern("fails", FAILING + r"|\berror\b|\bfatal\b|\bexception\b")
@@ -86,9 +87,9 @@ FOLLOWS = Pattern(
     r"|see (?:root cause|the stack trace|above)|root cause above|initialization failed\. See|check the (?:logs|stack trace)|check if there are relevant logs"
     r"|child (?:process )?failed|ChildFailedError|CalledProcessError|Rendezvous\w{0,20}Closed|RayTaskError|ActorDied|ActorUnavailable|EngineDead|WorkerProc|EngineCore failed to start"
     r"|Engine(?:Core)? .{0,20}(?:died|failed)|scheduler is dead|taking the entire process down|closing signal|SIGTERM|signal:? 15\b|exit(?:ed)? (?:with )?(?:exit )?code:? (?:1|2|15|143)\b"
-    r"|exitcode\W{1,3}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|CANCELLED|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
+    r"|exitcode\W{1,6}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|CANCELLED|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
     r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError|ncclRemoteError"
-    r"|Test NCCL failure|Test failure|file:\d+ -> \d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit"
+    r"|Test NCCL failure|Test failure|file:\d+ -> \d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|connect EPS failed|setup connections failed"
     r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|raised (?:error|exception)|stack trace (?:of|above)"
     r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed"
     r"|Polled an error|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error",
@@ -113,7 +114,8 @@ ASSIGNS = re.compile(
 )
 SPECIFIC = (
     Pattern(
-        "specific", r"\b(?:" + ERRNO + r")|errno|\bE[A-Z]{4,}\b|undefined symbol|status=|\bRC: -|\bsyndrome\b"
+        "specific",
+        r"\b(?:" + ERRNO + r")|errno|(?-i:\bE[A-Z]{4,}\b)|undefined symbol|status=|\bRC: -|\bsyndrome\b",
     ),
     Pattern(
         "specific",

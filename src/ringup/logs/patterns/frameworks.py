@@ -10,6 +10,7 @@ TAGS = (
         r"CoordinationService/RegisterTask|(?:Failed to|failed to) (?:connect to|register with) (?:the )?coordination|failed to connect to (?:all addresses|client mesh master)|RegisterTask"),
     tag("jax-late-barrier", "",
         r"Barrier timed out\. (?:Barrier_)?[Ii]d: ?(?!\[Init\]|PjRT_Client_Connect|Wait_for_all)(?P<name>\S+)"),
+    tag("jax-task", "context", r"^/job:[\w-]{1,40}/replica:\d{1,6}/task:\d", keep=64),
     tag("jax-barrier", "",
         r"Barrier timed out.*|Wait_for_all_tasks_to_register|Timed out task names?:|cluster registration failed|barrier .{0,60}(?:timed out|DEADLINE)|Shutdown barrier|GetKeyValue\(\) timed out"),
     tag("jax-died", "consequence",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 _PIECE = re.compile(
     r"(?P<text>(?:[^()|*+?{\[\\.^$]|\\\W)+(?![*+?{])|\\\W|[^()|*+?{\[\\.^$])"
     r"|(?P<open>\((?:\?(?:P<\w+>|-?i:|[:=!]|<[=!]))?)|(?P<close>\))|(?P<or>\|)"
-    r"|(?P<times>[*+?]\??|\{\d+(?:,\d*)?\}\??)|(?P<edge>[$^]|\\[bB])|(?P<set>\[[^]^\\-]{2,4}\])"
+    r"|(?P<times>[*+?]\??|\{\d+(?:,\d*)?\}\??)|(?P<edge>[$^]|\\[bB])|(?P<set>\[[^]^\\-]{2,8}\])"
     r"|(?P<any>\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|\.)"
 )
 _ESCAPE = re.compile(r"\\(\W)")
@@ -21,6 +21,8 @@ _MOST = 32
 """Strings that a part is followed up to."""
 _LONG = 12
 """Characters that tell a needle from ordinary text well; more do not help."""
+_NO_NEEDLE = 1000
+"""What is taken from the worth of a single character: nearly every line holds it."""
 
 
 class _Part(NamedTuple):
@@ -53,7 +55,8 @@ def _alternatives(tokens: Iterator[tuple[str, str]]) -> _Part:
     parts: list[_Part] = []
     for kind, text in tokens:
         if kind == "text":
-            parts.append(_Part((_ESCAPE.sub(r"\1", text).lower(),), True))
+            text = (_ESCAPE.sub(r"\1", text) if "\\" in text else text).lower()
+            parts.append(_Part((text,), True, (text,)))
         elif kind == "any":
             parts.append(_ANYTHING)
         elif kind == "times":
@@ -85,6 +88,8 @@ def _alternatives(tokens: Iterator[tuple[str, str]]) -> _Part:
 
 def _sequence(parts: list[_Part]) -> _Part:
     """Parts one after the other: neighbours of which all strings are known are joined."""
+    if len(parts) == 1 and "" not in parts[0].ends and parts[0].is_whole:
+        return _Part(parts[0].ends, True, _better(parts[0].needles, parts[0].ends))
     best: tuple[str, ...] = ()
     ends: tuple[str, ...] = ("",)
     is_whole = True
@@ -105,8 +110,9 @@ def _better(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
     """Long strings before short ones, few before many, the later of equals (lines begin alike); what holds the empty string is none."""
     if "" in other or not other:
         return one
-    return max(other, one, key=_worth) if one else other
+    return other if not one or _worth(other) >= _worth(one) else one
 
 
 def _worth(strings: tuple[str, ...]) -> int:
-    return 2 * min(_LONG, *map(len, strings)) - len(strings)
+    shortest = min(_LONG, min(map(len, strings)))
+    return 2 * shortest - len(strings) - _NO_NEEDLE * (shortest < 2)

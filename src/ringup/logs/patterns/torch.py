@@ -23,7 +23,8 @@ TAGS = (
     tag("flight-mismatch", "",
         r"(?:Detected mismatch between collectives on ranks?|collectives do not match|Mismatch between collective operation types)"),
     tag("desync-report", "",
-        r"\[(?P<ranks>[\d, ]+)\] (?:joined but didn't finish|finished|failed to join) collective #(?P<seq>\d+)|desync(?:hroni[sz])|Ranks? \[(?P<missing>[\d, ]+)\] (?:never|did not|didn't) (?:join|enter|participate)"),
+        r"\[(?P<ranks>[\d, ]+)\] (?:joined but didn't finish|finished|failed to join) collective #(?P<seq>\d+)|desync(?:hroni[sz])|Ranks? \[(?P<missing>[\d, ]+)\] (?:never|did not|didn't) (?:join|enter|participate)"
+        r"|\bother ranks? .{0,30}(?:did ?n[o']t|have ?n[o']t|has ?n[o']t) (?:join|enter|finish|arrive|reach|report)"),
     tag("xla-threads", "",
         r"Expected (?P<wanted>\d+) threads to join.{0,80}not all (?:of them )?arrived(?: on time)?|Expected \d+ threads to join the rendezvous, but (?:only )?(?P<came>\d+)|rendezvous.{0,40}(?:may be )?\bstuck|This thread has been waiting for .{0,60}rendezvous"),
     tag("main-first", "context",
@@ -129,8 +130,4 @@ TAGS = (
         r"Signal (?P<signal>\d+) \((?P<name>SIG\w+)\) received by PID (?P<pid>\d+)"),
     tag("closing-signal", "", r"Sending process (?P<pid>\d+) closing signal (?P<name>SIG\w+)"),
     tag("child-failed", "failure end local", r"ChildFailedError|Root Cause \(first observed failure\)"),
-    # py-spy dump
-    tag("stack-process", "context", r"^Process (?P<pid>\d+)(?: \(rank (?P<rank>\d{1,6})\))?: \S", keep=400),
-    tag("stack-thread", "context", r"^Thread (?:0x[0-9A-Fa-f]+|\d+) \((?:active|idle|active\+gil)[^)]*\)(?:: \"(?P<name>[^\"]+)\")?", keep=400),
-    tag("stack-frame", "context", r"^ {2,8}(?P<function>[\w<>.]{1,80}) \((?P<file>[\w./@+-]{1,200}\.pyx?):(?P<number>\d{1,6})\)\s*$", keep=2000),
 )

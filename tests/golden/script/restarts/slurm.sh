@@ -47,7 +47,8 @@ main() {
   while kill -0 "$ringup" 2>/dev/null; do sleep 1 || true; done
   wait "$ringup" || code=$?
   # 75: no node is left, or the ranks have saved their state.  93 would fail again and is not started again.
-  if [ "$code" = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 3 ]; then
+  if [ "$code" = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 3 ] &&
+    [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then  # nobody has cancelled it
     scontrol requeue "$SLURM_JOB_ID" || true
   fi
   exit "$code"

@@ -65,6 +65,9 @@ A trainer's line for a step: Megatron, DeepSpeed, mmengine, Detectron2, timm, to
 `STEP 166448.0` is Slurm's name of a job step.
 """
 
+WORDS = (b"nccl ", b"- init ", b"iter", b"step", b"epoch")
+"""Every line that counting reads beside the calls has one of these, in some case."""
+
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 """Not called by every rank of a communicator at the same place: counted, never numbered."""
 
