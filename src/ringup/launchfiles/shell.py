@@ -303,13 +303,12 @@ class _Walk(Expansion):
             scope.exported |= inner.exported
             scope.functions.update(inner.functions)
         names = {n for inner in ends for n, v in inner.variables.items() if scope.variables.get(n) != v}
+        is_sure = has_else and len(ends) == len(bodies)
         for name in names:
             values = {inner.variables.get(name) for inner in ends if name in inner.variables}
             before = scope.variables.get(name)
-            is_sure = has_else and len(ends) == len(bodies)
-            if (len(values) == 1 and (is_sure or before is None)) or (
-                is_default and len(values) == 1 and has_mark(first(before or ""))
-            ):
+            gives_way = before is None or is_sure or (is_default and has_mark(first(before)))
+            if len(values) == 1 and gives_way:
                 scope.variables[name] = next(iter(values)) or ""
             elif before is None or is_sure or is_of_rank(name):
                 made = self.unknown(name, scope)
@@ -319,11 +318,8 @@ class _Walk(Expansion):
     def _for_statement(self, node: Node, scope: Scope, depth: int) -> None:
         children = node.named_children
         name = self.raw(children[0]) if children else "i"
-        listed: list[str] = []
-        for child in children[1:]:
-            if child.type not in ("do_group", "compound_statement"):
-                listed += self.words_of(child, scope)
-        shown = " ".join(listed)
+        listed = [c for c in children[1:] if c.type not in ("do_group", "compound_statement")]
+        shown = " ".join(word for child in listed for word in self.words_of(child, scope))
         self._loop(node, scope, depth, {name: self.marks.make(name, "loop")}, shown)
 
     def _c_style_for_statement(self, node: Node, scope: Scope, depth: int) -> None:

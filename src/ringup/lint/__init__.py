@@ -14,6 +14,7 @@ Files are read, never run or imported.  Only what the text shows is reported.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -123,18 +124,13 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     return Examined(findings, jobs)
 
 
-_MALFORMED = (
-    "command-cut-short",
-    "backslash-before-space",
-    "launcher-option-wrong",
-    "launcher-argument-misread",
-)
+_MALFORMED = re.compile("command-cut-short|backslash-before-space|launcher-(?:option-wrong|argument-misread)")
 _OF_WORLDS = ("several-worlds", "rendezvous-endpoint-missing", "node-rank-duplicate", "world-size-disagrees")
 
 
 def _without_consequences(findings: list[Finding], job: JobFile) -> list[Finding]:
     """The findings less those about the worlds of a command that does not end as it was meant to."""
-    wrong = [_place(f.where)[1] for f in findings if f.rule in _MALFORMED]
+    wrong = [_place(f.where)[1] for f in findings if _MALFORMED.fullmatch(f.rule)]
     spans = [(one.line, one.command.last_line + 2) for one in job.launches]
     cut = {begin for begin, end in spans if any(begin <= line <= end for line in wrong)}
     return [f for f in findings if f.rule not in _OF_WORLDS or _place(f.where)[1] not in cut]
