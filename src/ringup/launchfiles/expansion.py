@@ -6,6 +6,7 @@ A value that only the run knows stays in the text as a mark (`marks`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,17 @@ class Expansion:
         self.marks, self.directives = known, directives
         self.nodes = self.nested = 0
         self.source = b""
+
+    @contextlib.contextmanager
+    def reading(self, source: bytes) -> Iterator[None]:
+        """Another text is read within this one."""
+        outer, self.source = self.source, source
+        self.nested += 1
+        try:
+            yield
+        finally:
+            self.source = outer
+            self.nested -= 1
 
     def unknown(self, name: str, scope: Scope) -> str:
         return self.marks.make(name, scope.site)
@@ -278,19 +290,13 @@ class Expansion:
             return text
         if self.nested >= MOST_NESTED:
             return self.unknown(text[:60], scope)
-        outer, self.source = self.source, f"x={text}\n".encode("utf-8", "replace")
-        if text[:1] not in "'\"":
-            self.source = f'x="{text}"\n'.encode("utf-8", "replace")
-        self.nested += 1
-        try:
+        quoted = text if text[:1] in "'\"" else f'"{text}"'
+        with self.reading(f"x={quoted}\n".encode("utf-8", "replace")):
             node = parser().parse(self.source).root_node
             found = next((c for c in node.named_children if c.type == "variable_assignment"), None)
             value = found.child_by_field_name("value") if found is not None else None
             made = self.value(value, scope, 0, True) if value is not None else text
             return made.replace(EMPTY, "").replace(BREAK, " ")
-        finally:
-            self.source = outer
-            self.nested -= 1
 
     # -- command substitution ----------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ringup.launchfiles import marks
@@ -43,9 +44,10 @@ class Around(NamedTuple):
     """What is above a mapping."""
 
     kind: str
+    text: str
+    """The file's."""
     replicas: int | None = None
-    pod: Node = None
-    """The mapping with `containers`."""
+    pod: PodShare | None = None
 
 
 class PodCommand(NamedTuple):
@@ -68,7 +70,7 @@ def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch],
         return job, [], [NotRead(path, mark.line + 1 if mark else 1, f"not YAML: {words}")]
     for document in documents:
         count = [0]
-        for container in _containers(document, Around(_kind(document)), count, 0):
+        for container in _containers(document, Around(_kind(document), job.text), count, 0):
             found += _launches(job, container, sibling)
         if count[0] > MOST_NODES:
             problem = "too large: read in part"
@@ -123,13 +125,13 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
     kind = around.kind
     around = around._replace(replicas=_replicas(kind, items, around.replicas))
     if "containers" in items:
-        around = around._replace(pod=node)
+        around = around._replace(pod=_pod(around.text, node))
     if specs := items.pop("pytorchReplicaSpecs", None):
         yield from _containers(specs, around._replace(replicas=_total(specs)), count, depth + 1)
     if kind == "Job" and "tasks" in items and items["tasks"].id == "sequence":
         counts = [_number(_value(t, "replicas")) or 1 for t in items["tasks"].value]
         for task in items["tasks"].value:
-            yield from _containers(task, Around("Volcano", sum(counts)), count, depth + 1)
+            yield from _containers(task, Around("Volcano", around.text, sum(counts)), count, depth + 1)
         return
     if any(getattr(items.get(k), "id", "") in ("scalar", "sequence") for k in COMMANDS):
         yield PodCommand(node, around)
@@ -190,31 +192,34 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
                 read_into(job, command.start.text, line - 1, nested, sibling)
             else:
                 job.commands.append(command)
-    kind, replicas, pod = container.around
+    kind, _, replicas, pod = container.around
     replicas = replicas if replicas is not None else _default(kind)
     for command in job.commands[before:]:
         command.is_nested = True
         by = kind or ("SkyPilot" if node.id == "mapping" and "run" in items else "manifest")
         made = launch_of(job, command, replicas, by)
-        if made is not None and (
-            made.launcher != "python" or made.start.script.endswith(".py") or made.module
-        ):
-            made.pod = _pod(job.text, pod, node) if pod is not None else None
+        if made and (made.launcher != "python" or made.start.script.endswith(".py") or made.module):
+            made.pod = _of_container(pod, node) if pod else None
             yield made
 
 
-def _pod(text: str, pod: Node, container: Node) -> PodShare:
-    """What a pod's mapping and that of a container in it say about the machine."""
+def _of_container(pod: PodShare, container: Node) -> PodShare:
+    """A pod's share with what one of its containers is limited to."""
     limits = dict(_items(dict(_items(dict(_items(container)).get("resources"))).get("limits")))
     counts = [_number(_scalar(value)) or 0 for name, value in limits.items() if name.endswith("/gpu")]
-    text = "\n".join(text.split("\n")[pod.start_mark.line : pod.end_mark.line + 1])
+    has_rdma = pod.has_rdma or any(map(_RDMA.search, limits))
+    return replace(pod, gpu_count=max(counts, default=0), has_rdma=has_rdma)
+
+
+def _pod(text: str, pod: Node) -> PodShare:
+    """What a pod's mapping says about the machine."""
+    text = text[pod.start_mark.index : pod.end_mark.index]
     on_host = _value(pod, "hostNetwork") == "true"
     is_privileged = bool(re.search(r"\bprivileged: *true", text))
     return PodShare(
-        gpu_count=max(counts, default=0),
         has_shared_memory="/dev/shm" in text or _value(pod, "hostIPC") == "true",
         is_cut_off=on_host and _value(pod, "dnsPolicy") not in ("ClusterFirstWithHostNet", "None"),
-        has_rdma=is_privileged or "/dev/infiniband" in text or any(map(_RDMA.search, limits)),
+        has_rdma=is_privileged or "/dev/infiniband" in text,
         can_lock=is_privileged or "IPC_LOCK" in text,
     )
 

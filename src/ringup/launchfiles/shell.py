@@ -147,13 +147,8 @@ class _Walk(Expansion):
         if self.nested >= MOST_NESTED or len(text) > 1 << 21:
             self.job.is_cut = True
             return
-        outer, self.source = self.source, text.encode("utf-8", "replace")
-        self.nested += 1
-        try:
+        with self.reading(text.encode("utf-8", "replace")):
             self.body(parser().parse(self.source).root_node.children, scope, 0)
-        finally:
-            self.source = outer
-            self.nested -= 1
 
     def body(self, nodes: Sequence[Node], scope: Scope, depth: int) -> None:
         for at, node in enumerate(nodes):
@@ -308,13 +303,12 @@ class _Walk(Expansion):
             scope.exported |= inner.exported
             scope.functions.update(inner.functions)
         names = {n for inner in ends for n, v in inner.variables.items() if scope.variables.get(n) != v}
+        is_sure = has_else and len(ends) == len(bodies)
         for name in names:
             values = {inner.variables.get(name) for inner in ends if name in inner.variables}
             before = scope.variables.get(name)
-            is_sure = has_else and len(ends) == len(bodies)
-            if (len(values) == 1 and (is_sure or before is None)) or (
-                is_default and len(values) == 1 and has_mark(first(before or ""))
-            ):
+            gives_way = before is None or is_sure or (is_default and has_mark(first(before)))
+            if len(values) == 1 and gives_way:
                 scope.variables[name] = next(iter(values)) or ""
             elif before is None or is_sure or is_of_rank(name):
                 made = self.unknown(name, scope)
@@ -324,11 +318,8 @@ class _Walk(Expansion):
     def _for_statement(self, node: Node, scope: Scope, depth: int) -> None:
         children = node.named_children
         name = self.raw(children[0]) if children else "i"
-        listed: list[str] = []
-        for child in children[1:]:
-            if child.type not in ("do_group", "compound_statement"):
-                listed += self.words_of(child, scope)
-        shown = " ".join(listed)
+        listed = [c for c in children[1:] if c.type not in ("do_group", "compound_statement")]
+        shown = " ".join(word for child in listed for word in self.words_of(child, scope))
         self._loop(node, scope, depth, {name: self.marks.make(name, "loop")}, shown)
 
     def _c_style_for_statement(self, node: Node, scope: Scope, depth: int) -> None:
@@ -658,13 +649,8 @@ class _Walk(Expansion):
         inner.variables |= {n: v for n, v in command.env.items() if n not in scope.variables}
         inner.line_offset = offset
         inner.functions = {n: f for n, f in scope.functions.items() if n != name}  # it may call itself
-        outer, self.source = self.source, source
-        self.nested += 1
-        try:
+        with self.reading(source):
             self.body([body], inner, depth)
-        finally:
-            self.source = outer
-            self.nested -= 1
         scope.variables, scope.exported = inner.variables, inner.exported
 
 

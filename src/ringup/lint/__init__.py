@@ -14,6 +14,7 @@ Files are read, never run or imported.  Only what the text shows is reported.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     for path, text in files.items():
         if not is_script(path, text):
             jobs.append(job_file(path, text, files, nearby))
-            findings += judge(SHELL, jobs[-1])
+            findings += _without_consequences([*judge(SHELL, jobs[-1])], jobs[-1])
             continue
         try:
             scripts.append(ranks.Reading(source.read(path, text)))
@@ -121,6 +122,18 @@ def examine(files: Mapping[str, str], nearby: Nearby | None = None) -> Examined:
     findings += judge(ACROSS, across_files.All(scripts, jobs))
     findings.sort(key=lambda f: (SEVERITIES.index(f.severity or "error"), _place(f.where)))
     return Examined(findings, jobs)
+
+
+_MALFORMED = re.compile("command-cut-short|backslash-before-space|launcher-(?:option-wrong|argument-misread)")
+_OF_WORLDS = ("several-worlds", "rendezvous-endpoint-missing", "node-rank-duplicate", "world-size-disagrees")
+
+
+def _without_consequences(findings: list[Finding], job: JobFile) -> list[Finding]:
+    """The findings less those about the worlds of a command that does not end as it was meant to."""
+    wrong = [_place(f.where)[1] for f in findings if _MALFORMED.fullmatch(f.rule)]
+    spans = [(one.line, one.command.last_line + 2) for one in job.launches]
+    cut = {begin for begin, end in spans if any(begin <= line <= end for line in wrong)}
+    return [f for f in findings if f.rule not in _OF_WORLDS or _place(f.where)[1] not in cut]
 
 
 def _place(where: str) -> tuple[str, int]:
