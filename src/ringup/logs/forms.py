@@ -102,7 +102,7 @@ _OF_AN_END = {
     "child-failed",
     "closing-signal",
 }
-_WORD = re.compile(r"[A-Za-z]{3}")
+_WORD = re.compile(r"(?<![\[\w])[A-Za-z]{3}")
 _NAMELESS = re.compile(r"\s*(?:Exception|Error):?\s*")
 
 
