@@ -280,3 +280,57 @@ def test_a_port_is_never_taken_from_a_clock(tmp_path: Path) -> None:
     cause = diagnose(tmp_path, text).causes[0]
     assert cause.rule == "port-in-use"
     assert cause.text.startswith("the port ")
+
+
+SILENT = (
+    "[rank 0] step 3 loss 1.2\n[rank 1] step 3 loss 1.3\n"
+    "[rank0]: Traceback (most recent call last):\n"
+    '[rank0]:   File "/job/train.py", line 9, in <module>\n'
+    "[rank0]: RuntimeError: [/gloo/tcp/pair.cc:537] Read error [10.0.0.2]:4433: Connection reset by peer\n"
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    "train.py FAILED\n"
+    "Root Cause (first observed failure):\n"
+    "[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 3 (pid: 4412)\n"
+)
+
+
+def test_a_rank_that_ended_first_without_a_word_is_named_and_not_the_peer_that_lost_it(
+    tmp_path: Path,
+) -> None:
+    first = diagnose(tmp_path, SILENT).causes[0]
+    assert (first.rule, first.ranks) == ("rank-raised-exception", (1,))
+    assert "ended first with exit code 3" in first.text
+
+
+WAITED = (
+    "(Engine pid=301) INFO 07-12 13:44:16 [shm.py:548] No available block found in 60 seconds.\n"
+    "(Engine pid=301) ERROR 07-12 13:45:16 [core.py:10] Traceback (most recent call last):\n"
+    '(Engine pid=301) ERROR 07-12 13:45:16 [core.py:10]   File "/app/engine.py", line 366, in get\n'
+    "(Engine pid=301) ERROR 07-12 13:45:16 [core.py:10] TimeoutError: RPC call to sample timed out.\n"
+)
+
+
+def test_who_waits_in_vain_is_not_named_as_the_fault(tmp_path: Path) -> None:
+    first = diagnose(tmp_path, WAITED).causes[0]
+    assert (first.rule, first.confidence, first.evidence[0].line) == ("unnamed-failure", "low", 4)
+
+
+def test_a_compilers_error_leads_before_the_exception_of_its_caller(tmp_path: Path) -> None:
+    text = (
+        "47.98 nvlink error   : Undefined reference to 'state_d' in '/src/ll.o'\n"
+        "47.98 ninja: build stopped: subcommand failed.\n"
+        "47.99 Traceback (most recent call last):\n"
+        '47.99   File "/env/cpp_extension.py", line 22, in build\n'
+        "47.99 RuntimeError: Error compiling objects for extension\n"
+    )
+    assert diagnose(tmp_path, text).causes[0].evidence[0].line == 1
+
+
+def test_a_worker_that_ends_after_the_full_bar_of_the_training_is_no_failure(tmp_path: Path) -> None:
+    text = (
+        "(main pid=1) step:198 - loss:0.013\n(main pid=1) step:199 - loss:0.011\n"
+        "Training Progress: 100%|#####| 199/199 [2:10:37<00:00, 39.3s/it]\n"
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. "
+        "The process receives a SIGTERM.\n"
+    )
+    assert diagnose(tmp_path, text).healthy

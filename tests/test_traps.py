@@ -63,6 +63,13 @@ def is_alarm(trap: Trap) -> bool:
     return trap.accept == ["healthy"] and any(c.severity == "error" for c in trap.causes)
 
 
+def share_right(traps: list[Trap], confidence: str) -> float:
+    """Of the failed runs' first causes with this confidence, the share that is right."""
+    firsts = [trap for trap in traps if trap.causes and trap.accept != ["healthy"]]
+    said = [trap for trap in firsts if trap.causes[0].confidence == confidence]
+    return sum(trap.causes[0].rule in trap.accept for trap in said) / len(said)
+
+
 def is_surely_wrong(trap: Trap) -> bool:
     first = trap.causes[0] if trap.causes and trap.accept != ["healthy"] else None
     return first is not None and first.confidence == "high" and first.rule not in trap.accept
@@ -94,3 +101,8 @@ def test_the_right_cause_is_named(traps: list[Trap], first: int, share: float) -
     assert len(faults) >= 120
     missed = [t for t in faults if not any(c.rule in t.accept for c in t.causes[:first])]
     assert len(missed) <= (1 - share) * len(faults) + 1e-9, shown(missed)
+
+
+@pytest.mark.parametrize(("confidence", "at_least"), [("high", 0.97), ("medium", 0.85)])
+def test_a_confidence_means_what_the_page_says(traps: list[Trap], confidence: str, at_least: float) -> None:
+    assert share_right(traps, confidence) >= at_least, shown(traps)

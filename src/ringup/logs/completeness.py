@@ -14,30 +14,12 @@ from ringup.logs.scan import BELOW_A_FRAME, Scan
 if TYPE_CHECKING:
     from ringup.logs.evidence import LogEvidence
 
-_SET_UP = (
-    "nccl-version",
-    "bootstrap",
-    "net-using",
-    "using-network",
-    "socket-list",
-    "init",
-    "set-up",
-    "env-set",
-)
+_SET_UP = "nccl-version bootstrap net-using using-network socket-list init set-up env-set".split()  # noqa: SIM905
 _AFTER_SET_UP = ("channel", "connected", "unwind")
-_ENDS = (
-    *(
-        "exit",
-        "exit-signal",
-        "child-failed",
-        "exception",
-        "closing-signal",
-        "cancelled",
-        "sighup",
-        "run-hung",
-    ),
-    *("crash-word", "killed-word", "abort-word", "oom-kill", "finished", "work", "watchdog-stuck"),
-)
+_ENDS = (  # noqa: SIM905
+    "exit exit-signal child-failed exception closing-signal cancelled sighup run-hung crash-word killed-word"
+    " abort-word oom-kill finished work watchdog-stuck"
+).split()
 FIRST_INFERRED = 6
 """Classes of blame from here on rest on what is absent, too: who did not come, who failed first."""
 

@@ -31,10 +31,10 @@ class Defect:
     since: str
     fixed_in: str
     rules: frozenset[str]
-    line: str
+    line: str = ""
     """A pattern, "" for none; compiled when a cause of its rules is looked at."""
-    needs: str
-    version: str
+    needs: str = ""
+    version: str = ""
     min_ranks: int = 0
     is_plain: bool = False
 
@@ -73,20 +73,7 @@ def defects() -> tuple[Defect, ...]:
 
 
 def _defect(row: dict[str, Any]) -> Defect:
-    return Defect(
-        row["id"],
-        row["package"],
-        row["text"],
-        row["url"],
-        row["from"],
-        row["fixed_in"],
-        frozenset(row["rules"]),
-        row.get("line", ""),
-        row.get("needs", ""),
-        row.get("version", ""),
-        row.get("min_ranks", 0),
-        row.get("is_plain", False),
-    )
+    return Defect(since=row.pop("from"), rules=frozenset(row.pop("rules")), **row)
 
 
 def defect_of(log: LogEvidence, rule: str, evidence: Iterable[Event]) -> Defect | None:

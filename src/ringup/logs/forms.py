@@ -64,15 +64,10 @@ class Clue:
 
 
 _LETTER = {
-    "F": "fatal",
-    "E": "error",
+    **dict.fromkeys("FC", "fatal"),
+    **dict.fromkeys("ES", "error"),
+    **dict.fromkeys("INDT", "info"),
     "W": "warning",
-    "I": "info",
-    "N": "info",
-    "D": "info",
-    "T": "info",
-    "C": "fatal",
-    "S": "error",
 }
 _NUMBERS = re.compile(r"0x[0-9a-f]{1,32}|\b[0-9a-f]{8,64}\b|\d{1,24}", re.IGNORECASE)
 
@@ -107,7 +102,7 @@ _OF_AN_END = {
     "child-failed",
     "closing-signal",
 }
-_WORD = re.compile(r"[A-Za-z]{3}")
+_WORD = re.compile(r"(?<![\[\w])[A-Za-z]{3}")
 _NAMELESS = re.compile(r"\s*(?:Exception|Error):?\s*")
 
 

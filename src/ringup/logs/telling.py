@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ringup.logs.blame import is_consequence, place
+from ringup.logs.blame import place
 from ringup.logs.forms import Clue, Form
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Cause
@@ -28,12 +28,6 @@ SURE = Form.FAILING
 """Up to this form a clue alone shows that something failed."""
 SPECIFIC = 0.3
 """What each concrete thing that a line names is worth, in steps of forms."""
-_WRAPPED = re.compile(
-    r"(?:ChildFailed|DistBackend|DistStore|DistNetwork|CalledProcess|ActorDied|RayActor|RayTask|ProcessRaised"
-    r"|ProcessExited|Rendezvous\w{0,40}|EngineDead|EngineCore\w{0,40}|Worker\w{0,20})(?:Error|Exception)"
-    r"|Engine core initialization|unhandled (?:system|cuda) error"
-    r"|\b(?:[Tt]ask|[Tt]rial|[Jj]ob|[Aa]ctor) failed for (?:task|trial|job|actor)\b"
-)
 _WAITS = re.compile(
     r"(?i)waiting (?:for|on)|still waiting|may be stuck|\b(?:hung|hanging|stuck|stalled)\b|no progress"
     r"|No available shared memory|clients joined|not all .{0,60}joined|heartbeat"
@@ -42,9 +36,7 @@ _WAITS = re.compile(
 
 def follows(clue: Clue) -> bool:
     """Whether a line tells of another's end, or wraps what is printed elsewhere."""
-    if clue.follows or not clue.tags.isdisjoint(OF_ROLE["consequence"]):
-        return True
-    return is_consequence(clue.message) or bool(_WRAPPED.search(clue.message))
+    return clue.follows or not clue.tags.isdisjoint(OF_ROLE["consequence"])
 
 
 def weight(log: LogEvidence, clue: Clue) -> tuple[float, ...]:

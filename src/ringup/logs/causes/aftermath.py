@@ -10,6 +10,7 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.outcome import is_teardown, made_do
 from ringup.logs.patterns import OF_ROLE
+from ringup.logs.patterns.forms import HARMLESS
 from ringup.logs.rule import Found, cause, report
 from ringup.rules import Fix
 from ringup.units import ranges, show_ranks
@@ -90,12 +91,6 @@ def _after(event: Event, other: Event) -> bool:
     return event.file == other.file and event.line > other.line
 
 
-_HARMLESS_WARNING = (
-    r"(?i)libibverbs|No device found|Could not find: lib|plugin|Missing \"iommu=pt\"|iommu|NUMA"
-    r"|affinity|Failed to find CUDA library|NCCL_\w{1,60} value|deprecated"
-    r"|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY"
-    r"|FastSocket|incoming CPU|Maximum retry|hugepages|NET/OFI (?:Using|Selected)|\bignor(?:ing|ed)\b"
-)
 _TELLING = r"(?i)fail|error|abort|invalid|unable|could not|not found|no such"
 _VAGUE = ("proxy-failed", "ofi-request", "wrong-socket", "nccl-calloc", "no-algorithm", "mnnvl-failed")
 
@@ -113,7 +108,7 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     """
     category = log.all("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage")
     cuda = log.all("cuda-failure", "illegal-access", "peer-access")
-    warned = [e for e in log.all("warn") if not re.search(_HARMLESS_WARNING, e["text"])]
+    warned = [e for e in log.all("warn") if not HARMLESS.regex.search(e["text"])]
     warned = [e for e in warned if not log.tags_at(e) & OF_ROLE["detail"]]
     vague, other = log.all(*_VAGUE, "net-not-found"), log.all("wc-error")
     codes = [e for e in log.all("unwind", code="[1-5]") if is_unwinding(e)]

@@ -96,12 +96,6 @@ def launcher_argument_misread(log: LogEvidence) -> Found:
     return report(shell, f"{first_value(shell, 'host')!r} was taken for the address of the head", "low")
 
 
-@cause("local-rank-argument-rejected", overcome=None)
-def local_rank_argument_rejected(log: LogEvidence) -> Found:
-    text = "the script refuses the local-rank argument its launcher passes"
-    return report(log.all("local-rank-argument"), text)
-
-
 @cause("hostfile-missing", overcome=None)
 def hostfile_missing(log: LogEvidence) -> Found:
     """

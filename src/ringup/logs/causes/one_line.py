@@ -39,7 +39,11 @@ ROWS = (
     Row("peer-mappings-exhausted", "peers-exhausted", "a GPU cannot map the memory of one more GPU"),
     Row("no-gpu-visible", "no-cuda", "the program wants a GPU, and its host or its build has none",
         unless="gpu-lost xid driver-library no-device"),
+    Row("driver-library-mismatch", "driver-library",
+        "the driver's kernel module and user library are of different releases"),
     # The launch line.
+    Row("local-rank-argument-rejected", "local-rank-argument",
+        "the script refuses the local-rank argument its launcher passes"),
     Row("rendezvous-variable-missing", "variable-unset",
         "{variable} is not set: the script runs without a launcher, or its launcher does not pass it on"),
     Row("not-enough-slots", "no-slots", "more is asked for than the host list or the cluster has",

@@ -197,12 +197,6 @@ def driver_too_old(log: LogEvidence) -> Found:
     return report([*strange[:2], *old], text, "low") if strange and old else None
 
 
-@cause("driver-library-mismatch", overcome=None)
-def driver_library_mismatch(log: LogEvidence) -> Found:
-    text = "the driver's kernel module and user library are of different releases"
-    return report(log.all("driver-library"), text)
-
-
 @cause("gpu-architecture-not-built", overcome=None)
 def gpu_architecture_not_built(log: LogEvidence) -> Found:
     """

@@ -57,7 +57,7 @@ GOES_ON = Pattern(
 HARMLESS = Pattern(
     "harmless",
     r"libibverbs|No device found|Could not find: lib|plugin not|Missing \"iommu=pt\"|iommu|\bNUMA\b|affinity|Failed to find CUDA library|NCCL_\w+ value"
-    r"|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY|FastSocket|incoming CPU|Maximum retry|hugepages|wrong magic|wrong type",
+    r"|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY|FastSocket|incoming CPU|Maximum retry|hugepages|wrong magic|wrong type|deprecated|NET/OFI (?:Using|Selected)|\bignor(?:ing|ed)\b",
 )
 """What NCCL warns of and goes on after."""
 PROGRAM = Pattern(
@@ -85,14 +85,17 @@ FOLLOWS = Pattern(
     r"connection (?:was )?(?:likely )?closed|closed by (?:remote )?peer|reset by peer|broken ?pipe|recv(?:Value|Vector)|sendBytes|got 0 bytes|another rank"
     r"|remote process exited|Failed to execute operation|Error encountered progressing|Proxy Call to rank|(?:failed|unable) to (?:shut ?down|dump)"
     r"|see (?:root cause|the stack trace|above)|root cause above|initialization failed\. See|check the (?:logs|stack trace)|check if there are relevant logs"
-    r"|child (?:process )?failed|ChildFailedError|CalledProcessError|Rendezvous\w{0,20}Closed|RayTaskError|ActorDied|ActorUnavailable|EngineDead|WorkerProc|EngineCore failed to start"
+    r"|child (?:process )?failed|ChildFailedError|CalledProcessError|Rendezvous\w{0,20}Closed|RayTaskError|ActorDied|ActorUnavailable|EngineDead|WorkerProc|EngineCore failed to start|(?:task|trial|job|actor) failed for (?:task|trial|job|actor)"
     r"|Engine(?:Core)? .{0,20}(?:died|failed)|scheduler is dead|taking the entire process down|closing signal|SIGTERM|signal:? 15\b|exit(?:ed)? (?:with )?(?:exit )?code:? (?:1|2|15|143)\b"
     r"|exitcode\W{1,6}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|CANCELLED|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
     r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError|ncclRemoteError"
     r"|Test NCCL failure|Test failure|file:\d+ -> \d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|connect EPS failed|setup connections failed"
     r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|raised (?:error|exception)|stack trace (?:of|above)"
     r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed"
-    r"|Polled an error|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error",
+    r"|Polled an error|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|keep-alive heartbeat|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
+    r"|store->get\('[^']*'\) got error|RendezvousConnectionError|watchdog caught collective|remote (?:worker crash|server shutdown)|failed to send RPC to coordination"
+    r"|num_nodes_waiting|received 15 death signal|-> 6(?: \[|$|\s)|ConnectionResetError|Horovod has been shut down|Socket recv failed while polling"
+    r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)|Engine core initialization",
 )
 NOISE = Pattern(
     "noise",
@@ -140,62 +143,22 @@ WRAPPING = re.compile(
     r"|(?:[A-Z]{2}\d{1,4} ?){1,4}\] {1,2}|\d{4}-\d\d-\d\d-\d\d:\d\d:[\d.]{2,12} |\[PID: ?\d{1,9}\] |(?:std(?:out|err) [FP] )|\[\+?\d{1,9}(?:\.\d{1,9})?s?\] )"
 )
 
+# fmt: off
 MEANINGS = (
-    (
-        Pattern("meaning", r"no space left|quota exceeded"),
-        "a file system, /dev/shm or a quota is full: `df -h`, `df -i` and `df -h /dev/shm` on that host",
-    ),
-    (
-        Pattern("meaning", r"permission denied|not permitted|unauthorized|forbidden"),
-        "the process may not do that: compare user, container privileges and file modes with a node where it works",
-    ),
-    (
-        Pattern("meaning", r"undefined symbol|cannot open shared object|version `"),
-        "two versions of a library are mixed: compare LD_LIBRARY_PATH and the installed versions with a node where it works",
-    ),
-    (
-        Pattern("meaning", r"no such file|not found|does(?: not|n't) exist"),
-        "a file or command is missing on that host or in that container: compare with a node where it is there",
-    ),
-    (
-        Pattern("meaning", r"input/output error|remote i/o|stale file|read-only file"),
-        "storage or a device failed below the program: read the kernel log of that host (`dmesg -T`)",
-    ),
-    (
-        Pattern("meaning", r"connection refused"),
-        "nothing listens at that address and port: check that the server runs, and on which address",
-    ),
-    (
-        Pattern("meaning", r"timed out|times out|timeout|deadline|no route|unreachable"),
-        "the other side did not answer in time: read its log around the same time, then test the path between the two hosts",
-    ),
-    (
-        Pattern("meaning", r"not known|name resolution|could not resolve|gai error"),
-        "a host name does not resolve there: `getent hosts NAME` on that host",
-    ),
-    (
-        Pattern("meaning", r"address already in use|errno: 98"),
-        "the port is taken, or no free port is left: `ss -ltnp` and `ss -s` on that host",
-    ),
-    (
-        Pattern("meaning", r"cannot allocate|out of memory|\boom\b"),
-        "memory ran out, or the limit on locked memory is too low: `free -g`, `ulimit -l`, the kernel log",
-    ),
-    (
-        Pattern("meaning", r"invalid argument|bad address|not supported|not implemented"),
-        "a library, driver or kernel refuses the call: compare their versions with a node or image where it works",
-    ),
-    (
-        Pattern("meaning", r"no data available|no such device"),
-        "a device, or an entry of its tables, is not visible to the process: `ibv_devinfo`, `show_gids`, `ls /dev/infiniband` inside the container",
-    ),
-    (
-        Pattern("meaning", r"segmentation|signal 11|sigsegv|bus error|core dumped"),
-        "native code crashed: the backtrace below the line names the library",
-    ),
-    (
-        Pattern("meaning", r"cuda|hip failure|cudnn|cublas"),
-        "a CUDA call failed: run with CUDA_LAUNCH_BLOCKING=1, and read the kernel log of that host for Xid lines",
-    ),
+    (Pattern("meaning", r"no space left|quota exceeded"), "a file system, /dev/shm or a quota is full: `df -h`, `df -i` and `df -h /dev/shm` on that host"),
+    (Pattern("meaning", r"permission denied|not permitted|unauthorized|forbidden"), "the process may not do that: compare user, container privileges and file modes with a node where it works"),
+    (Pattern("meaning", r"undefined symbol|cannot open shared object|version `"), "two versions of a library are mixed: compare LD_LIBRARY_PATH and the installed versions with a node where it works"),
+    (Pattern("meaning", r"no such file|not found|does(?: not|n't) exist"), "a file or command is missing on that host or in that container: compare with a node where it is there"),
+    (Pattern("meaning", r"input/output error|remote i/o|stale file|read-only file"), "storage or a device failed below the program: read the kernel log of that host (`dmesg -T`)"),
+    (Pattern("meaning", r"connection refused"), "nothing listens at that address and port: check that the server runs, and on which address"),
+    (Pattern("meaning", r"timed out|times out|timeout|deadline|no route|unreachable"), "the other side did not answer in time: read its log around the same time, then test the path between the two hosts"),
+    (Pattern("meaning", r"not known|name resolution|could not resolve|gai error"), "a host name does not resolve there: `getent hosts NAME` on that host"),
+    (Pattern("meaning", r"address already in use|errno: 98"), "the port is taken, or no free port is left: `ss -ltnp` and `ss -s` on that host"),
+    (Pattern("meaning", r"cannot allocate|out of memory|\boom\b"), "memory ran out, or the limit on locked memory is too low: `free -g`, `ulimit -l`, the kernel log"),
+    (Pattern("meaning", r"invalid argument|bad address|not supported|not implemented"), "a library, driver or kernel refuses the call: compare their versions with a node or image where it works"),
+    (Pattern("meaning", r"no data available|no such device"), "a device, or an entry of its tables, is not visible to the process: `ibv_devinfo`, `show_gids`, `ls /dev/infiniband` inside the container"),
+    (Pattern("meaning", r"segmentation|signal 11|sigsegv|bus error|core dumped"), "native code crashed: the backtrace below the line names the library"),
+    (Pattern("meaning", r"cuda|hip failure|cudnn|cublas"), "a CUDA call failed: run with CUDA_LAUNCH_BLOCKING=1, and read the kernel log of that host for Xid lines"),
 )
+# fmt: on
 """What an error means in general, whoever prints it, and where to look next."""
