@@ -21,6 +21,8 @@ STILL_S = 60.0
 """Only after so long without a new line does a rank count as behind: its lines may be late."""
 CATCH_UP_S = 5.0
 """How often a look at what was read is taken while there is more to read."""
+REST = 3
+"""Pause after a look, in times of what it took: a log that grows all the time must not keep a CPU busy."""
 STEP_BYTES = 8 << 20
 """Read of one file between two looks, so that one huge file does not keep the others waiting."""
 
@@ -120,14 +122,13 @@ def changes(
             grown_s, seen = time.monotonic(), ""
         now_s = time.monotonic()
         state = "still" if now_s - grown_s >= still_s else "growing"
-        if seen == "still" or seen == state or not (watch.is_at_end or now_s - looked_s > CATCH_UP_S):
-            if watch.is_at_end:
-                time.sleep(poll_s)
-            continue
-        looked_s, seen = now_s, state
-        story = watch.story(is_still=state == "still")
-        causes = causes_of(story, is_growing=True)
-        now = (causes[0].rule, causes[0].confidence) if causes else None
-        if now is not None and now != said:
-            yield story, causes
-        said = now
+        if seen not in ("still", state) and (watch.is_at_end or now_s - looked_s > CATCH_UP_S):
+            looked_s, seen = now_s, state
+            story = watch.story(is_still=state == "still")
+            causes = causes_of(story, is_growing=True)
+            now = (causes[0].rule, causes[0].confidence) if causes else None
+            if now is not None and now != said:
+                yield story, causes
+            said = now
+        if watch.is_at_end:
+            time.sleep(max(poll_s, REST * (time.monotonic() - now_s)))
