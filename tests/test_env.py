@@ -244,6 +244,17 @@ def test_the_shell_format_goes_to_stdout_and_the_rest_to_stderr(
     assert told.out.startswith("# nothing needs to be set") and "kept: NCCL_DEBUG=INFO" in told.err
 
 
+def test_where_a_set_variable_does_harm_nccl_is_not_said_to_choose_right(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bundle.save(cluster(), tmp_path / "cluster.json")
+    words = ["env", "--from", str(tmp_path / "cluster.json"), "--env", "NCCL_SOCKET_IFNAME=nosuch"]
+    assert command_line.dispatch(words) == 0
+    told = capsys.readouterr()
+    assert "NCCL_SOCKET_IFNAME=nosuch: harmful" in told.err
+    assert "choose right" not in told.out and told.out.endswith("does harm here: NCCL_SOCKET_IFNAME\n")
+
+
 @pytest.mark.parametrize("form", ["shell", "slurm"])
 def test_a_node_that_was_not_reached_is_not_said_to_choose_right(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str

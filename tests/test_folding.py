@@ -16,8 +16,11 @@ from ringup.cli.command_line import dispatch
 from ringup.collective_tests import CorrectnessReport, Pair, RankState
 from ringup.hosts.folding import LONGEST_SET, folded, node_set
 from ringup.model import Link
+from ringup.nccl.selection import Prediction
+from ringup.network.predictions import Expected
 from ringup.output import collective_report, console, folding
 from ringup.output.folding import NodeText, merge_equal
+from ringup.output.prediction_report import prediction_lines
 from ringup.output.terminal import Style
 from ringup.planning import EnvVar
 from ringup.planning.formats import Machine, shell
@@ -216,6 +219,16 @@ def test_what_predict_says_of_equal_nodes_is_said_once(
     assert folded_text.startswith("node[0-5] (6 nodes, node0 shown)\n")
     dispatch(["predict", "--from", str(facts), "--all"])
     assert capsys.readouterr().out.count("confidence") == 6 * folded_text.count("confidence")
+
+
+def test_facts_missing_for_other_reasons_are_one_selection() -> None:
+    reasons = (f"n{k} had no CPU time: load {k}{' on 2 processors' * (k % 2)}" for k in range(8))
+    made = (
+        Prediction(f"n{k}", None, "", missing=(f"the interfaces ({why})",)) for k, why in enumerate(reasons)
+    )
+    found = prediction_lines([Expected(prediction) for prediction in made])
+    assert [line for line in found if line.startswith("  n")] == ["  n[0-7] (8 nodes, n0 shown):"]
+    assert "the interfaces (n0 had no CPU time" in found[-1]
 
 
 def test_ranks_with_one_error_and_pairs_with_one_rate_are_one_line() -> None:

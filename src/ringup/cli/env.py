@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         named = as_nodes_call_themselves(made.env, cluster)
-        machine = dataclasses.replace(Machine.of(cluster), is_decided=not made.notes)
+        harmful = tuple(sorted({one.name for one in made.kept if one.verdict == "harmful"}))
+        machine = dataclasses.replace(Machine.of(cluster), is_decided=not made.notes, harmful=harmful)
         print(FORMATS[args.format](named, machine))
         kept = (f"kept: {line}" for line in kept_lines(made.kept, unfolded=args.unfolded))
         for line in (*(f"note: {note}" for note in made.notes), *kept, *made.explained):

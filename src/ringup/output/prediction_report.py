@@ -68,7 +68,10 @@ def _kinds(predictions: Sequence[Expected], unfolded: bool) -> list[tuple[str, E
         return [(printable(p.prediction.name), p) for p in predictions]
     entries = []
     for p in predictions:
-        made, unsure = p.prediction, "; ".join([*p.prediction.missing, *p.prediction.doubts])
+        made = p.prediction
+        # Why a fact is missing differs from node to node on a busy cluster.
+        facts = (fact.partition(" (")[0] for fact in made.missing)
+        unsure = "; ".join([*facts, *made.doubts])
         own = {made.name, *([made.bootstrap.address] if made.bootstrap else [])}
         key = made.likeness[:-2], p.alone and p.alone.likeness
         entries.append(NodeText(printable(made.name, 64), (unsure,), own, key))

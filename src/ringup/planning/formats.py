@@ -28,6 +28,8 @@ class Machine:
     """The nodes asked were pods: their interface names are a pod's own."""
     is_decided: bool = True
     """Nothing that could matter was left open."""
+    harmful: tuple[str, ...] = ()
+    """Variables that are set already and do harm."""
 
     @staticmethod
     def of(cluster: Cluster) -> Machine:
@@ -68,6 +70,8 @@ def shell(env: Sequence[EnvVar], machine: Machine) -> str:
     nothing = "nothing is known that has to be set, but something was left open: see stderr, or --json"
     if machine.is_decided:
         nothing = "nothing needs to be set: NCCL and Gloo choose right on every node"
+    if machine.is_decided and machine.harmful:
+        nothing = f"nothing needs to be set, but unset what does harm here: {' '.join(machine.harmful)}"
     return "\n".join(by_node(env, exported) or [f"# {nothing}"])
 
 
