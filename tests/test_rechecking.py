@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from ringup.cli import pipeline, rechecking
 from ringup.cli.rechecking import errors_by_node, failure_cause
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause
-from ringup.model import Job
+from ringup.model import Interpreter, Job
 from ringup.planning import NodePlan, Plan
 from ringup.recovery.decision import EndedAttempt, FailureCause, Policy, Recheck, decide
 from ringup.rules import Finding
@@ -185,6 +186,14 @@ def test_the_ranks_of_nodes_with_unequal_gpus_are_numbered_anew_for_an_attempt()
         assert [node.first_rank for node in planned.nodes] == [sum(sizes[:k]) for k in range(len(sizes))]
 
 
+def test_no_attempt_begins_before_the_ranks_of_a_silent_node_have_ended_by_its_lease() -> None:
+    result = ended(failed("b", None), lost=("b",), heard_s=time.monotonic() + 1000.0)
+    silent, back = Recheck(unreachable=frozenset({"b"})), Recheck()
+    assert 20.0 < rechecking.until_gone_s(result, silent, 20.0) <= 1020.0
+    assert rechecking.until_gone_s(result, back, 20.0) == 0.0, "it has proven that nothing is left"
+    assert rechecking.until_gone_s(replace(result, heard_s=1.0), silent, 20.0) == 0.0
+
+
 class Still:
     """A transport that is only waited on."""
 
@@ -219,3 +228,15 @@ def test_memory_that_was_held_before_the_first_attempt_leaves_no_node_out(
     again = rechecking.Rechecks(cast(Any, Still()), held, argparse.Namespace(timeout=1.0, lease=1.0))
     names = [node.name for node in held.nodes]
     assert not again.look(plan(*names), ended(failed(names[0], 0)), ()).unusable
+
+
+def test_a_spare_that_could_not_run_at_the_start_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a node that has trained a new error counts; of a spare every one that the others do not have."""
+    broken = replace(plain(1), unknown={}, interpreter=Interpreter("/usr/bin/python3", "3.11.7"))
+    found = cluster(plain(0), broken, job=Job(script="t.py"))
+    monkeypatch.setattr(collectors, "collect", lambda *_, **__: found)
+    args = argparse.Namespace(timeout=1.0, lease=1.0)
+    for spares in ((), ("node1",)):
+        again = rechecking.Rechecks(cast(Any, Still()), found, args, spares)
+        recheck = again.look(plan("node0"), ended(failed("node0", 0)), ["node1"])
+        assert recheck.findings == ({"node1": ["torch-missing"]} if spares else {})

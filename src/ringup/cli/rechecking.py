@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,16 +50,25 @@ class Seen(NamedTuple):
 
 
 class Rechecks:
-    """`first`: the nodes as they were before the first attempt."""
+    """`first`: the nodes as they were before the first attempt, `spares` among them."""
 
-    def __init__(self, transport: Transport, first: Cluster, args: argparse.Namespace) -> None:
-        self.transport, self.first, self.args = transport, first, args
+    def __init__(
+        self, transport: Transport, first: Cluster, args: argparse.Namespace, spares: Sequence[str] = ()
+    ) -> None:
+        self.transport, self.first, self.args, self.spares = transport, first, args, spares
         self.cluster = first
         """As the nodes were found last."""
 
     @cached_property
-    def before(self) -> Seen:
+    def at_first(self) -> Seen:
         return seen(self.first)
+
+    @cached_property
+    def before(self) -> Seen:
+        """What is no news.  Of a spare it is what others had: with its own errors nobody has trained."""
+        errors, warnings = self.at_first
+        others = [rules for node, rules in errors.items() if node not in self.spares]
+        return Seen({**errors, **dict.fromkeys(self.spares, set().union(*others))}, warnings)
 
     def look(self, plan: Plan, result: RunResult, spares: Iterable[str]) -> Recheck:
         """Every node again: does it answer, is it clean, has it new errors; a bad answer must come twice."""
@@ -125,6 +134,12 @@ def seen(cluster: Cluster) -> Seen:
         if one.node and one.severity == "warning":
             warnings.setdefault(one.node, set()).add(one.rule)
     return Seen(errors_by_node(findings, [node.name for node in reached.nodes]), warnings)
+
+
+def until_gone_s(result: RunResult, recheck: Recheck, lease_s: float) -> float:
+    """Seconds until the ranks on nodes that do not answer are gone: their guards end them by the lease."""
+    is_silent = recheck.unreachable.intersection(result.lost)
+    return max(0.0, result.heard_s + lease_s - time.monotonic()) if is_silent else 0.0
 
 
 def errors_by_node(findings: Iterable[Finding], names: list[str]) -> dict[str, set[str]]:

@@ -169,7 +169,7 @@ class Supervisor:
     def show_spares(self) -> None:
         """Say which of the spares are ready."""
         unreached = {node.name: {"not reached"} for node in self.cluster.nodes if node.unreached}
-        errors = {**self.checks().before.errors, **unreached}
+        errors = {**self.checks().at_first.errors, **unreached}
         for line in restart_report.spare_lines({node: errors.get(node, set()) for node in self.spares}):
             self.say(line)
 
@@ -290,7 +290,7 @@ class Supervisor:
 
     def after(self, attempt: Attempt) -> Attempt | None:
         """Find the cause, check the nodes again, decide; the next attempt, None where there is none."""
-        from ringup.cli.rechecking import failure_cause
+        from ringup.cli.rechecking import failure_cause, until_gone_s
         from ringup.recovery.decision import Recheck
 
         assert self.result is not None
@@ -332,6 +332,8 @@ class Supervisor:
             decision = replace(decision, action="stop", because=because, nodes=(), stopped="limit")
         if saved and saved.warning:
             decision = replace(decision, because=f"{decision.because}; {saved.warning}")
+        wait_s = max(decision.wait_s, until_gone_s(result, recheck, self.args.lease))
+        decision = replace(decision, wait_s=wait_s)
         seconds["recheck"] = round(time.monotonic() - began_s, 3) if is_on(self.args) else None
         entry["progress"] = self.shown_progress(attempt, saved)
         self.decided(attempt, decision, recheck)
@@ -414,7 +416,7 @@ class Supervisor:
         from ringup.cli.rechecking import Rechecks
 
         if self.rechecks is None:
-            self.rechecks = Rechecks(self.transport, self.cluster, self.args)
+            self.rechecks = Rechecks(self.transport, self.cluster, self.args, self.spares)
         return self.rechecks
 
     def wait(self, wait_s: float) -> None:

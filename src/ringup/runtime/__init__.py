@@ -84,6 +84,8 @@ class RunResult:
     """Why output is missing in the log directory; among the notes, too."""
     lost: tuple[str, ...] = ()
     """Nodes that stopped responding, or whose connection or guard was lost."""
+    heard_s: float = 0.0
+    """When the last of them was heard, monotonic."""
     phases: Mapping[str, float] = field(default_factory=dict)
     """Seconds: "start" of all ranks (absent where one never did), "notice" of the failure, "end" after it."""
     signal: int = 0

@@ -331,6 +331,11 @@ class RunRecord:
             content,
             output.problem,
             tuple(node.name for node in nodes if node.lost),
+            # What a head node hears is not on our clock.
+            max(
+                (time.monotonic() if self.ended_s else node.heard_s for node in nodes if node.lost),
+                default=0.0,
+            ),
             self._phases(nodes, failure),
         )
 
