@@ -110,7 +110,7 @@ _CONSEQUENCE = re.compile(
     r"|-> 6(?: \[|$|\s)|got 0 bytes|Connection was likely closed|EngineDeadError|ActorDiedError"
     r"|ConnectionResetError|Broken pipe|Horovod has been shut down"
 )
-"""Another end, whoever says it.  `FOLLOWS` of the forms has wrappers, too: a rank tells its own failure in them."""
+"""Another end, whoever says it.  `FOLLOWS` of the forms has wrappers, too."""
 
 
 def is_consequence(text: str) -> bool:
