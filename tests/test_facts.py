@@ -467,14 +467,9 @@ def test_a_launcher_is_known_by_its_command_line(line: str, launcher: str) -> No
 
 def test_a_secret_on_a_command_line_stays_on_the_node(started: Callable[..., int]) -> None:
     words = ["sleep", "60", "--wandb-key", "k1", "--hf_token=t1"]
-    pid = started(
-        f"exec {shlex.quote(sys.executable)} -c "
-        + shlex.quote(
-            "import os\nprint(os.getpid(),flush=True)\n"
-            f"os.execv({sys.executable!r},['python','-c','import time;time.sleep(60)',*{words!r}])"
-        ),
-        RANK,
-    )
+    told = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"  # its last program does, no earlier one
+    program = f"import os; os.execv({sys.executable!r}, ['python', '-c', {told!r}, *{words!r}])"
+    pid = started(f"exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}", RANK)
     found = next(p for p in ask(request_of(), parts=("processes",)).leftovers if p.pid == pid)
     assert "--wandb-key (hidden) --hf_token=(hidden)" in found.command
 
