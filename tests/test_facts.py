@@ -467,7 +467,7 @@ def test_a_launcher_is_known_by_its_command_line(line: str, launcher: str) -> No
 
 def test_a_secret_on_a_command_line_stays_on_the_node(started: Callable[..., int]) -> None:
     words = ["sleep", "60", "--wandb-key", "k1", "--hf_token=t1"]
-    told = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"  # its last program does, no earlier one
+    told = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     program = f"import os; os.execv({sys.executable!r}, ['python', '-c', {told!r}, *{words!r}])"
     pid = started(f"exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}", RANK)
     found = next(p for p in ask(request_of(), parts=("processes",)).leftovers if p.pid == pid)

@@ -39,18 +39,8 @@ WRITES = ("save", "html", "failing", "log-dir", "output", "plot")
 NOT_FROM_A_PROJECT = (*EXECUTES, *WRITES)
 """A project's file may be a stranger's: it starts no program and names no file to write."""
 ONLY_TYPED = (
-    "json",
-    "help",
-    "from_file",
-    "anyway",
-    "kill",
-    "detach",
-    "dry_run",
-    "slurm",
-    "debug",
-    "follow",
-    "fix",
-    "diff",
+    *("json", "help", "from_file", "anyway", "kill", "detach", "dry_run", "slurm", "debug", "follow"),
+    *("fix", "diff"),
 )
 OWN_VARIABLES = ("run", "nodes")
 """RINGUP_RUN marks a run's processes, RINGUP_NODES counts pods."""
