@@ -240,3 +240,16 @@ def test_a_spare_that_could_not_run_at_the_start_is_not_taken(monkeypatch: pytes
         again = rechecking.Rechecks(cast(Any, Still()), found, args, spares)
         recheck = again.look(plan("node0"), ended(failed("node0", 0)), ["node1"])
         assert recheck.findings == ({"node1": ["torch-missing"]} if spares else {})
+
+
+def test_an_import_that_most_nodes_missed_is_no_nodes_own() -> None:
+    """On three nodes two raised it, and the third was ended before it came so far."""
+    lines = ("Traceback (most recent call last):", '  File "t.py", line 1', "ImportError: no apex")
+    ranks = tuple(RankEnd(n, 0, name, 10 + n, -15 if name == "c" else 1) for n, name in enumerate("abc"))
+    nodes = tuple(NodePlan(name, n, 1, n, "", "", (), {}) for n, name in enumerate("abc"))
+    three = Plan("r", Job(), nodes, (), "", 1, 3)
+    cause = Cause("text", "high", ranks=(0, 1), rule="rank-raised-exception")
+    known = failure_cause(three, ended(failed("a", 0, *lines), ranks=ranks), cause, Recheck())
+    assert not known.only_there
+    attempts = [EndedAttempt(("a", "b", "c"), known, 20.0)]
+    assert decide(attempts, Recheck(), ["d"], Policy(3), lambda: 0.0).action == "stop"

@@ -198,7 +198,8 @@ def failure_cause(plan: Plan, result: RunResult, cause: Cause | None, recheck: R
     only_there = (
         is_raised
         and table.OF_THE_NODE.match(detail) is not None
-        and bool(nodes and others)
+        # Where most nodes raised it the others had not come so far when they were ended.
+        and bool(nodes and others and 2 * len(nodes) <= len(plan.nodes))
         and all(code in ENDED_BY_US for code in others)
     )
     return FailureCause(cause.rule, cause.confidence, nodes, ranks, detail, only_there)
