@@ -16,8 +16,8 @@ RECORD_ARGS = -p tests.record --record build/record/$@.jsonl $(if $(RESUME),--re
 unexport PYTHONDONTWRITEBYTECODE
 # Files with such tests: to read all takes each process seconds.
 files = $$(grep -lE 'mark\.($(1))\b' tests/test_*.py)
-# Whoever is free takes the next test; those of a group, which share what takes long to begin, stay together.
-SPREAD = --dist loadgroup
+# Whoever is free takes the next test.
+SPREAD = --dist loadscope -p tests.spread
 
 .PHONY: dev test test-slow smoke lab mutation lint demo docs site golden torch launchers clean
 

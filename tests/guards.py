@@ -34,14 +34,16 @@ def but_load(findings: Iterable[dict[str, Any]], about: str = "") -> list[dict[s
 
 
 def wait_for(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
-    """Poll until `what()` is true and give its value."""
+    """Poll until `what()` is true and give its value; a costly look is taken less often."""
     until = time.monotonic() + patience_s
     while True:
+        began = time.monotonic()
         value = what()
         if value:
             return value
-        assert time.monotonic() < until, f"not within {patience_s:.0f} s: {why}"
-        time.sleep(0.01)
+        ended = time.monotonic()
+        assert ended < until, f"not within {patience_s:.0f} s: {why}"
+        time.sleep(min(max(0.01, 4 * (ended - began)), 0.25))
 
 
 def free_port() -> int:

@@ -3,14 +3,13 @@ A pytest plugin (`-p tests.record`): what became of each test goes to a file; a 
 
 The file has a JSON object per line.  A run begins with {"run": its number, "commit", "began": Unix seconds,
 "load": the load average of one minute}; each test adds {"test", "outcome", "seconds"}, with an outcome of
-passed, failed, error (before or after the test itself), skipped or rerun.
+passed, failed, error (before or after the test itself), skipped or rerun; of a failure also {"why"}.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+LONGEST_WHY = 2000
 DONE = ("passed", "failed", "error", "skipped")
 
 
@@ -47,11 +47,6 @@ def runs(file: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
         yield begun, tests
 
 
-def ungrouped(test: str) -> str:
-    """A test's name without the group that xdist writes behind it (`@slurm`)."""
-    return re.sub(r"@[\w-]+$", "", test)
-
-
 class Writer:
     """Appends what the reports say, also those of other processes (xdist)."""
 
@@ -78,9 +73,10 @@ class Writer:
         failed_around = report.when != "call" and report.outcome == "failed"
         if report.when == "call" or failed_around or report.outcome in ("skipped", "rerun"):
             outcome = "error" if failed_around else report.outcome
-            self.add(
-                {"test": ungrouped(report.nodeid), "outcome": outcome, "seconds": round(report.duration, 2)}
-            )
+            name, seconds = report.nodeid, round(report.duration, 2)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = {"why": crash.message[:LONGEST_WHY]} if crash else {}
+            self.add({"test": name, "outcome": outcome, "seconds": seconds, **why})
         if time.monotonic() > self.until and self.session is not None:
             controller = self.session.config.pluginmanager.get_plugin("dsession")  # of xdist
             (controller or self.session).shouldstop = "the time is over (--for); --resume goes on"
@@ -100,5 +96,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     *_, (_, tests) = [({}, []), *runs(config.getoption("record").absolute())]
     done = {entry["test"] for entry in tests if entry["outcome"] in DONE}
-    config.hook.pytest_deselected(items=[item for item in items if ungrouped(item.nodeid) in done])
-    items[:] = [item for item in items if ungrouped(item.nodeid) not in done]
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+    items[:] = [item for item in items if item.nodeid not in done]

@@ -17,6 +17,7 @@ from ringup.planning import network
 from ringup.runtime import Failure, RunResult
 from ringup.transport.port_claims import PortClaims
 from tests import clusters as c
+from tests.guards import wait_for
 
 HOLD = """
 import sys
@@ -48,7 +49,7 @@ def test_a_check_does_not_listen_where_a_run_is_about_to(tmp_path: Path) -> None
     words = [sys.executable, "-m", "ringup", "run", "--local", "2", "--anyway", "--dry-run", "--json"]
     words += ["--", "train.py"]
     with PortClaims() as claims:
-        claims.take(DEFAULT_PORT)
+        wait_for(lambda: claims.take(DEFAULT_PORT), "the usual port: other tests take it, too")
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert json.loads(done.stdout)["plan"]["master_port"] != DEFAULT_PORT, done.stderr
 

@@ -60,6 +60,6 @@ def test_it_trains_on_two_played_nodes_and_goes_on_from_its_snapshot(tmp_path: P
     job = ["--", str(EXAMPLE / "train.py"), "config.toml", "--epochs"]
     first = ringup(*words, *job, "1", cwd=tmp_path)
     assert first.returncode == 0 and "epoch 0: loss" in first.stdout, first.stderr
-    second = ringup(*words, *job, "2", cwd=tmp_path)
+    second = ringup(*words, "--with", "python", *job, "2", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert "epoch 1: loss" in second.stdout and "epoch 0" not in second.stdout

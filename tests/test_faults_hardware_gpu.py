@@ -21,7 +21,7 @@ from tests.lab.faults import gpu
 from tests.lab.faults.gpu import CHANGES, WITH_CARDS, machines, spoilt
 from tests.lab.faults.rdma import CARDS
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.xdist_group("gpu-machines")]
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 FOUND = {
     "acs": ("acs-enabled", "warning", "0000:1a:00.0"),

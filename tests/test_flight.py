@@ -18,7 +18,7 @@ from ringup.flight_recorder.compare import compare
 from ringup.flight_recorder.dump import Flight, FlightError, from_data, read
 
 DUMPS = """\
-import sys, torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist; torch._inductor = None  # whose import takes seconds
 from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
 rank, store, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
@@ -37,7 +37,7 @@ import time; time.sleep(60)
 
 
 EVERY = """\
-import sys, torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist; torch._inductor = None  # whose import takes seconds
 from torch._C._distributed_c10d import _dump_fr_trace
 rank, store, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=3)

@@ -27,8 +27,8 @@ class Detached:
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder, self.log_dir = folder, folder / "log"
         self.env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-        words = [*RINGUP, "run", "--local", "2", "--nproc", "1", "--backend", "gloo", "--detach"]
-        words += ["--log-dir", str(self.log_dir), "--env", f"MASTER_PORT={free_port()}"]
+        words = [*RINGUP, "run", "--local", "2", "--nproc", "1", "--backend", "gloo", "--with", "python"]
+        words += ["--detach", "--log-dir", str(self.log_dir), "--env", f"MASTER_PORT={free_port()}"]
         words += ["--env", f"PYTHONPATH={STUCK.parent / 'plants'}"]  # torch is imported faster
         subprocess.run([*words, "--", str(STUCK), *arguments], check=True, cwd=folder, env=self.env)
         self.attached: list[subprocess.Popen[bytes]] = []

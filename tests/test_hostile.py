@@ -102,7 +102,7 @@ def test_node_name_that_no_host_can_have_is_refused(tmp_path: Path, command: str
 
 @pytest.mark.alike
 @pytest.mark.slow
-@pytest.mark.parametrize("user", [e for e in EVIL if "@" not in e and e.strip()][:14])
+@pytest.mark.parametrize("user", [e for e in EVIL if "@" not in e and e.strip()][:14], ids=range(14))
 def test_user_that_no_user_can_be_is_refused(tmp_path: Path, user: str) -> None:
     refused(ringup(["check", f"--hosts={user}@127.0.0.1"], tmp_path))
 
@@ -148,7 +148,9 @@ def test_script_that_is_an_option_is_refused(tmp_path: Path, script: str) -> Non
 
 @pytest.mark.alike
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [e for e in EVIL if not e.startswith("-") and e.strip()], ids=repr)
+@pytest.mark.parametrize(
+    "name", [e for e in EVIL if not e.startswith("-") and e.strip()], ids=lambda e: e[:30]
+)
 def test_script_that_is_not_there_is_named_safely(tmp_path: Path, name: str) -> None:
     done = ringup(["run", "--local", "1", "--nproc", "1", "--", name], tmp_path)
     assert done.returncode in (1, 2, 4)
@@ -222,7 +224,7 @@ def test_reader_that_leaves_changes_nothing_for_the_job(tmp_path: Path, streams:
     job = tmp_path / "job.py"
     job.write_text("for i in range(30000): print('line', i)\nopen('end', 'w')\nraise SystemExit(3)\n")
     words = [sys.executable, "-m", "ringup", "run", "--local", "1", "--nproc", "1", "--backend", "gloo"]
-    words += ["--master-port", str(free_port())]
+    words += ["--master-port", str(free_port()), "--with", "python"]
     command = f"{shlex.join([*words, '--', str(job)])} {streams} | head -12; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=ENDS_WITHIN_S

@@ -64,7 +64,8 @@ def test_a_check_that_is_ended_by_a_signal_leaves_no_process(
     env["LEAVING"] = str(mark)
     words = [*RINGUP, "check", "-H", "stuck-logged-in,stuck-dropped-silent", "--timeout", "300"]
     with subprocess.Popen(words, env=env, cwd=tmp_path, stderr=subprocess.PIPE) as checking:
-        wait_for(lambda: sum("sleep" in p for p in in_session_of(mark)) == 2, "both clients run", 60)
+        # Not for both: ten seconds of silence end one of them, and a busy machine takes as long to start two.
+        wait_for(lambda: any("sleep" in p for p in in_session_of(mark)), "a client runs")
         checking.send_signal(number)
         assert checking.wait(120) == code
         assert checking.stderr

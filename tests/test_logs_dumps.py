@@ -389,6 +389,7 @@ def test_a_mutated_dump_is_read_or_refused_without_an_exception(
 
 JOB = """\
 import os, sys, time, torch, torch.distributed as dist
+torch._inductor = None  # for lines of source every rank would load the compiler, which takes seconds
 from torch._C._distributed_c10d import _dump_fr_trace
 folder = sys.argv[1]
 

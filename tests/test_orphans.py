@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -24,17 +24,28 @@ Start = Callable[..., Launched]
 
 @pytest.fixture
 def start(lab: Any) -> Iterator[Start]:
-    """Starts a run of two ranks among processes that are none of its business; gives it once all are up."""
+    """
+    Starts a run of two ranks among processes that are none of its business; gives it once all are up.
+
+    By torchrun, which takes seconds to import torch, only where that is asked for.
+    """
     runs: list[Launched] = []
 
-    def started(mode: str = "stubborn", hosts: Any = 2, **options: Any) -> Launched:
+    def started(
+        mode: str = "stubborn",
+        hosts: Any = 2,
+        options: Sequence[str] = (),
+        launcher: str = "python",
+        **more: Any,
+    ) -> Launched:
         cluster = lab(hosts, net=NET)
         for host in cluster.hosts:
             for env in ({}, OTHER_RUN):
                 stranger = cluster.popen(host, ["bash", "-c", STRANGER], env=env, stdout=subprocess.PIPE)
                 stranger.stdout.readline()
-        runs.append(Launched(cluster, "stays.py", mode, "{folder}", **options))
-        return runs[-1] if "--detach" in options.get("options", ()) else runs[-1].wait_for_output("| up ", 2)
+        options = [*options, "--with", launcher]
+        runs.append(Launched(cluster, "stays.py", mode, "{folder}", options=options, **more))
+        return runs[-1] if "--detach" in options else runs[-1].wait_for_output("| up ", 2)
 
     yield started
     for run in runs:
@@ -60,7 +71,7 @@ def ended(run: Launched, code: int, outcome: str) -> None:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_signal_to_ringup(start: Start, mode: str, number: int, code: int) -> None:
-    run = start(mode)
+    run = start(mode, launcher="torchrun" if mode == "plain" else "python")
     gone(run, lambda: run.process.send_signal(number))
     ended(run, code, "interrupted")
     assert run.record["cleanup"] == []
@@ -75,7 +86,7 @@ def test_ctrl_c_in_a_terminal_which_reaches_its_whole_process_group(start: Start
 @pytest.mark.smoke
 @pytest.mark.parametrize("mode", ["plain", "stubborn"])
 def test_killed_ringup(start: Start, mode: str) -> None:
-    run = start(mode)
+    run = start(mode, launcher="torchrun")
     gone(run, run.process.kill)
     run.process.wait()
     run.wait_nothing_left(PATIENCE_S)

@@ -57,7 +57,7 @@ def test_lost_packets_are_named_as_loss(lab: Callable[..., Lab]) -> None:
     cluster = lab(hosts=2)
     cluster.fault("loss", percent=5)
     code, told = bench(
-        cluster, "node0,node1", "--min", "256K", "--max", "4M", "--link-gbit", "10", "--anyway"
+        cluster, "node0,node1", "--min", "256K", "--max", "1M", "--link-gbit", "10", "--anyway"
     )
     if is_busy(told):
         assert (code, told["verdict"]) == (0, "not_judged")

@@ -51,6 +51,8 @@ def test_each_run_has_every_test_with_its_outcome(tmp_path: Path, options: list[
     run(tmp_path, *options, "-k", "good")
     assert outcomes(tmp_path) == [OUTCOMES, {"good": "passed"}]
     assert [begun["run"] for begun, _ in runs(tmp_path / "r.jsonl")] == [1, 2]
+    reasons = {entry["why"] for _, tests in runs(tmp_path / "r.jsonl") for entry in tests if "why" in entry}
+    assert reasons == {"assert False", "OSError"}
 
 
 def test_a_run_that_was_cut_goes_on_with_the_tests_it_lacks(tmp_path: Path) -> None:
@@ -64,9 +66,8 @@ def test_a_run_that_was_cut_goes_on_with_the_tests_it_lacks(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_several_processes_are_cut_as_well(tmp_path: Path) -> None:
-    grouped = "@pytest.mark.xdist_group('g-{0}')\ndef test_{0}(): time.sleep(0.05)"
-    many = "import pytest, time\n" + "\n".join(map(grouped.format, range(50)))
-    options = ("-n", "2", "--dist", "loadgroup")
+    many = "import time\n" + "\n".join(f"def test_{number}(): time.sleep(0.05)" for number in range(50))
+    options = ("-n", "2", "--dist", "loadscope", "-p", "tests.spread")
     run(tmp_path, *options, "--for", "0.000001", text=many)
     assert 0 < len(outcomes(tmp_path)[0]) < 50
     run(tmp_path, *options, "--resume", text=many)

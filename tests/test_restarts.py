@@ -162,7 +162,9 @@ def test_a_detached_run_passes_no_signal_on(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_a_run_that_hangs_is_restarted_as_any_other_failure(tmp_path: Path) -> None:
     run = Ended(
-        tmp_path, ("--max-restarts", "1", "--hang-timeout", "4"), "stuck.py", "sleep", "1", str(tmp_path)
+        tmp_path,
+        ("--with", "python", "--max-restarts", "1", "--hang-timeout", "4"),
+        *("stuck.py", "sleep", "1", str(tmp_path)),
     )
     assert run.code == 124, run.stderr
     attempts = run.record["attempts"]

@@ -17,7 +17,7 @@ from tests.jobs.launched import JOBS
 from tests.lab import Lab
 from tests.lab.slurm import Slurm, missing
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 NET = "90.91.33.63/24"
 """The login node's address; the nodes have those of the fault `article-002`."""

@@ -19,7 +19,7 @@ from tests.test_slurm_lab import ENDED_S, NET, RINGUP, RUN, Started, at_rest, fo
 
 __all__ = ["at_rest", "folder"]
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.xdist_group("slurm-restarts")]
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 LEASE_S = 15
 STEPS, STEP_S = "60", "0.1"

@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--slowest", type=int, default=10, metavar="N")
     options = parser.parse_args()
     bad: defaultdict[str, list[str]] = defaultdict(list)
+    why: defaultdict[str, set[str]] = defaultdict(set)
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for file in options.files:
         for begun, tests in runs(file):
@@ -30,11 +31,12 @@ def main() -> None:
             for entry in tests:
                 if entry["outcome"] in BAD:
                     bad[entry["test"]].append(f"{entry['outcome']} in {name}")
+                    why[entry["test"]].add(entry.get("why", "").partition("\n")[0])
                 elif entry["outcome"] == "passed":
                     seconds[entry["test"]].append(entry["seconds"])
     print(f"\n{len(bad)} of {len(bad.keys() | seconds.keys())} tests ever failed:")
     for test in sorted(bad):
-        print(f"  {test}: {', '.join(bad[test])}")
+        print(f"  {test}: {', '.join(bad[test])}", *sorted(filter(None, why[test])), sep="\n      ")
     print("\nSlowest (median seconds):")
     middle = {test: statistics.median(each) for test, each in seconds.items()}
     for test in sorted(middle, key=lambda test: -middle[test])[: options.slowest]:
