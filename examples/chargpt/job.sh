@@ -21,15 +21,9 @@ export MASTER_ADDR MASTER_PORT=$((20000 + ${RUN_ID//[^0-9]/} % 10000))
 [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 
 on_node() {  # on every node; its number is known there alone
-  exec "$PYTHON" -m torch.distributed.run \
-    "--nnodes=$NNODES" \
-    "--nproc-per-node=$NPROC" \
-    "--node-rank=$NODE_RANK" \
-    "--master-addr=$MASTER_ADDR" \
-    "--master-port=$MASTER_PORT" \
-    --rdzv-conf=timeout=300 \
-    --max-restarts=0 \
-    train.py \
-    config.toml
+  exec "$PYTHON" -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$NPROC" \
+    "--node-rank=$NODE_RANK" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" \
+    --rdzv-conf=timeout=300 --max-restarts=0 \
+    train.py config.toml
 }
 srun --kill-on-bad-exit=1 --wait=60 --label bash -c "$(declare -f on_node); NODE_RANK=\$SLURM_NODEID on_node"
