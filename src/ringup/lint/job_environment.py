@@ -130,13 +130,14 @@ def _not_passed(job: JobFile, launch: Launch, passed: set[str], has_file: bool) 
 @fault("hostfile-wrong", SHELL)
 def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
     """
-    DeepSpeed's host file is missing, malformed, or lacks nodes that the line names.
+    A host file is missing, malformed, or lacks nodes or slots that the line needs.
 
     Why: without the file DeepSpeed trains on its own node alone, with a warning; every line must be
     `HOST slots=N` and each host appear once; a host of --include that is not in it, or more --num_nodes than
-    it has, is an error or fewer nodes than asked for (DeepSpeed 0.19.8 `launcher/runner.py`).
+    it has, is an error or fewer nodes than asked for (DeepSpeed 0.19.8 `launcher/runner.py`).  Open MPI
+    refuses more processes than the file has slots.
 
-    Fix: one `HOST slots=N` a line, for every node.
+    Fix: one `HOST slots=N` a line, for every node, N its GPUs.
     """
     for launch in job.launches:
         yield from _slots_of_mpi(job, launch)

@@ -699,7 +699,8 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Iterator[Finding]:
 
     Why: Megatron asserts that the ranks are a multiple of tensor x pipeline x context sizes
     (`megatron/training/arguments.py`), and the global batch a multiple of micro batch x data-parallel size
-    (`num_microbatches_calculator.py`): every rank ends at the start.
+    (`num_microbatches_calculator.py`), and splits heads, layers and experts evenly: every rank ends at the
+    start.
 
     Fix: sizes whose product divides the ranks.
     """
