@@ -743,7 +743,8 @@ _SPLIT = (
     ("num-layers", "pipeline-model-parallel-size"),
 )
 _UNEVEN = re.compile(
-    "decoder-(?:first|last)-pipeline|pipeline-model-parallel-layout|account-for-|encoder-num"
+    "decoder-(?:first|last)-|pipeline-model-parallel-layout|account-for-|encoder-num|standalone-embedding"
+    "|custom-pipeline|schedule-method"
 )
 
 
