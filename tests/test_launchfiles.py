@@ -472,6 +472,83 @@ def test_a_certain_trap_is_named(text: str, old: str, new: str, rule: str) -> No
     assert rule in errors(text.replace(old, new), severities=severities)
 
 
+SSH = """rank=0
+for h in n1 n2 n3; do
+  ssh $h "torchrun --nnodes=3 --node_rank=$rank --nproc_per_node=8 --master_addr=n1 --master_port=2000 t.py"
+  rank=$((rank + 1))
+done
+"""
+DOCUMENT = """for h in n1 n2; do
+N=$((N + 1))
+ssh $h bash -s <<EOS
+torchrun --nnodes=2 --nproc_per_node=8 --node_rank=$N --master_addr=n1 --master_port=2000 t.py
+EOS
+done
+"""
+BARE = """#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+head=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)
+export MASTER_ADDR=$head WORLD_SIZE=16
+srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python t.py'
+srun --ntasks-per-node=1 torchrun --nnodes=2 --rdzv_id=1 --rdzv_backend=c10d --rdzv_endpoint=$head:2000 t.py
+"""
+MEGATRON = """torchrun --nproc_per_node=8 pretrain_gpt.py --num-layers 12 --num-attention-heads 16 --num-experts 8 \\
+  --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --expert-model-parallel-size 1
+"""
+OPENMPI = """printf x
+cat > hosts <<E
+n1 slots=8
+n2 slots=8
+E
+mpirun -np 16 --hostfile hosts python t.py
+"""
+SKY = """num_nodes: 2
+run: |
+  torchrun --nnodes=$SKYPILOT_NUM_NODES --node_rank=$SKYPILOT_NODE_RANK --nproc_per_node=8 --master_addr=n t.py
+"""
+COMPOSE = """services:
+  a: {command: 'sh -c "torchrun --nnodes=2 --node_rank=$$R --master_addr=a t.py"', environment: [R=0]}
+  b: {command: torchrun --nnodes=2 --node_rank=1 --master_addr=a t.py}
+"""
+SETTINGS = "distributed_type: FSDP\nnum_machines: 4\nnum_processes: 32\n"
+OTHER_TRAPS = [
+    ("a.sh", SSH, "--nnodes=3", "--nnodes=2", "world-size-disagrees"),
+    ("a.sh", SSH, "  rank=$((rank + 1))\n", "", "node-rank-duplicate"),
+    ("a.sh", DOCUMENT, "N=$((N + 1))\n", "", "node-rank-duplicate"),
+    ("a.sh", BARE, "WORLD_SIZE=16", "WORLD_SIZE=8", "world-size-disagrees"),
+    ("a.sh", BARE, "torchrun", "python torchrun", "launcher-argument-misread"),
+    ("a.sh", BARE, "$head:", "$heads:", "variable-never-set"),
+    ("a.sh", MEGATRON, "heads 16", "heads 15", "parallel-sizes-do-not-divide"),
+    ("a.sh", MEGATRON, "layers 12", "layers 13", "parallel-sizes-do-not-divide"),
+    (
+        "a.sh",
+        MEGATRON,
+        "expert-model-parallel-size 1",
+        "expert-model-parallel-size 3",
+        "parallel-sizes-do-not-divide",
+    ),
+    ("a.sh", OPENMPI, "n2 slots=8", "n2 slots=4", "hostfile-wrong"),
+    ("a.yaml", SKY, "SKYPILOT_NODE_RANK", "{NODE_RANK:-0}", "node-rank-duplicate"),
+    ("a.yaml", COMPOSE, "R=0", "R=1", "node-rank-duplicate"),
+    ("a.yaml", SETTINGS, "32", "30", "world-size-disagrees"),
+]
+
+
+@pytest.mark.parametrize(("path", "text", "old", "new", "rule"), OTHER_TRAPS)
+def test_a_trap_is_named_and_its_sound_form_is_not(
+    path: str, text: str, old: str, new: str, rule: str
+) -> None:
+    assert old in text
+    assert not errors(text, path)
+    assert rule in errors(text.replace(old, new), path)
+
+
+def test_what_looks_like_a_trap_and_works() -> None:
+    assert not errors(MEGATRON.replace("layers 12", "layers 13 --decoder-last-pipeline-num-layers 4"))
+    assert not errors(OPENMPI.replace("slots=8", "slots=4").replace("mpirun", "mpirun --oversubscribe"))
+    assert "t.py" in only("H=($(uniq $LSB_DJOB_HOSTFILE))\nblaunch -z ${H[0]} torchrun t.py\n").script
+
+
 def test_a_word_is_whole_where_the_grammar_cuts_it() -> None:
     launch = only('srun --output=$D/%j_$NOW.log sh -c "python t.py"\n')
     assert launch.summary.startswith("srun python")

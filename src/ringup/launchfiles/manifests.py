@@ -181,6 +181,8 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
     env = {marks.without_marks(k): v for k, v in _environment(items, container, job.marks).items()}
     before = len(job.commands)
     for words, text, line in _commands(items):
+        if not container.around.kind and "run" not in items:  # compose writes $$ for $
+            words, text = [word.replace("$$", "$") for word in words], text and text.replace("$$", "$")
         if text is not None:
             read_into(job, text, line, env, sibling)
         else:

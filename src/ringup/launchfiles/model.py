@@ -144,7 +144,7 @@ class Launch:
         if mark is None:
             return None
         if mark.name in COUNT_NAMES:
-            return self.allocated or None
+            return self.allocated or self.replicas or None
         if mark.name in GPU_NAMES:
             return gpus_per_node(self.job.directives)[0] or None
         if mark.name == "SLURM_NTASKS_PER_NODE":

@@ -44,7 +44,12 @@ MOST_COMMANDS, MOST_ALTERNATIVES = 5_000, 3
 _COUNTED = re.compile(
     r"([A-Za-z_]\w{0,60}) {0,4}= {0,4}(\d{1,9}) {0,4}; {0,4}\1 {0,4}(<=?) {0,4}([^;]{1,200});"
 )
-_COUNTED_UP = re.compile(r"(?:\(\(|let) {0,4}([A-Za-z_]\w{0,60}) {0,4}(?:\+\+|\+=|=)")
+_COUNTED_UP = re.compile(
+    r"(?<![-\w$])(?:\+\+|--)?([A-Za-z_]\w{0,60})(?: {0,4}(?:\+\+|--|\+=)| ?= ?[^\n;&|]{0,60}?[$({ ]\1\b)"
+    r"|\+\+([A-Za-z_]\w{0,60})"
+)
+"""A variable that a loop's body counts up or down."""
+_READS_INPUT = re.compile(r"(?:/\S*/)?(?:ba|z|k|da)?sh(?: +-[ls-]+)*")
 _ASKS_FOR_DEFAULT = re.compile(r"\s-[zn]\s|\+x\}|:-\}|\$#")
 Bodies = Sequence[Sequence[Node]]
 
@@ -338,9 +343,6 @@ class _Walk(Expansion):
         head = self.raw(node).split("do", 1)[0]
         names = re.findall(r"[A-Za-z_]\w*", head.partition("read")[2])
         variables = {n: self.marks.make(n, "loop") for n in names[:20] if n != "r"}
-        # A counter that the loop itself raises is unknown inside it.
-        for name in _COUNTED_UP.findall(self.raw(node))[:20]:
-            variables[name] = self.marks.make(name, "loop")
         self._loop(node, scope, depth, variables, scope.loop or "")
 
     def _loop(self, node: Node, scope: Scope, depth: int, names: dict[str, str], shown: str) -> None:
@@ -348,8 +350,9 @@ class _Walk(Expansion):
         inner = replace(self.copied(scope), loop=scope.loop if is_inside else shown)
         inner.variables |= names
         # What the body counts up has another value in each round.
-        for name in re.findall(r"\(\( {0,4}([A-Za-z_]\w{0,60}) {0,4}(?:\+\+|\+=)", self.raw(node))[:20]:
-            inner.variables[name] = self.marks.make(name, "loop")
+        for name in {a or b for a, b in _COUNTED_UP.findall(self.raw(node))}:
+            if first(scope.variables.get(name, "")).isdecimal():
+                inner.variables[name] = self.marks.make(name, "loop")
         self.body([c for c in node.children if c.type in ("do_group", "compound_statement")], inner, depth)
         scope.functions.update(inner.functions)
         scope.exported |= inner.exported
@@ -591,7 +594,8 @@ class _Walk(Expansion):
         )
         inner.variables |= {**command.env, **start.env}
         inner.exported |= set(start.env) | set(command.env)
-        if start.text is not None:
+        reads_document = document is not None and _READS_INPUT.fullmatch(start.text or "")
+        if start.text is not None and not reads_document:
             if any(step.role == "shell" and step.program != "eval" for step in start.steps) or is_away:
                 # A new shell has the exported variables alone.
                 env = {n: v for n, v in inner.variables.items() if n in inner.exported}

@@ -200,7 +200,7 @@ def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int
         if program == "ray" and words[at : at + 1] == ["submit"]:
             at += 1
     options, at = options_of(words, at, known)
-    own = 0 if program == "blaunch" and any(o.name == "-z" for o in options) else known.positionals
+    own = 0 if program == "blaunch" and any(o.name == "-z" for o in before) else known.positionals
     given = words[at : at + own]
     at += own
     if program == "kubectl" and words[at : at + 1] == ["--"]:

@@ -103,10 +103,13 @@ def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
     same = [other for other in parts if other.rank == part.rank]
     if not same:
         return False
+    is_elsewhere = (part.address, part.port) != (same[0].address, same[0].port)
+    if part.launch.replicas is not None and (part.launch.nnodes or 0) > 1:
+        return is_elsewhere  # a manifest's services run at once
     if any(other.job is part.job for other in same):
         return not any(part.hosts and o.hosts and not set(part.hosts) & set(o.hosts) for o in same)
     ranks = {o.rank for o in parts if o.job is same[0].job}
-    return len(ranks) > 1 or (part.address, part.port) != (same[0].address, same[0].port)
+    return len(ranks) > 1 or is_elsewhere
 
 
 def _parts(job: JobFile) -> Iterator[Part]:

@@ -23,7 +23,7 @@ OLDEST = (2, 18)
 DOCKER = ("docker", "podman", "nvidia-docker", "podman-hpc")
 APPTAINER = ("apptainer", "singularity")
 _FOR_RANKS = re.compile(r"(?:NCCL|GLOO)_\w+")
-_SLOTS = re.compile(r"(\S+)\s+slots=\d+")
+_SLOTS = re.compile(r"(\S+)\s+slots=(\d{1,9})")
 
 
 @fault("preset-without-effect", SHELL, severity="warning")
@@ -130,15 +130,17 @@ def _not_passed(job: JobFile, launch: Launch, passed: set[str], has_file: bool) 
 @fault("hostfile-wrong", SHELL)
 def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
     """
-    DeepSpeed's host file is missing, malformed, or lacks nodes that the line names.
+    A host file is missing, malformed, or lacks nodes or slots that the line needs.
 
     Why: without the file DeepSpeed trains on its own node alone, with a warning; every line must be
     `HOST slots=N` and each host appear once; a host of --include that is not in it, or more --num_nodes than
-    it has, is an error or fewer nodes than asked for (DeepSpeed 0.19.8 `launcher/runner.py`).
+    it has, is an error or fewer nodes than asked for (DeepSpeed 0.19.8 `launcher/runner.py`).  Open MPI
+    refuses more processes than the file has slots.
 
-    Fix: one `HOST slots=N` a line, for every node.
+    Fix: one `HOST slots=N` a line, for every node, N its GPUs.
     """
     for launch in job.launches:
+        yield from _slots_of_mpi(job, launch)
         name = launch.option("hostfile")
         if launch.launcher != "deepspeed" or not name or has_mark(name):
             continue
@@ -151,6 +153,20 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
             continue
         if not has_mark(text):
             yield from _contents(job, launch, name, text)
+
+
+def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:
+    """Open MPI starts no more ranks than its host file has slots (MPICH writes `HOST:N`)."""
+    for step in (s for s in launch.steps if s.program in ("mpirun", "mpiexec", "prterun")):
+        name = step.option("--hostfile", "-hostfile", "--machinefile", "-machinefile") or ""
+        total = launch.number(step.option("-np", "-n", "--np", "--n", "-c") or "") or 0
+        text = _file(job, name) if name else None
+        lines = [line.strip() for line in lines_of(text or "") if line.strip() and line.strip()[0] != "#"]
+        slots = [int(match[1]) for line in lines if (match := re.search(r"\bslots *= *(\d{1,6})\b", line))]
+        may = any("oversubscribe" in o.written.lower() for o in step.options) or "OVERSUBSCRIBE" in job.text
+        if slots and len(slots) == len(lines) and total > sum(slots) and not may:
+            found = f"{total} processes, and {printable(name, 80)} has {sum(slots)} slots"
+            yield job.finding(launch.line, found, "as many slots as processes")
 
 
 def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Iterator[Finding]:
@@ -171,6 +187,11 @@ def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Iterator[Fi
     if missing:
         found = f"--include {printable(missing[0], 60)}, which {printable(name, 80)} does not have"
         yield job.finding(launch.line, found, "a host of the host file")
+    each = launch.ranks_per_node or 0
+    few = min((int(match[2]) for line in lines if (match := _SLOTS.match(line))), default=each)
+    if few < each:
+        found = f"--num_gpus {each} on every host, and {printable(name, 80)} has slots={few}"
+        yield job.finding(launch.line, found, "as many GPUs as slots", severity="warning")
     count = launch.nnodes
     if count and launch.option("num-nodes") and count > len(hosts):
         found = f"--num_nodes {count}, and {printable(name, 80)} has {len(hosts)}"

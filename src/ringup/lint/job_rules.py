@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import last
@@ -155,7 +156,11 @@ def launcher_argument_misread(job: JobFile) -> Found:
         program = posixpath.basename(start.script)
         if launch.launcher not in OPTIONS or launch.command.cut_at:
             continue
-        if _FLAG_VALUE.match(start.script) and start.kind == "script":
+        word = launch.command.words[start.at]
+        if start.python and word.text in LAUNCHERS and not re.search(r"[$`]", word.raw):
+            found = f"Python looks for a file `{word.text}` in the working directory"
+            yield launch.line, found, f"{word.text} without {start.python} in front of it"
+        elif _FLAG_VALUE.match(start.script) and start.kind == "script":
             found = f"{launch.launcher} takes {start.script!r} for the script: the flag has no value"
             yield launch.line, found, "the flag alone, then the script"
         elif start.kind == "script" and (program in known or PYTHON.fullmatch(program)):
@@ -346,12 +351,14 @@ def _ignores_rank(launch: Launch) -> bool:
     return is_known and (launch.backend == "c10d" or launch.nnodes == 1)
 
 
-def has_one_rank_for_all(launch: Launch) -> str:
+def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset()) -> str:
     """How every node started gets the same node rank; "" where it does not, or may not."""
     is_static = launch.launcher in (*TORCH, "accelerate") and launch.backend == "static"
     one = launch.nodes == 1 or launch.replicas == 1
-    one = one or launch.started_by in ("ssh", "kubectl", "xargs", "parallel")
-    is_open = launch.is_opaque or launch.is_set_outside or launch.unread_config or _by_deepspeed(launch)
+    one = one or launch.started_by in ("kubectl", "xargs", "parallel")
+    one = one or (launch.started_by == "ssh" and bool(launch.command.branches))
+    is_open = launch.is_opaque or launch.is_set_outside or _by_deepspeed(launch)
+    is_open = is_open or (launch.unread_config and launch.start.option("machine-rank") is None)
     on_one = launch.srun is not None and launch.srun.has("-w", "--nodelist")
     if not is_static or not launch.is_away or one or on_one or is_open or (launch.nnodes or 0) < 2:
         return ""
@@ -359,20 +366,27 @@ def has_one_rank_for_all(launch: Launch) -> str:
     if not text:
         is_set = "rank=" in launch.option("rdzv-conf") or has_mark(launch.option("rdzv-conf"))
         return "" if is_set else "nothing gives the node's rank"
+    mark = launch.job.marks.of(text)
+    of_others = launch.started_by == "SkyPilot" and mark and not mark.name.startswith("SKYPILOT")
+    of_this_shell = launch.started_by == "ssh" and mark and mark.site == "batch"
+    if mark and _NAME.fullmatch(mark.name) and (of_others or of_this_shell) and mark.name not in assigned:
+        return f"nothing sets {launch.shown(text)} for each node"
     return f"the node rank is {text}" if text.isdecimal() else ""
 
 
 @fault("node-rank-duplicate", SHELL)
 def node_rank_not_read(job: JobFile) -> Found:
     """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and none at all, which torchrun takes for 0."""
+    assigned = set(_ASSIGNED.findall(job.text)) | set(_NAMED.findall(job.text))
     for launch in job.launches:
-        how = has_one_rank_for_all(launch)
+        how = has_one_rank_for_all(launch, assigned)
         if how:
-            same = launch.node_rank_text or "0"
+            same = launch.node_rank_text if launch.node_rank_text.isdecimal() else "0"
             yield job.finding(
                 launch.line,
                 f"{launch.started_by} starts this on every node, and {how}: all are node {same}",
                 "--node-rank, read by each task",
+                severity="warning" if launch.unread_config else "error",
                 fix=Fix("srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...', in single quotes"),
             )
         old = launch.launcher == "llamafactory" and launch.env.get("RANK")
@@ -438,12 +452,27 @@ def launcher_on_first_node_alone(job: JobFile) -> Found:
 
 @fault("world-size-disagrees", SHELL)
 def world_size_disagrees(job: JobFile) -> Found:
-    """Nodes or ranks that contradict what starts them."""
+    """Nodes or ranks that contradict what starts them, or each other in accelerate's configuration."""
+    given = dict(re.findall(r"(?m)^(num_machines|num_processes): {0,4}([1-9]\d{0,5})\b", job.text))
+    if not job.launches and len(given) == 2:
+        total, machines = int(given["num_processes"]), int(given["num_machines"])
+        if total % machines:
+            line = next(n for n, t in enumerate(lines_of(job.text), 1) if t.startswith("num_processes:"))
+            found = f"{total} processes over {machines} machines: {total // machines} on each"
+            yield line, found, "a multiple of the machines: num_processes is the total"
     for launch in job.launches:
         count, wanted = launch.instances, launch.nnodes or 0
+        told = launch.number(launch.env.get("WORLD_SIZE", ""))
+        if launch.launcher == "python" and launch.is_away and "RANK" in launch.env and told and count:
+            if told != count:
+                found = f"WORLD_SIZE is {told}, and {launch.started_by} starts {count} ranks"
+                yield launch.line, found, f"WORLD_SIZE={count}"
+            continue
         if launch.launcher not in NODE_LAUNCHERS or wanted < 2 or launch.launcher == "deepspeed":
             continue
-        if launch.is_away and count and count % wanted and launch.started_by != "ssh":
+        is_alone = launch.started_by in ("manifest", "Pod") and count == 1  # another starts the others
+        is_short = launch.started_by == "ssh" and ((count or 0) < wanted or launch.command.branches)
+        if launch.is_away and count and count % wanted and not is_short and not is_alone:
             found = f"it waits for {wanted} nodes, and {launch.started_by} starts it {count} times"
         elif (
             launch.started_by == "batch"
@@ -589,7 +618,7 @@ def processors_not_passed_on(job: JobFile) -> Found:
             return
 
 
-@fault("variable-never-set", SHELL, severity="warning")
+@fault("variable-never-set", SHELL)
 def variable_never_set(job: JobFile) -> Found:
     """
     A launch line uses a variable that the file never sets, or does not export to the shell that reads it.
@@ -606,7 +635,10 @@ def variable_never_set(job: JobFile) -> Found:
             names = (m.name for m in job.job.marks.all_of(word.text))
             for name in (n for n in names if re.fullmatch(r"[a-z_]\w*", n)):
                 if name not in known and launch.replicas is None:
-                    yield word.line, f"${name} is set nowhere in this file", "a value"
+                    near = difflib.get_close_matches(name, known - GIVEN, 1, 0.85)
+                    wanted, severity = (f"${near[0]}", "error") if near else ("a value", "warning")
+                    found = f"${name} is set nowhere in this file"
+                    yield job.finding(word.line, found, wanted, severity=severity)
     launched = {id(launch.command) for launch in job.launches}
     for command in job.job.commands:
         if id(command) in launched or is_mark(command.texts[0]):
@@ -623,7 +655,7 @@ def _not_exported(job: JobFile, command: Command) -> Found:
     starter = next((s.program for s in command.around if s.role == "starter"), "it")
     for name in sorted((held & set_here) - exported):
         found = f"${name} is set here, not exported: empty in the shell that {starter} starts"
-        yield command.line, found, f"export {name}"
+        yield job.finding(command.line, found, f"export {name}", severity="warning")
 
 
 @fault("launcher-deprecated", SHELL, severity="note")
@@ -667,7 +699,8 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Iterator[Finding]:
 
     Why: Megatron asserts that the ranks are a multiple of tensor x pipeline x context sizes
     (`megatron/training/arguments.py`), and the global batch a multiple of micro batch x data-parallel size
-    (`num_microbatches_calculator.py`): every rank ends at the start.
+    (`num_microbatches_calculator.py`), and splits heads, layers and experts evenly: every rank ends at the
+    start.
 
     Fix: sizes whose product divides the ranks.
     """
@@ -675,6 +708,7 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Iterator[Finding]:
         given = {n: launch.number(v) for n, v in launch.arguments.items()}
         names = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
         sizes = {n: size for n in names if (size := given.get(n))}
+        yield from _indivisible(job, launch, given)
         world, product = launch.world_size, 1
         for size in sizes.values():
             product *= size
@@ -701,3 +735,22 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Iterator[Finding]:
         if micro and whole and whole % (micro * data):
             found = f"global batch {whole} is no multiple of micro batch {micro} x {data} data-parallel ranks"
             yield job.finding(launch.line, found, f"a multiple of {micro * data}")
+
+
+_SPLIT = (
+    ("num-attention-heads", "tensor-model-parallel-size"),
+    ("num-experts", "expert-model-parallel-size"),
+    ("num-layers", "pipeline-model-parallel-size"),
+)
+_UNEVEN = re.compile(
+    "decoder-(?:first|last)-|pipeline-model-parallel-layout|account-for-|encoder-num|standalone-embedding"
+    "|custom-pipeline|schedule-method"
+)
+
+
+def _indivisible(job: JobFile, launch: Launch, given: Mapping[str, int | None]) -> Iterator[Finding]:
+    """What Megatron splits among ranks: `TransformerConfig.__post_init__`, `moe_layer.py`."""
+    for what, by in _SPLIT:
+        whole, parts = given.get(what) or 0, given.get(by) or 1
+        if whole % parts and not (what == "num-layers" and any(map(_UNEVEN.match, given))):
+            yield job.finding(launch.line, f"--{what} {whole}, and --{by} {parts}", f"a multiple of {parts}")
