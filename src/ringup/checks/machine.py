@@ -218,8 +218,8 @@ def nfs_mount_slow(node: Node) -> Iterator[Finding]:
 
     Why: a rank that waits for a file server, or for a bad disk, cannot be interrupted, and its peers time out
     in NCCL; the most common cause of an "NCCL timeout" without a network fault.
-    Fix: `stat -f` names the file system: mend the server or the disk, or use a copy elsewhere; on a local disk
-    first see what else keeps it busy.  `mount -o remount` does not help a dead server.
+    Fix: `stat -f` names the file system: mend the server or the disk, or use a copy elsewhere; on a local
+    disk first see what else keeps it busy.  `mount -o remount` does not help a dead server.
     In logs: `nfs: server NAME not responding, still trying`.
     """
     for look in node.looks:
