@@ -224,7 +224,9 @@ def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
         assert run.wait(120) == 0, said(tmp_path)
         attempts = json.loads((tmp_path / "log" / "run.json").read_text())["attempts"]
         assert [one["decision"] for one in attempts] == ["same", "same", "finished"], said(tmp_path)
-        assert (attempts[1]["outcome"], attempts[1]["cause"]["rule"]) == ("launcher-error", "node-lost")
+        # The guard's end ends its ranks, where there are some by then: either is told.
+        assert attempts[1]["outcome"] == "launcher-error"
+        assert attempts[1]["cause"]["rule"] in ("node-lost", "rank-killed")
         assert attempts[1]["seconds"]["first_step"] is None
         assert not (tagged(f"{run_id}.2") + of(tmp_path)), "left of the start that failed"
 
