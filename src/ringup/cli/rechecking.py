@@ -65,7 +65,7 @@ class Rechecks:
 
     @cached_property
     def before(self) -> Seen:
-        """What is no news.  Of a spare it is what others had: with its own errors nobody has trained."""
+        """What was wrong before; of a spare, which has run no rank, what was wrong on the others."""
         errors, warnings = self.at_first
         others = [rules for node, rules in errors.items() if node not in self.spares]
         return Seen({**errors, **dict.fromkeys(self.spares, set().union(*others))}, warnings)
@@ -102,7 +102,7 @@ class Rechecks:
             self.transport.reopen(name)
 
     def collected(self) -> Seen:
-        """Collect anew; the problems that the nodes had not at the start."""
+        """Collect the facts again; the problems that are new since the start."""
         self.cluster = collectors.collect(self.transport, self.first.job, timeout_s=self.args.timeout)
         return seen(self.cluster).since(self.before)
 
