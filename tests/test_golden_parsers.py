@@ -24,8 +24,6 @@ from ringup.parse import (
 from tests.golden_files import compare
 from tests.variations import difference, texts
 
-pytestmark = pytest.mark.slow
-
 RECORDED = Path(__file__).parent / "recorded"
 CHANGES = 40
 Parse = Callable[[str], Any]

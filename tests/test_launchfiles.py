@@ -485,6 +485,11 @@ torchrun --nnodes=2 --nproc_per_node=8 --node_rank=$N --master_addr=n1 --master_
 EOS
 done
 """
+COUNTED = """H=(n1 n2 n3)
+for ((i = 0; i < 3; i++)); do
+  ssh ${H[$i]} "torchrun --nnodes=3 --node_rank=$i --nproc_per_node=8 --master_addr=n1 --master_port=2000 t.py"
+done
+"""
 BARE = """#SBATCH --nodes=2
 #SBATCH --ntasks-per-node=8
 head=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)
@@ -515,6 +520,8 @@ OTHER_TRAPS = [
     ("a.sh", SSH, "--nnodes=3", "--nnodes=2", "world-size-disagrees"),
     ("a.sh", SSH, "  rank=$((rank + 1))\n", "", "node-rank-duplicate"),
     ("a.sh", DOCUMENT, "N=$((N + 1))\n", "", "node-rank-duplicate"),
+    ("a.sh", COUNTED, "rank=$i", "rank=0", "node-rank-duplicate"),
+    ("a.sh", COUNTED, "--nnodes=3", "--nnodes=2", "world-size-disagrees"),
     ("a.sh", BARE, "WORLD_SIZE=16", "WORLD_SIZE=8", "world-size-disagrees"),
     ("a.sh", BARE, "torchrun", "python torchrun", "launcher-argument-misread"),
     ("a.sh", BARE, "$head:", "$heads:", "variable-never-set"),
@@ -547,6 +554,11 @@ def test_what_looks_like_a_trap_and_works() -> None:
     assert not errors(MEGATRON.replace("layers 12", "layers 13 --decoder-last-pipeline-num-layers 4"))
     assert not errors(OPENMPI.replace("slots=8", "slots=4").replace("mpirun", "mpirun --oversubscribe"))
     assert "t.py" in only("H=($(uniq $LSB_DJOB_HOSTFILE))\nblaunch -z ${H[0]} torchrun t.py\n").script
+
+
+def test_the_length_of_a_list_that_is_read_elsewhere_is_no_variable() -> None:
+    text = COUNTED.replace("(n1 n2 n3)", "($(cat hosts))").replace("=3", "=${#H[@]}")
+    assert not errors(text, severities=("error", "warning")) - {"ssh-loop-leaves-ranks"}
 
 
 def test_a_word_is_whole_where_the_grammar_cuts_it() -> None:

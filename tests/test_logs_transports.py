@@ -95,3 +95,17 @@ def test_what_all_hosts_have_is_no_difference(tmp_path: Path, local: str) -> Non
 def test_half_of_the_ranks_are_no_minority(tmp_path: Path) -> None:
     odd = {rank: {"local": "SHM/direct/direct", "GPU": "12.0"} for rank in range(0, 8, 2)}
     assert causes(tmp_path, odd) == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "fix"),
+    [("mlx5_1:1", "`NCCL_IB_HCA==mlx5_0:1,mlx5_1:1`"), ("a$(reboot):1", "`NCCL_IB_HCA==mlx5_0:1`")],
+)
+def test_the_fix_names_the_devices_of_one_kind_and_nothing_else_of_the_log(
+    tmp_path: Path, device: str, fix: str
+) -> None:
+    using = f"NET/IB : Using [0]mlx5_0:1/IB [1]{device}/IB [2]mlx5_9:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"
+    lines = [using, "Using network IB", "comm 0x1 rank 0 nranks 2 cudaDev 0 busId 0 - Init START"]
+    (tmp_path / "a.log").write_text("".join(f"n0:1:2 [0] NCCL INFO {line}\n" for line in lines))
+    found = [c.fix for c in read_logs([str(tmp_path)]).causes if c.rule == "mixed-link-layers-selected"]
+    assert found and found[0] is not None and fix in found[0].text

@@ -212,7 +212,7 @@ class Expansion:
             index, _, rest = rest[1:].partition("]")
         value = self.lookup(name, scope)
         if sign == "#":
-            return self._length(value, index, scope)
+            return self._length(value, index, raw, scope)
         if sign == "!":
             target = first(value)
             return (
@@ -225,38 +225,38 @@ class Expansion:
             if part and isinstance(value, tuple):
                 end = int(part[1]) + int(part[2]) if part[2] else None
                 value = value[int(part[1]) : end]
-            return self._element(value, index, scope, quoted)
+            return self._element(value, index, raw, scope, quoted)
         if rest:
             return self._with_default(name, value, rest, scope, quoted)
         return _joined(value, name in ("@", "*"), quoted)
 
-    def _length(self, value: Value, index: str, scope: Scope) -> str:
+    def _length(self, value: Value, index: str, raw: str, scope: Scope) -> str:
         if index in ("@", "*"):
             items = value if isinstance(value, tuple) else (value,)
             if any(self._is_list(i) for i in items):
                 return self.marks.make(marks.NODE_COUNT, scope.site)
-            return self.unknown("count", scope) if any(map(has_mark, items)) else str(len(items))
+            return self.unknown(raw, scope) if any(map(has_mark, items)) else str(len(items))
         return str(len(first(value)))
 
     def _is_list(self, text: str) -> bool:
         mark = self.marks.of(text)
         return mark is not None and mark.name == marks.NODES
 
-    def _element(self, value: Value, index: str, scope: Scope, quoted: bool) -> str:
+    def _element(self, value: Value, index: str, raw: str, scope: Scope, quoted: bool) -> str:
         items = value if isinstance(value, tuple) else (value,)
         if index in ("@", "*"):
             return _joined(items, True, quoted) if index == "@" or not quoted else " ".join(items)
         at = arithmetic.computed(index, lambda n: self.counted(n, scope))
+        names = re.findall(r"[A-Za-z_]\w*", index)
+        counted = [m for n in names for m in self.marks.all_of(first(self.lookup(n, scope)))]
+        site = "loop" if any(m.site == "loop" for m in counted) else scope.site
         if items and self._is_list(items[0]):
             if at == "0":
                 return self.marks.make(marks.FIRST_NODE, scope.site)
-            return self.marks.make(
-                marks.OTHER_NODE if at.lstrip("-").isdecimal() else "node",
-                "loop" if has_mark(at) else scope.site,
-            )
+            return self.marks.make(marks.OTHER_NODE if at.lstrip("-").isdecimal() else raw, site)
         if at.lstrip("-").isdecimal() and abs(int(at)) < len(items) + (at[0] == "-"):
             return items[int(at)]
-        return self.unknown("element", scope)
+        return self.marks.make(raw, site)
 
     def _with_default(self, name: str, value: Value, rest: str, scope: Scope, quoted: bool) -> str:
         """`:-`, `:=`, `:+`, `#`, `%`, `//` behind a name."""

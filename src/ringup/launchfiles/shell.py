@@ -336,7 +336,7 @@ class _Walk(Expansion):
             if end.lstrip("-").isdecimal():
                 shown = " ".join(map(str, range(int(match[2]), min(int(end) + (match[3] == "<="), 10_000))))
             else:
-                shown = end if is_mark(end) else self.unknown("count", scope)
+                shown = end if is_mark(end) else self.unknown("(count)", scope)
         self._loop(node, scope, depth, {name: self.marks.make(name, "loop")}, shown)
 
     def _while_statement(self, node: Node, scope: Scope, depth: int) -> None:

@@ -374,6 +374,14 @@ def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset(
     return f"the node rank is {text}" if text.isdecimal() else ""
 
 
+_EACH_ITS_OWN = {
+    "srun": "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...', in single quotes",
+    "mpirun": "mpirun ... bash -c 'torchrun --node-rank=$OMPI_COMM_WORLD_RANK ...', in single quotes",
+    "ssh": "count in the loop: `--node-rank=$i`, one more in each round",
+    "SkyPilot": "--node-rank=$SKYPILOT_NODE_RANK",
+}
+
+
 @fault("node-rank-duplicate", SHELL)
 def node_rank_not_read(job: JobFile) -> Found:
     """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and none at all, which torchrun takes for 0."""
@@ -385,9 +393,9 @@ def node_rank_not_read(job: JobFile) -> Found:
             yield job.finding(
                 launch.line,
                 f"{launch.started_by} starts this on every node, and {how}: all are node {same}",
-                "--node-rank, read by each task",
+                "--node-rank, another on each node",
                 severity="warning" if launch.unread_config else "error",
-                fix=Fix("srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...', in single quotes"),
+                fix=Fix(_EACH_ITS_OWN.get(launch.started_by, "give each node its own: 0, 1, 2, ...")),
             )
         old = launch.launcher == "llamafactory" and launch.env.get("RANK")
         if old and not launch.env.get("NODE_RANK") and launch.env.get("NNODES", "") not in ("", "1"):

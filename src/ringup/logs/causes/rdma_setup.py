@@ -224,7 +224,9 @@ def mixed_link_layers_selected(log: LogEvidence) -> Found:
             of = f" of {host.name}" if host.name else ""
             text = f"an Ethernet port ({ethernet[-1]}) is among the InfiniBand devices{of}"
             listed = host.events.get("net-using", [])[:1]
-            return report(listed, text, "medium", severity="warning" if used else "note")
+            names = ",".join(d.partition("/")[0] for d in infiniband)
+            fix = Fix(f"name one kind: `NCCL_IB_HCA=={names}`") if "{" not in names else None
+            return report(listed, text, "medium", severity="warning" if used else "note", fix=fix)
     return None
 
 
