@@ -379,6 +379,8 @@ SAID += [
     ("path-mtu-black-hole", TRACE + "OSError: [Errno 90] Message too long"),
     # prrte, src/mca/odls/base/help-odls
     ("python-or-launcher-missing", "prterun was unable to launch the specified application as it could not access\nor execute an executable:\n\nExecutable: /job/env/bin/python\nprterun was unable to find the specified executable file, and therefore did not launch the job."),
+    ("port-in-use", "[ERROR] HCCL(77,python3): [hccl_socket.cc:100] [77][HcclSocket][Listen] listen on ip[10.0.0.5] and specific port[16666] fail. Please check the port status and whether the port is been using by other process."),
+    ("world-never-formed", "$ mpirun -np 2 -N 1 ./build/all_reduce_perf -b 8 -e 1G -f 2 -g 4\n# nThread 1 nGpus 4 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n#\n# Using devices\n# nThread 1 nGpus 4 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n#\n# Using devices"),
 ]  # fmt: skip
 """Names with one line of proof; the comments name the sources of the wordings."""
 

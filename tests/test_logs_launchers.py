@@ -79,3 +79,10 @@ def test_numbers_that_fit_and_exceptions_that_were_caught_are_no_error(tmp_path:
     log = tmp_path / "job.log"
     log.write_text(text + "\n", encoding="utf-8")
     assert [c.rule for c in read_logs([str(log)]).causes if c.severity == "error"] == []
+
+
+def test_a_test_that_is_started_again_after_it_failed_is_one_world(tmp_path: Path) -> None:
+    begin = "# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor)\n#\n# Using devices\n"
+    ranks = "#  Rank  0 Group  0 Pid 9 on n0 device  0 [0x0f] NVIDIA H100\n" * 2
+    (tmp_path / "a.log").write_text(begin + ranks + "n0: Test failure common.cu:1\n.. n0 pid 9\n" + begin)
+    assert "world-never-formed" not in [c.rule for c in read_logs([str(tmp_path)]).causes]

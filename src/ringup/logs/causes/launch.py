@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
 
@@ -20,6 +21,7 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.outcome import made_do
 from ringup.logs.rule import Confidence, Found, cause, report
+from ringup.rules import Fix
 from ringup.units import ranges
 
 _LAUNCHERS = re.compile(
@@ -28,11 +30,27 @@ _LAUNCHERS = re.compile(
 )
 
 
+_OF_ONE_START = 8
+"""Lines between the headers of two that begin at a time."""
+
+
 @cause("world-never-formed")
 def world_never_formed(log: LogEvidence) -> Found:
     """As `ringup run` has seen it by the ranks' sockets and by what their frameworks counted."""
     apart = log.all("run-apart")[-1:]
-    return report(apart, first_value(apart, "text"))
+    if apart:
+        return report(apart, first_value(apart, "text"))
+    tests = log.all("nccl-tests")
+    side_by_side = [
+        [one, other]
+        for one, other in itertools.pairwise(tests)
+        if one.file == other.file
+        and other.line - one.line <= _OF_ONE_START
+        and not (one["end"] or other["end"])
+    ]
+    text = "nccl-tests began again before it had ended: its processes know nothing of each other"
+    fix = Fix("build it with MPI=1 (and MPI_HOME), start it by mpirun or srun --mpi")
+    return report(itertools.chain(*side_by_side), text, "medium", fix=fix)
 
 
 @cause("slurm-tasks-mismatch")

@@ -21,7 +21,7 @@ from ringup.logs.peel import message_of
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
 
-_PORT = re.compile(r"(?:port[`'\":= ]*|\]:|(?<=\d):|\[::\]:)(\d{2,5})\b")
+_PORT = re.compile(r"(?:port[`'\":= \[]*|\]:|(?<=\d):|\[::\]:)(\d{2,5})\b")
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
 _OF_THE_STORE = r"(?i)c10d|socket\.cpp|server socket|errno: 98|code: -98|RuntimeError|EADDRINUSE|port"
 _UNREACHABLE = {"101": "network unreachable", "110": "timed out", "111": "refused", "113": "no route"}

@@ -71,6 +71,8 @@ TAGS = (
     # a process that ends of itself says so, from its process group's destructor
     tag("unclosed-group", "",
         r"destroy_process_group\(\) was not called before|process group has NOT been destroyed before"),
+    tag("nccl-tests", "",
+        r"# nThread \d+ nGpus \d+ minBytes|(?P<end># {1,4}Rank +\d+ |# Avg bus bandwidth|Test \w+ failure)", keep=64),
     tag("wrong-values", "", r"Out of bounds values ?: (?P<count>[1-9]\d*)"),
     tag("nccl-tests-row", "",
         r"^\s*\d+\s+\d+\s+(?:b?float\w*|half|double|u?int(?:8|32|64))\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+(?P<wrong>\d+|N/A)\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+(?P<wrong2>\d+|N/A)",
