@@ -16,6 +16,7 @@ from ringup.cli import command_line
 from ringup.launchfiles.files import read
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL
 from ringup.rules import PROBLEMS, Finding
+from tests.lint_numbers import AT_ITSELF, AT_THE_HEAD, EARLY, IN_TIME, NUMBERS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 CLEAN = sorted(SCRIPTS.glob("clean_*"))
@@ -688,6 +689,12 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [{**script("mp.spawn(f, nprocs=n)"), "a.sh": "python train.py"}],
     ),
 }
+CASES |= NUMBERS
+for _rule, _wrong, _right in (
+    ("node-variable-read-too-early", EARLY, IN_TIME),
+    ("rendezvous-endpoint-own", AT_ITSELF, AT_THE_HEAD),
+):
+    CASES[_rule] = ([*CASES[_rule][0], *_wrong], [*CASES[_rule][1], *_right])
 ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}
 
 

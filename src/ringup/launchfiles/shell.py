@@ -160,7 +160,8 @@ class _Walk(Expansion):
             if scope.has_ended:
                 return
             follows = nodes[at + 1] if at + 1 < len(nodes) else None
-            was, scope.background = scope.background, follows is not None and follows.type == "&"
+            was = scope.background
+            scope.background = was or (follows is not None and follows.type == "&")
             self.statement(node, scope, depth + 1)
             scope.background = was
 

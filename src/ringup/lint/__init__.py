@@ -27,6 +27,7 @@ from ringup.lint import (  # noqa: F401
     across_files,
     collectives,
     job_environment,
+    job_numbers,
     job_rules,
     ranks,
     rendezvous,
