@@ -14,7 +14,9 @@ from ringup.rules import Fix
 from ringup.units import plural
 
 _LOOPBACK = re.compile(r"(?:tcp://)?(localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?)(?::|$)")
-_MEETING = re.compile(r"coordinator(?:[-_]address)?|(?:init|dist)[-_](?:method|url)|master[-_]addr(?:ess)?")
+_COORDINATOR = re.compile(
+    r"coordinator(?:[-_]address)?|(?:init|dist)[-_](?:method|url)|master[-_]addr(?:ess)?"
+)
 _DEVICES = re.compile(r"\bdevices ?= ?(\d{1,3})\b")
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
 
@@ -36,13 +38,13 @@ def rendezvous_endpoint_list(job: JobFile) -> Found:
             yield launch.line, f"the ranks meet at {launch.shown(launch.host)}", "the first of these nodes"
 
 
-def meeting_at_itself(job: JobFile) -> Found:
+def coordinator_at_itself(job: JobFile) -> Found:
     """Scripts on several nodes that are given localhost as the address of a coordinator or store."""
     for launch in job.launches:
         if launch.launcher != "python" or not launch.is_away or (launch.nodes or 0) < 2:
             continue
         for name, value in launch.arguments.items():
-            if _MEETING.fullmatch(name) and (own := _LOOPBACK.match(value)):
+            if _COORDINATOR.fullmatch(name) and (own := _LOOPBACK.match(value)):
                 yield (
                     launch.line,
                     f"--{name} is {own[1]}: each node connects only to itself",
@@ -150,7 +152,7 @@ def gpu_count_with_type(job: JobFile) -> Found:
     typed = {
         f"SLURM_{name.upper().replace('-', '_')}": value
         for name in ("gpus-per-node", "gpus-per-task", "gpus")
-        if re.search(r"[A-Za-z]\w*:\d", value := last(job.job.directives, name)[0])
+        if re.search(r"[A-Za-z]\w{0,40}:\d", value := last(job.job.directives, name)[0])
     }
     for launch in job.launches:
         text = launch.setting("nproc-per-node") or launch.option("num-processes", "num-gpus")

@@ -16,8 +16,9 @@ from ringup.launchfiles.programs import LAUNCHERS, OPTIONS, PROGRAMS
 from ringup.launchfiles.shell import Command, Word
 from ringup.launchfiles.start import PYTHON
 from ringup.lint.job_file import JobFile
-from ringup.lint.job_numbers import meeting_at_itself
+from ringup.lint.job_numbers import coordinator_at_itself
 from ringup.lint.rule import SHELL, Found, fault, lines
+from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS
 from ringup.rules import Finding, Fix
 from ringup.units import lines_of, plural, printable
 
@@ -37,11 +38,10 @@ PER_TASK_OF = {
     "srun": PER_TASK,
     **dict.fromkeys(
         ("mpirun", "mpiexec", "mpiexec.hydra"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMIX_RANK", "PMI_LOCAL_RANK"),
+        (*RANKS[1:4], *LOCAL_RANKS[1:3]),
     ),
 }
 """Program that starts tasks -> variables that it sets for each of them."""
-RANK_NAMES = ("RANK", "LOCAL_RANK", "NODE_RANK", "MACHINE_RANK")
 GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f"))
 
 
@@ -326,7 +326,7 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
             continue
         if own := launch.host_is_own:
             yield launch.line, f"the ranks meet at {own}: each node connects only to itself", "the first node"
-    yield from meeting_at_itself(job)
+    yield from coordinator_at_itself(job)
 
 
 @fault("node-variable-read-too-early", SHELL)
@@ -357,7 +357,9 @@ def node_variable_read_too_early(job: JobFile) -> Found:
                 seen.add(word.line)
                 yield word.line, early, wanted
                 break
-        for name in RANK_NAMES if launch and launch.launcher == "python" and launch.instances != 1 else ():
+        for name in (
+            RANK_VARIABLES if launch and launch.launcher == "python" and launch.instances != 1 else ()
+        ):
             if early := read_early(job, command.env.get(name, ""), starter):
                 yield command.line, f"{name}: {early}", f"{name} set in each task"
                 break
