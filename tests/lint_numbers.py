@@ -6,6 +6,7 @@ Files = dict[str, str]
 HEAD = "H=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)"
 C10D = "srun torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=1 --rdzv-backend=c10d --rdzv-endpoint="
 BY_MPI = "mpirun -np 2 -npernode 1 "
+READS_RANK = 'import os, torch\nrank = int(os.environ.get("RANK", 0))\n'
 LIGHTNING = "import lightning as L\nL.Trainer(devices=4, num_nodes=2).fit(m)\n"
 
 
@@ -102,6 +103,64 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             {**job("srun --ntasks-per-node=4 python t.py"), "t.py": LIGHTNING},
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("lightning", "lighting")},
             job("srun python t.py --devices 4"),
+        ],
+    ),
+    "directive-misspelt": (
+        [
+            {"a.sh": "#!/bin/bash\n#SABTCH --nodes=2\n#SBATCH -J a\nsrun python t.py\n"},
+            {"a.sh": "#!/bin/bash\n#sbatch --nodes=2\nsrun python t.py\n"},
+        ],
+        [
+            {"a.sh": "#!/bin/bash\n##SBATCH --nodes=2\n# SBATCH -N 3\n#SBATCH -J a\nsrun python t.py\n"},
+            {"a.sh": "#!/bin/bash\n#BATCHES -- of 64\nexport A=1\n#sbatch -N 2 once\npython t.py\n"},
+        ],
+    ),
+    # deepspeed/launcher/runner.py of 0.19.8, colossalai/cli/launcher/run.py of 0.5.0
+    "launcher-spreads-itself": (
+        [
+            job("srun deepspeed --hostfile hosts t.py"),
+            job("srun --ntasks-per-node=1 colossalai run --hostfile hosts --nproc_per_node 8 t.py"),
+        ],
+        [
+            job("deepspeed --hostfile hosts t.py"),
+            job("srun -N 1 -n 1 deepspeed --hostfile hosts t.py"),
+            job("srun deepspeed --hostfile hosts --no_ssh --node_rank $SLURM_NODEID t.py"),
+        ],
+    ),
+    # https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html
+    "open-mpi-slots": (
+        [{"a.sh": "mpirun -np 8 -H n1,n2 -bind-to none -x PATH python t.py"}],
+        [
+            {"a.sh": "mpirun -np 8 -H n1:4,n2:4 -x PATH python t.py"},
+            {"a.sh": "mpirun -np 2 -H n1,n2 -x PATH python t.py"},
+            {"a.sh": "mpirun -np 8 -H n1,n2 --map-by :OVERSUBSCRIBE -x PATH python t.py"},
+            {"a.sh": "mpirun -np 8 -H n1,n2 python t.py"},
+            job("mpirun -np 8 -H n1,n2 -x PATH python t.py"),
+            {"a.sh": "mpirun -np 8 -H $HOSTS -x PATH python t.py"},
+        ],
+    ),
+    # jax/_src/distributed.py and clusters/slurm_cluster.py of 0.10.2
+    "jax-device-per-task": (
+        [{**job("srun python t.py"), "t.py": "import jax\njax.distributed.initialize()\n"}],
+        [
+            {**job("srun python t.py"), "t.py": "jax.distributed.initialize(local_device_ids=range(8))\n"},
+            {
+                **job("srun python t.py", asks="--gpus-per-node=8 --ntasks-per-node=8"),
+                "t.py": "import jax\njax.distributed.initialize()\n",
+            },
+        ],
+    ),
+    "rank-not-set": (
+        [
+            {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK},
+            {**job("srun python t.py", asks="--ntasks-per-node=8"), "t.py": READS_RANK},
+        ],
+        [
+            {"a.sh": "torchrun --nproc-per-node 8 t.py", "t.py": READS_RANK},
+            {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + "import mpi4py\n"},
+            {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + "from own import setup\n"},
+            {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + 'os.environ["OMPI_COMM_WORLD_RANK"]\n'},
+            {**job("srun bash -c 'RANK=$SLURM_PROCID python t.py'"), "t.py": READS_RANK},
         ],
     ),
 }

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import gpus_per_node, last, tasks_per_node
+from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import TORCH, Launch
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Fix
-from ringup.units import plural
+from ringup.units import lines_of, plural
 
 _LOOPBACK = re.compile(r"(?:tcp://)?(localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?)(?::|$)")
 _COORDINATOR = re.compile(
     r"coordinator(?:[-_]address)?|(?:init|dist)[-_](?:method|url)|master[-_]addr(?:ess)?"
 )
+_SCHEDULERS = ("SBATCH", "PBS", "BSUB")
+_OF_OPEN_MPI = ("-x", "-mca", "--mca", "--bind-to", "-bind-to", "--allow-run-as-root", "-npernode")
+"""Options that other MPIs do not have."""
 _DEVICES = re.compile(r"\bdevices ?= ?(\d{1,3})\b")
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
 
@@ -50,6 +55,65 @@ def coordinator_at_itself(job: JobFile) -> Found:
                     f"--{name} is {own[1]}: each node connects only to itself",
                     "the first node",
                 )
+
+
+@fault("directive-misspelt", SHELL)
+def directive_misspelt(job: JobFile) -> Found:
+    """
+    A line at the head of a job file is nearly `#SBATCH`, `#PBS` or `#BSUB`.
+
+    Why: the scheduler takes it for a comment, and what it asks for is not asked for.
+
+    Fix: the right word, in capitals and without a space behind `#`.
+    """
+    for number, line in enumerate(lines_of(job.text), 1):
+        if line.strip() and not line.startswith("#"):
+            return
+        match = re.match(r"#([A-Za-z]{3,8})[ \t]+--?[A-Za-z]", line)
+        near = difflib.get_close_matches(match[1].upper(), _SCHEDULERS, 1, 0.7) if match else []
+        if match and near and match[1] not in _SCHEDULERS:
+            yield number, f"#{match[1]}, a comment for the scheduler", f"#{near[0]}"
+
+
+@fault("launcher-spreads-itself", SHELL)
+def launcher_spreads_itself(job: JobFile) -> Found:
+    """
+    A launcher that starts all nodes of its host list itself is started on each of them.
+
+    Why: DeepSpeed and ColossalAI reach every host of the list by ssh; started N times they start N worlds,
+    which fight for the same GPUs and the same port.
+
+    Fix: start it once, on the first node and without srun; or DeepSpeed with --no_ssh and --node_rank.
+    """
+    for launch in job.launches:
+        spreads = launch.launcher in ("deepspeed", "colossalai") and launch.has("hostfile", "host")
+        is_one = launch.start.option("no-ssh") is not None or launch.is_opaque
+        if spreads and launch.is_away and (launch.instances or 0) > 1 and not is_one:
+            found = f"{launch.started_by} starts it {launch.instances} times, and it starts every host itself"
+            yield launch.line, found, "one start, on the first node"
+
+
+@fault("open-mpi-slots", SHELL)
+def open_mpi_slots(job: JobFile) -> Found:
+    """
+    Open MPI is given hosts without slots, and more ranks than hosts.
+
+    Why: each host of -H counts as one slot; mpirun ends with "There are not enough slots available".
+
+    Fix: `-H node1:8,node2:8`, or a host file with slots=8.
+    """
+    for command in job.job.commands:
+        for step in (*command.around, *command.start.steps):
+            hosts = step.option("-H", "--host", "-host") or ""
+            count = step.option("-np", "--np", "-n", "-c") or ""
+            is_open_mpi = step.program == "mpirun" and step.has(*_OF_OPEN_MPI)
+            if not is_open_mpi or job.job.directives or not count.isdecimal() or has_mark(hosts):
+                continue
+            listed = [host for host in hosts.split(",") if host]
+            is_more = "oversubscribe" in " ".join(o.written for o in step.options).lower()
+            if listed and ":" not in hosts and not is_more and int(count) > len(listed):
+                found = f"{plural(int(count), 'rank')} on {plural(len(listed), 'slot')}: {hosts}"
+                yield command.line, found, "slots: " + ",".join(f"{host}:N" for host in listed[:4])
 
 
 @fault("deepspeed-options-exclude", SHELL)
@@ -183,3 +247,25 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
         if is_meant and int(devices) > 1 and int(devices) != tasks:
             found = f"{plural(tasks, 'task')} a node, and devices={devices}"
             yield launch.line, found, f"--ntasks-per-node={devices}"
+
+
+_JAX = re.compile(r"\bjax\.distributed\.initialize\([ \t]*\)")
+
+
+@fault("jax-device-per-task", SHELL)
+def jax_device_per_task(job: JobFile) -> Found:
+    """
+    JAX is started by srun with one task on a node of several GPUs.
+
+    Why: under Slurm `jax.distributed.initialize()` gives each task the one device of its SLURM_LOCALID; the
+    node's other GPUs stay idle.
+
+    Fix: a task for each GPU (`--ntasks-per-node=4`), or `local_device_ids=` with all of them.
+    """
+    tasks, gpus = tasks_per_node(job.job.directives), gpus_per_node(job.job.directives)[0]
+    for launch in job.launches:
+        is_by_srun = launch.launcher == "python" and launch.srun is not None and launch.per_node == tasks
+        text = file_at_hand(job, launch.script) if is_by_srun and launch.script else ""
+        if text and _JAX.search(text) and 0 < tasks < gpus:
+            found = f"{plural(tasks, 'task')} on a node of {gpus} GPUs, and JAX takes one for each"
+            yield launch.line, found, f"--ntasks-per-node={gpus}"
