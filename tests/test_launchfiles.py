@@ -234,7 +234,7 @@ SOUND = {
     "operators set PET_": "kind: TrainJob\nspec: {trainer: {numNodes: 4, command: [torchrun, t.py]}}",
     "ranks by mpirun": "#PBS -l select=2\nmpirun -np 8 --ppn 4 python t.py",
     "each node's rank in a loop": f"{TWO}i=0\nfor h in $(scontrol show hostnames); do\nssh $h torchrun --nnodes=2"
-    " --node_rank=$i --master_addr=$A t.py\n((i++))\ndone",
+    " --node_rank=$i --master_addr=$A t.py &\n((i++))\ndone\nwait",
     "defaults for one node": "H=${MASTER_ADDR:-localhost}\nR=${NODE_RANK:-0}\nN=${NNODES:-1}\n"
     "torchrun --nnodes $N --node_rank $R --master_addr $H t.py",
 }
@@ -474,21 +474,24 @@ def test_a_certain_trap_is_named(text: str, old: str, new: str, rule: str) -> No
 
 SSH = """rank=0
 for h in n1 n2 n3; do
-  ssh $h "torchrun --nnodes=3 --node_rank=$rank --nproc_per_node=8 --master_addr=n1 --master_port=2000 t.py"
+  ssh $h "torchrun --nnodes=3 --node_rank=$rank --nproc_per_node=8 --master_addr=n1 --master_port=2000 t.py" &
   rank=$((rank + 1))
 done
+wait
 """
 DOCUMENT = """for h in n1 n2; do
 N=$((N + 1))
-ssh $h bash -s <<EOS
+ssh $h bash -s <<EOS &
 torchrun --nnodes=2 --nproc_per_node=8 --node_rank=$N --master_addr=n1 --master_port=2000 t.py
 EOS
 done
+wait
 """
 COUNTED = """H=(n1 n2 n3)
 for ((i = 0; i < 3; i++)); do
-  ssh ${H[$i]} "torchrun --nnodes=3 --node_rank=$i --nproc_per_node=8 --master_addr=n1 --master_port=2000 t.py"
+  ssh ${H[$i]} "torchrun --nnodes=3 --node_rank=$i --nproc_per_node=8 --master_addr=n1 --master_port=2000 t.py" &
 done
+wait
 """
 BARE = """#SBATCH --nodes=2
 #SBATCH --ntasks-per-node=8
@@ -524,7 +527,81 @@ spec:
     --node_rank=$JOB_COMPLETION_INDEX --master_addr=a-0.a --master_port=2000 t.py"]}]}}
 """
 SETTINGS = "distributed_type: FSDP\nnum_machines: 4\nnum_processes: 32\n"
+IDS = f"""{FOUR}export HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)
+export ID=$(uuidgen)
+srun bash -c 'torchrun --nnodes=4 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_id=$ID --rdzv_endpoint=$HEAD:1 t.py'
+"""
+FACTORY = """pdsh -w n1,n2 "FORCE_TORCHRUN=1 NNODES=2 NODE_RANK=\\$(cat rank) MASTER_ADDR=n1 MASTER_PORT=1 \\
+  NPROC_PER_NODE=8 llamafactory-cli train a.yaml"
+"""
+FROM_LIST = """for i in 0 1 2; do
+  ssh node$i "torchrun --nnodes=3 --node_rank=$i --nproc_per_node=8 --master_addr=node0 --master_port=1 t.py" &
+done
+wait
+"""
+LWS = """kind: LeaderWorkerSet
+spec:
+  replicas: 2
+  leaderWorkerTemplate:
+    size: 4
+    workerTemplate:
+      spec:
+        containers:
+          - command:
+              - sh
+              - -c
+              - torchrun --nnodes=4 --node_rank=$LWS_WORKER_INDEX --master_addr=$LWS_LEADER_ADDRESS t.py
+"""
+OPERATED = """kind: PyTorchJob
+spec:
+  nprocPerNode: "8"
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 2
+      template: {spec: {containers: [{command: [torchrun, t.py], resources: {limits: {nvidia.com/gpu: 8}}}]}}
+"""
+COLOSSAL = """cat > hosts <<EOF
+n1
+n2
+EOF
+colossalai run --nproc_per_node 8 --hostfile hosts --master_addr n1 t.py
+"""
+MACHINES = f"""{FOUR}#SBATCH --gres=gpu:8
+{HEAD}srun bash -c "accelerate launch --num_processes 32 --num_machines 4 --machine_rank \\$SLURM_NODEID \\
+  --main_process_ip $HEAD --main_process_port 1 t.py"
+"""
+VISIBLE = "export CUDA_VISIBLE_DEVICES=0,1,2,3\ntorchrun --standalone --nproc_per_node=4 t.py\n"
+PARTS = f"""#SBATCH --nodes=1 --ntasks-per-node=1
+#SBATCH hetjob
+#SBATCH --nodes=3 --ntasks-per-node=1
+{HEAD}srun --het-group=0,1 torchrun --nnodes=4 --nproc_per_node=8 {C10D} --rdzv_endpoint=$HEAD:1 t.py
+"""
+ONE = "accelerate launch --multi_gpu --num_processes=4 t.py\n"
+SLIP = """MASTER_ADDR=n1
+torchrun --nnodes=2 --node_rank=$1 --nproc_per_node=8 --master_addr $MASTER_ADDR --master_port 1 t.py
+"""
 OTHER_TRAPS = [
+    ("a.sh", IDS, "export ID=", "ID=", "variable-never-set"),
+    ("a.sh", IDS, "=$ID", "=$(uuidgen)", "rendezvous-ids-differ"),
+    ("a.sh", IDS, "=$ID", "=$RANDOM", "rendezvous-ids-differ"),
+    ("a.sh", FACTORY, "\\$(cat rank)", "0", "node-rank-duplicate"),
+    ("a.sh", FROM_LIST, "in 0 1 2", "in 1 2 3", "world-size-disagrees"),
+    ("a.sh", SSH, "rank=0\n", "rank=1\n", "world-size-disagrees"),
+    ("a.yaml", LWS, "size: 4", "size: 1", "world-size-disagrees"),
+    ("a.yaml", LWS, "--nnodes=4", "--nnodes=8", "world-size-disagrees"),
+    ("a.yaml", OPERATED, "gpu: 8", "gpu: 4", "nproc-exceeds-gpus"),
+    # ColossalAI 0.5.0 cli/launcher/run.py: fetch_hostfile.
+    ("a.sh", COLOSSAL, "n2", "n2 slots=8", "hostfile-wrong"),
+    ("a.sh", COLOSSAL, "n2", "n1", "hostfile-wrong"),
+    # Accelerate 1.15 utils/launch.py: nproc_per_node = num_processes // num_machines.
+    ("a.sh", MACHINES, "num_processes 32", "num_processes 8", "nproc-exceeds-gpus"),
+    ("a.sh", VISIBLE, "--nproc_per_node=4", "--nproc_per_node=8", "nproc-exceeds-gpus"),
+    ("a.sh", VISIBLE, "0,1,2,3", "GPU-1a,GPU-2b", "nproc-exceeds-gpus"),
+    ("a.sh", PARTS, " --het-group=0,1", "", "world-size-disagrees"),
+    # Accelerate 1.15 commands/launch.py: parse_args, allow_abbrev=False.
+    ("a.sh", ONE, "--num_processes", "--nproc_per_node", "launcher-option-wrong"),
+    ("a.sh", ONE, "accelerate launch --multi_gpu", "torchrun", "launcher-option-wrong"),
+    ("a.sh", SLIP, "$MASTER_ADDR", "$MASTER_ADR", "variable-never-set"),
     ("a.sh", SSH, "--nnodes=3", "--nnodes=2", "world-size-disagrees"),
     ("a.sh", SSH, "  rank=$((rank + 1))\n", "", "node-rank-duplicate"),
     ("a.sh", DOCUMENT, "N=$((N + 1))\n", "", "node-rank-duplicate"),

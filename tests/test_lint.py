@@ -16,6 +16,7 @@ from ringup.cli import command_line
 from ringup.launchfiles.files import read
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL
 from ringup.rules import PROBLEMS, Finding
+from tests import launch_cases
 from tests.lint_numbers import AT_ITSELF, AT_THE_HEAD, EARLY, IN_TIME, NUMBERS
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -621,7 +622,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     ),
     "container-keeps-out": (
         [
-            job("docker run --ipc=host img torchrun --nnodes 2 --node_rank $R --master_addr $H train.py"),
+            job("docker run --ipc=host -p 1:1 img torchrun --nnodes 2 --node_rank $R --master_addr $H t.py"),
             job("docker run --network=host img torchrun --nproc_per_node 8 train.py"),
             job("export NCCL_DEBUG=INFO", "docker run --ipc host --net host img " + TORCHRUN),
             job("docker run --ipc=host --net=host --device=/dev/infiniband img " + TORCHRUN),
@@ -695,6 +696,7 @@ for _rule, _wrong, _right in (
     ("rendezvous-endpoint-own", AT_ITSELF, AT_THE_HEAD),
 ):
     CASES[_rule] = ([*CASES[_rule][0], *_wrong], [*CASES[_rule][1], *_right])
+CASES |= launch_cases.CASES
 ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
     from ringup.planning import Plan
 
 
-def read(path: str) -> str:
-    """A file's text, whatever bytes it holds.  Raises UsageError where it is too long or cannot be read."""
+def read(path: str, newline: str | None = None) -> str:
+    """
+    A file's text, whatever bytes it holds; "" as `newline` keeps CR LF.
+
+    Raises UsageError where it is too long or cannot be read.
+    """
     from ringup.lint import LONGEST
 
     hint = "name a script or a job file"
-    text = request.read_text(path, LONGEST + 1, hint)
+    text = request.read_text(path, LONGEST + 1, hint, newline)
+    text = re.sub("\r(?!\n)", "\n", text) if newline == "" else text
     if len(text) > LONGEST:
         raise UsageError(f"{path} is longer than {LONGEST >> 20} Mi characters", hint=hint)
     return text

@@ -34,9 +34,9 @@ def patched(raw: bytes, before: str, after: str) -> bytes:
     for number, (old, new) in enumerate(zip(before.split("\n"), after.split("\n"), strict=True)):
         if old != new:
             bare = lines[number].rstrip(b"\r\n")
-            if bare != old.encode():
+            if bare != old.removesuffix("\r").encode():
                 raise UsageError("the file was changed meanwhile", hint="run it again")
-            lines[number] = new.encode() + lines[number][len(bare) :]
+            lines[number] = new.removesuffix("\r").encode() + lines[number][len(bare) :]
     return mark + b"".join(lines)
 
 

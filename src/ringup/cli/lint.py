@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     from ringup.output import console, machine_formats
 
     line, args.scripts = of_line(args.scripts)
-    files = line | {path: read(path) for path in files_of(args.scripts)}
+    files = line | {p: read(p, None if p.endswith(".py") else "") for p in files_of(args.scripts)}
     args.scripts += line
     with progress.line(f"reading {plural(len(files), 'script')}"):
         examined = lint.examine(files, nearby)

@@ -39,12 +39,18 @@ def named(args: argparse.Namespace) -> list[str]:
     return [name for name in NODE_OPTIONS if getattr(args, name) is not None]
 
 
-def read_text(path: str, most: int, hint: str = "name a readable file, or - for stdin") -> str:
-    """The first `most` characters of a file, - for standard input.  Raises UsageError."""
+def read_text(
+    path: str, most: int, hint: str = "name a readable file, or - for stdin", newline: str | None = None
+) -> str:
+    """
+    The first `most` characters of a file, - for standard input; "" as `newline` keeps CR LF.
+
+    Raises UsageError.
+    """
     try:
         if path == "-":
             return sys.stdin.read(most)
-        with Path(path).open(encoding="utf-8-sig", errors="replace") as file:
+        with Path(path).open(encoding="utf-8-sig", errors="replace", newline=newline) as file:
             return file.read(most)
     except (OSError, ValueError) as error:
         words = error.strerror if isinstance(error, OSError) else error

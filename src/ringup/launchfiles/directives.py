@@ -18,6 +18,8 @@ class Directive:
     """The option without dashes."""
     value: str
     line: int
+    component: int = 0
+    """Which part of a heterogeneous job of Slurm it belongs to."""
 
 
 def directives_of(text: str) -> list[Directive]:
@@ -25,10 +27,11 @@ def directives_of(text: str) -> list[Directive]:
     >>> [(d.name, d.value) for d in directives_of("#SBATCH --nodes=2 -t 0:05:00   # five minutes")]
     [('nodes', '2'), ('t', '0:05:00')]
     """
-    found = []
+    found, part = [], 0
     for number, line in enumerate(lines_of(text), 1):
         if match := _DIRECTIVE.match(line):
-            found += [Directive(match[1], name, value, number) for name, value in _options(match[2])]
+            part += match[2].strip() in ("hetjob", "packjob")
+            found += [Directive(match[1], name, value, number, part) for name, value in _options(match[2])]
     return found
 
 
@@ -53,7 +56,9 @@ def last(directives: Sequence[Directive], *names: str) -> tuple[str, int]:
 
 
 def node_count(directives: Sequence[Directive]) -> tuple[int, int]:
-    """(nodes asked for, line); (0, 0) where the directives do not tell."""
+    """(nodes asked for, line); (0, 0) where the directives do not tell, or tell of several parts of a job."""
+    if len({d.component for d in directives}) > 1:
+        return 0, 0
     for d in reversed(directives):
         value = d.value
         if d.scheduler == "SBATCH" and d.name in ("nodes", "N"):

@@ -42,6 +42,12 @@ class Scope:
     branches: tuple[tuple[int, int], ...] = ()
     loop: str | None = None
     background: bool = False
+    detached: bool = False
+    """Whether it, or something around it, runs in the background."""
+    exports_all: bool = False
+    ends_on_error: bool = False
+    withheld: dict[str, str] = field(default_factory=dict)
+    """A variable set outside -> why this shell does not have it: a program that keeps it, `export`."""
     line_offset: int = 0
     """Added to the lines of a text that is read again; -1: all are `at_line`."""
     at_line: int = 0
@@ -122,7 +128,7 @@ class Expansion:
             return self.marks.make(marks.OWN_NAME, scope.site)
         if name == "SLURMD_NODENAME":
             return self.marks.make(marks.FIRST_NODE, scope.site)
-        return self.unknown(name, scope)
+        return self.marks.make(name, "loop" if name == "RANDOM" and scope.loop is not None else scope.site)
 
     # -- words -------------------------------------------------------------------------------------
 
@@ -305,7 +311,9 @@ class Expansion:
         nodes = [c for c in node.named_children if c.type != "comment"]
         stages = self._stages(nodes, scope)
         found = substituted(stages, scope.site, self.marks)
-        return found if found else self.unknown("$(" + re.sub(r"^\$?[(`]|[)`]$", "", raw)[:80] + ")", scope)
+        is_new = scope.loop is not None and raw.strip("$(`) ") == "uuidgen"  # another in each round
+        name = "$(" + re.sub(r"^\$?[(`]|[)`]$", "", raw)[:80] + ")"
+        return found if found else self.marks.make(name, "loop" if is_new else scope.site)
 
     def _stages(self, nodes: Sequence[Node], scope: Scope) -> list[list[str]]:
         """The commands of a pipeline as words, `<` files behind a "<"; [] for what is no pipeline."""

@@ -48,6 +48,8 @@ class Around(NamedTuple):
     """The file's."""
     replicas: int | None = None
     pod: PodShare | None = None
+    ranks: str = ""
+    """Of each pod, where the operator is told."""
 
 
 class PodCommand(NamedTuple):
@@ -72,6 +74,7 @@ def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch],
         count = [0]
         for container in _containers(document, Around(_kind(document), job.text), count, 0):
             found += _launches(job, container, sibling)
+        job.documents.append(document)
         if count[0] > MOST_NODES:
             problem = "too large: read in part"
     left = [NotRead(path, 1, problem)] if problem else []
@@ -91,22 +94,22 @@ def _documents(text: str) -> Iterator[Node]:
             return
 
 
-def _items(node: Node) -> list[tuple[str, Node]]:
+def pairs(node: Node) -> list[tuple[str, Node]]:
     """Keys and values of a mapping; [] for anything else."""
     if getattr(node, "id", "") != "mapping":
         return []
     return [(str(key.value), value) for key, value in node.value if key.id == "scalar"]
 
 
-def _scalar(node: Node) -> str:
+def scalar(node: Node) -> str:
     return str(node.value) if getattr(node, "id", "") == "scalar" else ""
 
 
 def _kind(document: Node) -> str:
-    return _value(document, "kind")
+    return value_at(document, "kind")
 
 
-def _number(text: str) -> int | None:
+def number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
 
 
@@ -119,7 +122,7 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
         for value in node.value:
             yield from _containers(value, around, count, depth + 1)
         return
-    items = dict(_items(node))
+    items = dict(pairs(node))
     if not items:
         return
     kind = around.kind
@@ -127,9 +130,10 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
     if "containers" in items:
         around = around._replace(pod=_pod(around.text, node))
     if specs := items.pop("pytorchReplicaSpecs", None):
+        around = around._replace(ranks=scalar(items.get("nprocPerNode")))
         yield from _containers(specs, around._replace(replicas=_total(specs)), count, depth + 1)
     if kind == "Job" and "tasks" in items and items["tasks"].id == "sequence":
-        counts = [_number(_value(t, "replicas")) or 1 for t in items["tasks"].value]
+        counts = [number(value_at(t, "replicas")) or 1 for t in items["tasks"].value]
         for task in items["tasks"].value:
             yield from _containers(task, Around("Volcano", around.text, sum(counts)), count, depth + 1)
         return
@@ -142,18 +146,20 @@ def _containers(node: Node, around: Around, count: list[int], depth: int) -> Ite
             yield from _containers(value, around, count, depth + 1)
 
 
-def _value(node: Node, *keys: str) -> str:
+def value_at(node: Node, *keys: str) -> str:
     """The scalar that keys of nested mappings lead to; "" for none."""
     for key in keys:
-        node = dict(_items(node)).get(key)
-    return _scalar(node)
+        node = dict(pairs(node)).get(key)
+    return scalar(node)
 
 
 def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | None:
     """Pods that run what is below, given those around it."""
+    if kind == "LeaderWorkerSet":  # replicas are groups; each is a world of its own
+        return number(scalar(items.get("size"))) if "size" in items else outer
     if kind in ("PyTorchJob", "Volcano"):
-        return outer if outer is not None else _number(_scalar(items.get("replicas")))
-    found = [_number(_scalar(items[k])) for k in REPLICAS if k in items]
+        return outer if outer is not None else number(scalar(items.get("replicas")))
+    found = [number(scalar(items[k])) for k in REPLICAS if k in items]
     if not found:
         return outer
     # A Job runs no more pods at a time than its parallelism, nor more in all than its completions.
@@ -162,24 +168,24 @@ def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | Non
     if own is None:
         return None
     # A JobSet's replicas multiply the pods of each of its jobs.
-    return own * outer if outer and kind in ("JobSet", "LeaderWorkerSet") else own
+    return own * outer if outer and kind == "JobSet" else own
 
 
 def _total(specs: Node) -> int | None:
     """Pods of a PyTorchJob: its master and workers."""
-    counts = [_number(_value(v, "replicas")) for _, v in _items(specs)]
+    counts = [number(value_at(v, "replicas")) for _, v in pairs(specs)]
     return None if None in counts else sum(c or 0 for c in counts)
 
 
 def _strings(node: Node) -> list[str]:
     if getattr(node, "id", "") == "sequence":
-        return [_scalar(value) for value in node.value]
+        return [scalar(value) for value in node.value]
     return []
 
 
 def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Launch]:
     node = container.node
-    items = {"run": node} if node.id == "scalar" else dict(_items(node))
+    items = {"run": node} if node.id == "scalar" else dict(pairs(node))
     env = {marks.without_marks(k): v for k, v in _environment(items, container, job.marks).items()}
     before = len(job.commands)
     for words, text, line in _commands(items):
@@ -188,7 +194,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
         if text is not None:
             read_into(job, text, line, env, sibling)
         else:
-            expanded = [_with_variables(word, env, job) for word in words]
+            expanded = [_with_variables(word, env, job) for word in words] or [""]
             command = command_of(expanded, line, dict(env), job, site="task")
             if command.start.text is not None:
                 nested = {**env, **command.start.env}
@@ -196,7 +202,7 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
                 read_into(job, command.start.text, line - 1, nested, sibling)
             else:
                 job.commands.append(command)
-    kind, _, replicas, pod = container.around
+    kind, _, replicas, pod, _ = container.around
     replicas = replicas if replicas is not None else _default(kind)
     for command in job.commands[before:]:
         command.is_nested = True
@@ -209,8 +215,8 @@ def _launches(job: Job, container: PodCommand, sibling: Sibling) -> Iterator[Lau
 
 def _of_container(pod: PodShare, container: Node) -> PodShare:
     """A pod's share with what one of its containers is limited to."""
-    limits = dict(_items(dict(_items(dict(_items(container)).get("resources"))).get("limits")))
-    counts = [_number(_scalar(value)) or 0 for name, value in limits.items() if name.endswith("/gpu")]
+    limits = dict(pairs(dict(pairs(dict(pairs(container)).get("resources"))).get("limits")))
+    counts = [number(scalar(value)) or 0 for name, value in limits.items() if name.endswith("/gpu")]
     has_rdma = pod.has_rdma or any(map(_RDMA.search, limits))
     return replace(pod, gpu_count=max(counts, default=0), has_rdma=has_rdma)
 
@@ -218,18 +224,18 @@ def _of_container(pod: PodShare, container: Node) -> PodShare:
 def _pod(text: str, pod: Node) -> PodShare:
     """What a pod's mapping says about the machine."""
     text = text[pod.start_mark.index : pod.end_mark.index]
-    on_host = _value(pod, "hostNetwork") == "true"
+    on_host = value_at(pod, "hostNetwork") == "true"
     is_privileged = bool(re.search(r"\bprivileged: *true", text))
     return PodShare(
-        has_shared_memory="/dev/shm" in text or _value(pod, "hostIPC") == "true",
-        is_cut_off=on_host and _value(pod, "dnsPolicy") not in ("ClusterFirstWithHostNet", "None"),
+        has_shared_memory="/dev/shm" in text or value_at(pod, "hostIPC") == "true",
+        is_cut_off=on_host and value_at(pod, "dnsPolicy") not in ("ClusterFirstWithHostNet", "None"),
         has_rdma=is_privileged or "/dev/infiniband" in text,
         can_lock=is_privileged or "IPC_LOCK" in text,
     )
 
 
 def _default(kind: str) -> int | None:
-    return 1 if kind in ("Pod", "Deployment", "Job", "StatefulSet", "") else None
+    return 1 if kind in ("Pod", "Deployment", "Job", "StatefulSet", "LeaderWorkerSet", "") else None
 
 
 def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, int]]:
@@ -254,9 +260,9 @@ def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, i
         more = items.get("args") if key in ("command", "entrypoint") else None
         words += _strings(more)
         if more is not None and more.id == "scalar":
-            words.append(_scalar(more))
+            words.append(scalar(more))
         texts = [v for n in (node, more) if n is not None and n.id == "sequence" for v in n.value]
-        at = next((v for v in texts if "\n" in _scalar(v)), None)
+        at = next((v for v in texts if "\n" in scalar(v)), None)
         if at is not None:
             line = at.start_mark.line + 1 + (at.style in ("|", ">"))
         elif words[:1] and words[0].rpartition("/")[2] in ("bash", "sh") and more is not None:
@@ -268,20 +274,22 @@ def _commands(items: dict[str, Node]) -> Iterator[tuple[list[str], str | None, i
 def _environment(items: dict[str, Node], container: PodCommand, known: Marks) -> dict[str, str]:
     """Variables that the manifest, its operator or SkyPilot sets."""
     found = {name: known.make(name, "task") for name in _OF_OPERATOR.get(container.around.kind, ())}
+    if container.around.ranks.isdecimal():
+        found["PET_NPROC_PER_NODE"] = container.around.ranks
     if "run" in items and container.node.id == "mapping":
         found |= {name: known.make(mark, "task") for name, mark in _BY_SKYPILOT.items()}
         found["SKYPILOT_NODE_RANK"] = known.make("SKYPILOT_NODE_RANK", "task")
     for key in ("env", "envs", "environment"):
         node = items.get(key)
-        for name, value in _items(node):
-            found[name] = _scalar(value)
+        for name, value in pairs(node):
+            found[name] = scalar(value)
         for entry in node.value if node is not None and node.id == "sequence" else ():
-            pair = dict(_items(entry))
-            name = _scalar(pair.get("name"))
+            pair = dict(pairs(entry))
+            name = scalar(pair.get("name"))
             if name:
-                found[name] = _scalar(pair["value"]) if "value" in pair else known.make(name, "task")
-            elif "=" in _scalar(entry):
-                left, _, right = _scalar(entry).partition("=")
+                found[name] = scalar(pair["value"]) if "value" in pair else known.make(name, "task")
+            elif "=" in scalar(entry):
+                left, _, right = scalar(entry).partition("=")
                 found[left] = right
     return found
 

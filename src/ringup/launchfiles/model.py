@@ -21,6 +21,7 @@ from functools import cached_property
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import gpus_per_node, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark, is_mark
+from ringup.launchfiles.passing import passed_on
 from ringup.launchfiles.shell import Command, Job
 from ringup.launchfiles.start import CommandLine, Step, arguments
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, TORCHRUN_PREFIXES
@@ -98,7 +99,10 @@ class Launch:
     @cached_property
     def env(self) -> dict[str, str]:
         """The environment that the launcher sees, as far as the file says."""
-        return {**self.command.env, **self.start.env}
+        env = self.command.env
+        for step in self.start.steps:
+            env = passed_on(step, env)
+        return {**env, **self.start.env}
 
     @cached_property
     def srun(self) -> Step | None:
@@ -154,10 +158,16 @@ class Launch:
             return self.allocated * each or None
         return None
 
-    @property
+    @cached_property
     def allocated(self) -> int:
         """Nodes that the file asks the scheduler for; 0 where it does not tell."""
-        return node_count(self.job.directives)[0]
+        step, directives = self.srun, self.job.directives
+        groups = (step and step.option("--het-group", "--pack-group")) or "0"
+        spans = re.findall(r"(\d{1,4})(?:-(\d{1,4}))?", groups)
+        parts = {d.component for d in directives}
+        meant = [part for part in parts if any(int(low) <= part <= int(high or low) for low, high in spans)]
+        counts = [node_count([d for d in directives if d.component == part])[0] for part in meant]
+        return sum(counts) if all(counts) else 0
 
     def is_node_count(self, text: str) -> bool:
         mark = self.job.marks.of(text)

@@ -16,9 +16,9 @@ a command's beginning looks like an assignment; a redirect can swallow the words
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringup.launchfiles import arithmetic, marks
 from ringup.launchfiles.directives import Directive, directives_of
@@ -37,6 +37,7 @@ from ringup.launchfiles.expansion import (
     parser,
 )
 from ringup.launchfiles.marks import BREAK, EMPTY, Marks, has_mark, is_mark
+from ringup.launchfiles.passing import passed_on
 from ringup.launchfiles.start import CommandLine, Step, take_apart
 from ringup.launchfiles.substitution import substituted
 
@@ -51,6 +52,15 @@ _COUNTED_UP = re.compile(
 """A variable that a loop's body counts up or down."""
 _READS_INPUT = re.compile(r"(?:/\S*/)?(?:ba|z|k|da)?sh(?: +-[ls-]+)*")
 _ASKS_FOR_DEFAULT = re.compile(r"\s-[zn]\s|\+x\}|:-\}|\$#")
+_ENDS_ON_ERROR = re.compile(r"#!.{0,99}sh .{0,99}-\w{0,9}e")
+_LAST_OF_PIPE = re.compile(r"shopt -s lastpipe|\A#!.{0,99}\b[zk]sh")
+"""Where a pipe's last command runs in the shell itself."""
+_CHANGE = re.compile(
+    r"(?P<first>\+\+|--)(?P<before>[A-Za-z_]\w{0,60})"
+    r"|(?P<name>[A-Za-z_]\w{0,60}) ?(?P<sign>\+\+|--|[-+]?=) ?(?P<by>\d{0,9})"
+)
+_PLAIN = ("program", "do_group", "compound_statement", "subshell")
+"""Where `set -e` looks at a command: not in a condition, not in front of && or ||."""
 Bodies = Sequence[Sequence[Node]]
 
 
@@ -76,6 +86,10 @@ class Command:
     around: tuple[Step, ...] = ()
     """What runs the text that it is in: srun, ssh, ..."""
     background: bool = False
+    detached: bool = False
+    """Whether it, or something around it, runs in the background."""
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    """A variable set outside its shell -> what keeps it out: a program, or `export` that is missing."""
     branches: tuple[tuple[int, int], ...] = ()
     """(line, number) of each `if` or `case` branch that it is in."""
     loop: str | None = None
@@ -88,6 +102,14 @@ class Command:
     @property
     def texts(self) -> list[str]:
         return [word.text for word in self.words]
+
+
+class Count(NamedTuple):
+    """A variable that has another number in each round of a loop."""
+
+    first: int
+    line: int
+    """Where it is counted up; 0 for the loop's own list."""
 
 
 @dataclass
@@ -107,6 +129,20 @@ class Job:
     """(line, text) of `<host>`, which the shell takes for redirections."""
     sources: list[str] = field(default_factory=list)
     """Files that it reads in and that are not at hand."""
+    submitted: list[Directive] = field(default_factory=list)
+    """Those of here-documents that it gives to sbatch, qsub or bsub."""
+    lost: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Variables that only a subshell sets, a pipe's for example -> its first and last line."""
+    counted: dict[str, Count | None] = field(default_factory=dict)
+    """The mark of a loop's variable -> how it counts; None for several."""
+    ends: list[Word] = field(default_factory=list)
+    """`((i++))` of a zero under `set -e`."""
+    first_line: int = 0
+    """Of the first command; 0 for none."""
+    late: list[int] = field(default_factory=list)
+    """Lines of directives behind the first command."""
+    documents: list[Any] = field(default_factory=list)
+    """Of a manifest, as nodes that keep their lines."""
     is_cut: bool = False
     """Too large or too deep to be read to its end."""
 
@@ -122,7 +158,7 @@ def read(path: str, text: str, sibling: Sibling = lambda _: None) -> Job:
     """The commands of a file; never raises."""
     text = marks.without_marks(text)
     job = Job(path, text, Marks(), directives_of(text))
-    _Walk(job, sibling).text(text, Scope())
+    _Walk(job, sibling).text(text, Scope(ends_on_error=bool(_ENDS_ON_ERROR.match(text))))
     return job
 
 
@@ -153,17 +189,28 @@ class _Walk(Expansion):
             self.job.is_cut = True
             return
         with self.reading(text.encode("utf-8", "replace")):
-            self.body(parser().parse(self.source).root_node.children, scope, 0)
+            nodes = parser().parse(self.source).root_node.children
+            if self.nested == 1 and self.job.directives:
+                self._directives(nodes)
+            self.body(nodes, scope, 0)
+
+    def _directives(self, nodes: Sequence[Node]) -> None:
+        """Which directives the scheduler reads: those in front of the first command."""
+        begin = next((n.start_point[0] + 1 for n in nodes if n.type != "comment"), 0)
+        shown = {n.start_point[0] + 1 for n in nodes if n.type == "comment" and n.start_point[0] >= begin > 0}
+        self.job.first_line = begin
+        self.job.late = sorted({d.line for d in self.job.directives} & shown)
 
     def body(self, nodes: Sequence[Node], scope: Scope, depth: int) -> None:
         for at, node in enumerate(nodes):
             if scope.has_ended:
                 return
             follows = nodes[at + 1] if at + 1 < len(nodes) else None
-            was = scope.background
-            scope.background = was or (follows is not None and follows.type == "&")
+            was = scope.background, scope.detached
+            scope.background = follows is not None and follows.type == "&"
+            scope.detached = scope.detached or scope.background
             self.statement(node, scope, depth + 1)
-            scope.background = was
+            scope.background, scope.detached = was
 
     def statement(self, node: Node, scope: Scope, depth: int) -> None:
         self.nodes += 1
@@ -178,10 +225,14 @@ class _Walk(Expansion):
             was = scope.has_ended
             self.body(node.children, scope, depth)
             scope.has_ended = was
+        elif kind == "compound_statement" and node.children and node.children[0].type == "((":
+            self._arithmetic(self.raw(node)[2:-2], node, scope)
         elif kind in ("compound_statement", "do_group", "negated_command", "ERROR", "program"):
             self.body(node.children, scope, depth)
         elif kind == "subshell":
-            self.body(node.children, self.copied(scope), depth)
+            inner = self.copied(scope)
+            self.body(node.children, inner, depth)
+            self._lose(inner, scope, node)
         elif kind == "pipeline":
             self._pipeline_of(node, scope, depth)
 
@@ -191,15 +242,48 @@ class _Walk(Expansion):
             listed = substituted(self._stages(parts[:-1], scope), scope.site, self.marks)
             inner = replace(self.copied(scope), loop=listed)
             self.body(parts[-1:], inner, depth)
+            self._lose(inner, scope, node)
             return
+        keeps_last = bool(_LAST_OF_PIPE.search(self.job.text))
         for part in parts:
-            self.statement(part, scope, depth + 1)
+            inner = scope if keeps_last and part == parts[-1] else self.copied(scope)
+            self.statement(part, inner, depth + 1)
+            self._lose(inner, scope, part)
+
+    def _lose(self, inner: Scope, scope: Scope, node: Node) -> None:
+        """Remember what was set in a subshell alone."""
+        line = self.line(node, scope)
+        for name in inner.variables.keys() - scope.variables.keys():
+            self.job.lost.setdefault(name, (line, line + node.end_point[0] - node.start_point[0]))
+
+    def _arithmetic(self, text: str, node: Node, scope: Scope) -> None:
+        """`((i++))` and `let i++`: what they end under `set -e`, and the value that follows."""
+        match = _CHANGE.fullmatch(text.strip().strip("\"'"))
+        if match is None:
+            return
+        name = match["name"] or match["before"]
+        begun = self.job.counted.get(first(scope.variables.get(name, "")))
+        line = self.line(node, scope)
+        sign, by = match["sign"] or match["first"], match["by"] or "1"
+        now = str(begun.first) if begun and begun.line == line else first(scope.variables.get(name, ""))
+        now = "0" if sign == "=" else now
+        if not now.isdecimal() or not by.isdecimal() or len(now + by) > 9:
+            return
+        new = int(by) if sign == "=" else int(now) + (-1 if sign[0] == "-" else 1) * int(by)
+        is_zero = (int(now) if match["sign"] in ("++", "--") else new) == 0
+        kind = node.parent.type if node.parent is not None else ""
+        if is_zero and scope.ends_on_error and kind in _PLAIN and not scope.branches:
+            self.job.ends.append(Word(self.raw(node), line, self.raw(node)))
+        if not begun:
+            scope.variables[name] = str(new)
 
     def _redirected_statement(self, node: Node, scope: Scope, depth: int) -> None:
         body = node.child_by_field_name("body")
         redirects = [child for child in node.children if child != body]
         extra: list[Word] = []
         into, document = "", None
+        if any(c.type == "ERROR" and self.raw(c) == "&" for one in redirects for c in one.children):
+            scope.background = scope.detached = True  # `<<EOF &`; restored by `body`
         for one in redirects:
             if one.type == "file_redirect" and one.children[0].type == "<":
                 tail = self.source[one.start_byte : one.end_byte + 40].decode("utf-8", "replace")
@@ -351,9 +435,15 @@ class _Walk(Expansion):
         inner = replace(self.copied(scope), loop=scope.loop if is_inside else shown)
         inner.variables |= names
         # What the body counts up has another value in each round.
-        for name in {a or b for a, b in _COUNTED_UP.findall(self.raw(node))}:
-            if first(scope.variables.get(name, "")).isdecimal():
-                inner.variables[name] = self.marks.make(name, "loop")
+        raw = self.raw(node)
+        for found in _COUNTED_UP.finditer(raw):
+            name = found[1] or found[2]
+            begin = first(scope.variables.get(name, ""))
+            if begin.isdecimal() and not is_mark(first(inner.variables[name])):
+                inner.variables[name] = mark = self.marks.make(name, "loop")
+                self._count(mark, begin, self.line(node, scope) + raw.count("\n", 0, found.start()))
+        for mark in names.values():
+            self._count(mark, shown.split(" ", 1)[0], 0)
         self.body([c for c in node.children if c.type in ("do_group", "compound_statement")], inner, depth)
         scope.functions.update(inner.functions)
         scope.exported |= inner.exported
@@ -364,6 +454,11 @@ class _Walk(Expansion):
                     isinstance(seen, str) and first(value).startswith(seen) and seen
                 )
                 scope.variables[name] = self.unknown(name, scope) if grew or seen is not None else value
+
+    def _count(self, mark: Value, begin: str, line: int) -> None:
+        made = Count(int(begin), line) if begin.isascii() and begin.isdecimal() and len(begin) < 8 else None
+        same = self.job.counted.setdefault(first(mark), made) == made
+        self.job.counted[first(mark)] = made if same else None
 
     _until_statement = _while_statement
 
@@ -402,7 +497,7 @@ class _Walk(Expansion):
         elif appends:
             value = (*(_listed(known) if known else ()), *_listed(value))[:2000]
         scope.variables[name] = value
-        if exported:
+        if exported or scope.exports_all:
             scope.exported.add(name)
         made = Word(f"{name}={first(value)}", self.line(node, scope), raw)
         if self.nested < 2:
@@ -511,7 +606,7 @@ class _Walk(Expansion):
             self._inside(self._record(chosen, scope, node, prefix, cut_at), scope, depth, document)
         if held:
             return
-        self._builtin(words, scope, self.raw(around)[:1000])
+        self._builtin(words, scope, node, self.raw(around)[:1000])
         if document is not None and into and words[0].text in ("cat", "tee"):
             self.job.files[into] = document[0]
         if document is not None and words[0].text == "tee" and len(words) > 1:
@@ -538,6 +633,7 @@ class _Walk(Expansion):
         command = Command(words, start, words[0].line, env, {}, cut_at=cut_at, branches=scope.branches)
         command.variables = {**scope.variables, **prefix} if start.launcher else {}
         command.site, command.around, command.loop = scope.site, scope.around, scope.loop
+        command.detached, command.withheld = scope.detached, scope.withheld
         command.background, command.is_nested = scope.background, self.nested > 1 or bool(scope.around)
         command.last_line = node.end_point[0] + 1 + offset if offset >= 0 else words[-1].line
         if words[0].text == "env" and self.nested < 2:
@@ -545,7 +641,7 @@ class _Walk(Expansion):
         self.job.commands.append(command)
         return command
 
-    def _builtin(self, words: tuple[Word, ...], scope: Scope, raw: str) -> None:
+    def _builtin(self, words: tuple[Word, ...], scope: Scope, node: Node, raw: str) -> None:
         """Commands that change this shell."""
         texts = [word.text for word in words]
         name = texts[0]
@@ -553,8 +649,10 @@ class _Walk(Expansion):
             scope.has_ended = True
         elif name == "shift" and scope.arguments:
             scope.arguments = scope.arguments[int(texts[1]) if texts[1:2] and texts[1].isdecimal() else 1 :]
-        elif name == "set" and "-a" in texts:
-            scope.exported |= set(scope.variables)
+        elif name == "set":
+            _set(texts[1:], scope)
+        elif name == "let" and len(texts) == 2:
+            self._arithmetic(texts[1], node, scope)
         elif name in ("read", "mapfile", "readarray"):
             is_array = name != "read" or any(re.match(r"-\w*a", text) for text in texts)
             is_list = is_array and re.search(r"hostnames|NODEFILE|LSB_(?:HOSTS|MCPU|DJOB)", raw)
@@ -595,12 +693,10 @@ class _Walk(Expansion):
         )
         inner.variables |= {**command.env, **start.env}
         inner.exported |= set(start.env) | set(command.env)
+        if is_away or any(step.role == "shell" and step.program != "eval" for step in start.steps):
+            self._new_shell(inner, start)
         reads_document = document is not None and _READS_INPUT.fullmatch(start.text or "")
         if start.text is not None and not reads_document:
-            if any(step.role == "shell" and step.program != "eval" for step in start.steps) or is_away:
-                # A new shell has the exported variables alone.
-                env = {n: v for n, v in inner.variables.items() if n in inner.exported}
-                inner.variables = env
             inner.arguments = None
             inner.line_offset, inner.at_line = self._offset(command, start.text)
             self._nested_text(start.text, inner)
@@ -622,7 +718,7 @@ class _Walk(Expansion):
         written = self.job.files.get(next(same, ""))
         if written is not None:
             inner.line_offset, inner.at_line = -1, command.line
-            inner.arguments = tuple(start.arguments)
+            inner.arguments = tuple(start.arguments if shell else start.rest[1:])
             self._nested_text(written, inner, directives=name == "sbatch")
             return
         if (is_away or shell) and target and not has_mark(target) and target.endswith((".sh", ".bash")):
@@ -632,11 +728,25 @@ class _Walk(Expansion):
                 inner.arguments = tuple(start.arguments if shell else start.rest[1:])
                 self._nested_text(marks.without_marks(other), inner)
 
+    def _new_shell(self, inner: Scope, start: CommandLine) -> None:
+        """Leave a shell that is started the variables that reach it."""
+        kept: dict[str, str] = {}
+        exported = set(inner.exported)
+        passed = {n: first(v) for n, v in inner.variables.items()}
+        for step in start.steps:
+            before, passed = passed, passed_on(step, passed)
+            kept |= dict.fromkeys(before.keys() - passed.keys(), step.program)
+            exported |= passed_on(step, {}).keys()
+        kept |= dict.fromkeys(passed.keys() - exported, "export")
+        inner.variables = {**{n: v for n, v in passed.items() if n in exported}, **start.env}
+        inner.exported, inner.withheld = set(inner.variables), {**inner.withheld, **kept}
+        inner.exports_all = inner.ends_on_error = False
+
     def _nested_text(self, text: str, scope: Scope, directives: bool = False) -> None:
         if directives:
-            self.job.directives += [
-                replace(d, line=scope.at_line or scope.line_offset + d.line) for d in directives_of(text)
-            ]
+            made = [replace(d, line=scope.at_line or scope.line_offset + d.line) for d in directives_of(text)]
+            self.job.directives += made
+            self.job.submitted += made
         scope.has_ended = False
         self.text(text, scope)
 
@@ -657,6 +767,17 @@ class _Walk(Expansion):
         with self.reading(source):
             self.body([body], inner, depth)
         scope.variables, scope.exported = inner.variables, inner.exported
+
+
+def _set(texts: Sequence[str], scope: Scope) -> None:
+    """`set -e`, `set +a`, `set -euo pipefail`, `set -o errexit`."""
+    for at, text in enumerate(texts):
+        is_on, letters = text[:1] == "-", text[1:] if text[:1] in ("-", "+") and text[:2] != "--" else ""
+        name = texts[at + 1] if letters.endswith("o") and at + 1 < len(texts) else ""
+        if "a" in letters or name == "allexport":
+            scope.exports_all = is_on
+        if "e" in letters or name == "errexit":
+            scope.ends_on_error = is_on
 
 
 def _listed(value: Value) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from ringup.lint.rule import ACROSS, fault
 from ringup.lint.source import SPAWNS, Script
 from ringup.model import LOCAL_RANKS, RANKS
 from ringup.rules import Finding
-from ringup.units import lines_of
+from ringup.units import lines_of, plural, printable
 
 _ADDRESS = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){3})(?![\d.])")
 
@@ -189,14 +189,30 @@ def world_size_disagrees(files: All) -> Iterator[Finding]:
             yield part.finding(found, "a multiple of the machines: --num_processes is the total")
 
 
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_DEVICE = re.compile(r"\d{1,3}|(?:GPU|MIG)-[\w-]+")
+
+
 @fault("nproc-exceeds-gpus", ACROSS)
 def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
     for part in files.parts:
         pod, (gpus, line) = part.launch.pod, gpus_per_node(part.job.job.directives)
         gpus, line = (pod.gpu_count, part.launch.line) if pod else (gpus, line)
-        if gpus and part.ranks.isdecimal() and int(part.ranks) > gpus:
-            found = f"{part.ranks} processes on {gpus} GPUs (line {line})"
+        launch = part.launch
+        ranks = launch.ranks_per_node or 0 if launch.launcher != "python" else 0
+        visible = [launch.env[name] for name in VISIBLE if launch.env.get(name) and not launch.has("gpu-ids")]
+        listed = visible[0].split(",") if visible and launch.launcher != "deepspeed" else []
+        if listed and all(_DEVICE.fullmatch(one.strip()) for one in listed) and ranks > len(listed):
+            found = f"{ranks} processes, and {plural(len(listed), 'GPU')} ({visible[0]}) visible"
+            yield part.finding(printable(found, 120), "as many processes as visible GPUs")
+        elif gpus and ranks > gpus:
+            found = f"{ranks} processes on {plural(gpus, 'GPU')} (line {line})"
             yield part.finding(found, "as many processes as GPUs")
+        machines, total = launch.nnodes or 1, launch.number(launch.option("num-processes"))
+        if launch.launcher == "accelerate" and gpus > 1 and machines > 1 and total == gpus:
+            found = f"{total} processes over {machines} machines of {gpus} GPUs: {ranks} on each"
+            wanted = f"--num_processes {machines * gpus}: it is the total of all machines"
+            yield part.finding(found, wanted)
 
 
 @fault("local-rank-argument-rejected", ACROSS)

@@ -32,7 +32,7 @@ def place(where: str) -> tuple[str, int]:
 def line_of(files: Mapping[str, str], finding: Finding) -> str:
     path, number = place(finding.where)
     lines = files.get(path, "").split("\n")
-    return lines[number - 1] if 0 < number <= len(lines) else ""
+    return lines[number - 1].removesuffix("\r") if 0 < number <= len(lines) else ""
 
 
 def not_ignored(findings: Sequence[Finding], files: Mapping[str, str]) -> list[Finding]:

@@ -9,19 +9,18 @@ from collections.abc import Iterator
 
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import Launch, PodShare
+from ringup.launchfiles.passing import APPTAINER, DOCKER, keeps
 from ringup.launchfiles.start import Step
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, fault
 from ringup.lint.settings import settings
 from ringup.nccl import traps, variables
 from ringup.nccl.interface_choice import ASSUMED, version_of
-from ringup.rules import Finding
+from ringup.rules import Finding, Severity
 from ringup.units import lines_of, printable
 
 OLDEST = (2, 18)
 """The oldest release of NCCL that anybody still uses."""
-DOCKER = ("docker", "podman", "nvidia-docker", "podman-hpc")
-APPTAINER = ("apptainer", "singularity")
 _FOR_RANKS = re.compile(r"(?:NCCL|GLOO)_\w+")
 _SLOTS = re.compile(r"(\S+)\s+slots=(\d{1,9})")
 
@@ -79,7 +78,53 @@ def container_keeps_out(job: JobFile) -> Iterator[Finding]:
             if program in DOCKER and not step.has("exec"):
                 yield from _docker(job, launch, step)
             elif program in APPTAINER and step.has("-e", "--cleanenv", "-C", "--containall"):
-                yield from _not_passed(job, launch, _names(step, "--env"), step.has("--env-file"))
+                yield from _not_passed(job, launch, step)
+
+
+@fault("container-on-own-network", SHELL)
+def container_on_own_network(job: JobFile) -> Iterator[Finding]:
+    """
+    Ranks of several nodes run in containers on docker's own network.
+
+    Why: a container then has an address that only its machine knows, and the machine passes nothing on to it:
+    the other nodes reach neither the rendezvous nor the ranks.
+
+    Fix: `docker run --network=host`.
+    """
+    for launch in job.launches:
+        for step in launch.steps:
+            is_run = posixpath.basename(step.program) in DOCKER and not step.has("exec")
+            closed = not step.has("--network", "--net", "-p", "--publish", "-P", "--publish-all", "--pod")
+            is_local = launch.host.startswith("172.") or launch.host_is_own
+            if is_run and closed and _several(launch) and not is_local:
+                found = "no --network=host: other nodes cannot reach a container on docker's own network"
+                yield job.finding(launch.line, found, "--network=host")
+
+
+@fault("loopback-between-nodes", SHELL)
+def loopback_between_nodes(job: JobFile) -> Iterator[Finding]:
+    """
+    NCCL or Gloo is given the loopback interface alone, and there are several nodes.
+
+    Why: each rank offers 127.0.0.1 as its address; ranks of other nodes connect to themselves.  NCCL needs
+    the interface for its start also where the data goes over InfiniBand.
+
+    Fix: leave NCCL_SOCKET_IFNAME out, exclude (`NCCL_SOCKET_IFNAME=^lo,docker`), or name the network's
+    interface.
+    """
+    for launch in job.launches:
+        nodes = launch.nnodes or launch.nodes or 1
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if nodes > 1 else ():
+            if launch.env.get(name, "").strip("\"'") not in ("lo", "=lo"):
+                continue
+            arguments = " ".join(launch.start.arguments)
+            is_gloo = re.search(r"backend[= ]gloo", arguments)
+            is_used = is_gloo if name.startswith("GLOO") else not is_gloo
+            line = next((w.line for w in job.job.assigned if w.text.startswith(f"{name}=")), launch.line)
+            found = f"{name}=lo, and {nodes} nodes: every rank is at 127.0.0.1"
+            severity: Severity = "error" if is_used else "warning"
+            more = {"subject": f"env:{name}", "severity": severity}
+            yield job.finding(line, found, "the network's interface", **more)
 
 
 def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
@@ -96,30 +141,26 @@ def _pod(job: JobFile, launch: Launch, pod: PodShare) -> Iterator[Finding]:
 
 
 def _docker(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
-    several = bool(launch.nnodes_text) and launch.nnodes != 1
-    if several and not step.has("--network", "--net"):
-        found = "no --network=host: the ranks of other nodes cannot reach the container's own network"
-        yield job.finding(launch.line, found, "--network=host", severity="error")
+    if _several(launch) and not step.has("--network", "--net") and step.has("-p", "--publish", "-P"):
+        found = "no --network=host: ranks of other nodes reach the published ports alone"
+        yield job.finding(launch.line, found, "--network=host")
     if launch.ranks_per_node != 1 and not step.has("--ipc", "--shm-size"):
         yield job.finding(launch.line, "no --ipc=host or --shm-size: /dev/shm has 64 MB", "--ipc=host")
     has_rdma = any("infiniband" in o.value for o in step.options if o.name == "--device")
     if has_rdma and not any("memlock" in o.value for o in step.options if o.name == "--ulimit"):
         yield job.finding(launch.line, "RDMA devices without --ulimit memlock=-1", "--ulimit memlock=-1")
-    yield from _not_passed(job, launch, _names(step, "-e", "--env"), step.has("--env-file"))
+    yield from _not_passed(job, launch, step)
 
 
-def _names(step: Step, *options: str) -> set[str]:
-    values = (o.value for o in step.options if o.name in options)
-    return {part.partition("=")[0] for value in values for part in value.split(",")}
+def _several(launch: Launch) -> bool:
+    return bool(launch.nnodes_text) and launch.nnodes != 1
 
 
-def _not_passed(job: JobFile, launch: Launch, passed: set[str], has_file: bool) -> Iterator[Finding]:
+def _not_passed(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
     """Variables for NCCL and Gloo that are set outside a container and not handed on."""
-    inside = launch.start.env.keys()
-    left = sorted(
-        n for n in launch.command.env if _FOR_RANKS.fullmatch(n) and n not in passed and n not in inside
-    )
-    if left and not has_file and not any(map(has_mark, passed)):
+    outside = {*launch.command.env, *(n for n, why in launch.command.withheld.items() if why == step.program)}
+    left = sorted(n for n in outside - launch.env.keys() if _FOR_RANKS.fullmatch(n) and not keeps(step, n))
+    if left:
         found = f"{', '.join(left[:4])} set outside the container, not passed into it"
         yield job.finding(launch.line, found, f"-e {left[0]}")
 
@@ -137,11 +178,15 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
     it has, is an error or fewer nodes than asked for (DeepSpeed 0.19.8 `launcher/runner.py`).  Open MPI
     refuses more processes than the file has slots.
 
-    Fix: one `HOST slots=N` a line, for every node, N its GPUs.
+    ColossalAI takes each line whole for the name of a host (0.5.0 `cli/launcher/run.py`).
+
+    Fix: one `HOST slots=N` a line, for every node, N its GPUs; for ColossalAI the name alone.
     """
     for launch in job.launches:
         yield from _slots_of_mpi(job, launch)
         name = launch.option("hostfile")
+        if launch.launcher == "colossalai":
+            yield from _names_alone(job, launch, name)
         if launch.launcher != "deepspeed" or not name or has_mark(name):
             continue
         text = file_at_hand(job, name)
@@ -153,6 +198,17 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
             continue
         if not has_mark(text):
             yield from _contents(job, launch, name, text)
+
+
+def _names_alone(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:
+    hosts = [line.strip() for line in lines_of(file_at_hand(job, name) or "" if name else "") if line.strip()]
+    bad = next((host for host in hosts if re.search(r"\s|^#", host) and not has_mark(host)), None)
+    twice = next((host for host in hosts if hosts.count(host) > 1), None)
+    if bad or twice:
+        shown = printable(bad or twice or "", 60)
+        what = f"{shown!r} is taken for a host's name" if bad else f"{shown} twice"
+        found = f"{printable(name, 80)}: {what}"
+        yield job.finding(launch.line, found, "one host's name a line, each once, nothing else")
 
 
 def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:

@@ -19,6 +19,8 @@ class JobFile(File):
     """Path -> text of the files given together with it."""
     nearby: Nearby | None = None
     """Texts of further files that it names."""
+    is_dos: bool = False
+    """Whether its lines end in CR LF; not in `text`."""
 
     @property
     def job(self) -> Job:
@@ -39,4 +41,5 @@ class JobFile(File):
 
 
 def job_file(path: str, text: str, others: Files, nearby: Nearby | None = None) -> JobFile:
-    return JobFile(path, text, read(path, text, others, nearby), others, nearby)
+    is_dos, text = "\r\n" in text, text.replace("\r\n", "\n")
+    return JobFile(path, text, read(path, text, others, nearby), others, nearby, is_dos)

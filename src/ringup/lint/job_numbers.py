@@ -183,7 +183,7 @@ def port_used_twice(job: JobFile) -> Found:
         if other is not None and not any(other.line < line < launch.line for line in waits):
             yield launch.line, f"port {port}, as the launch before it, which still runs", "another port"
             return
-        if launch.command.background:
+        if launch.command.detached:
             before[port] = launch
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import last
-from ringup.launchfiles.marks import has_mark, is_mark
+from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.launchfiles.programs import LAUNCHERS, OPTIONS, PROGRAMS
-from ringup.launchfiles.shell import Command, Word
+from ringup.launchfiles.shell import Word
 from ringup.launchfiles.start import PYTHON
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_numbers import coordinator_at_itself
+from ringup.lint.job_variables import names_set
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS
-from ringup.rules import Finding, Fix
+from ringup.rules import Finding, Fix, Severity
 from ringup.units import lines_of, plural, printable
 
 _DASHES = re.compile("^[–—−]{1,2}\\w")  # en dash, em dash, minus sign
@@ -28,11 +29,6 @@ _LITERAL_PORT = re.compile(r"^\d{2,5}$")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _STARTS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|python")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=")
-_NAMED = re.compile(
-    r"\b(?:for|read|local|export|mapfile|readarray)[ \t]+(?:-\w{1,9}[ \t]{1,4}){0,4}([A-Za-z_]\w*)"
-)
-_EXPORTED = re.compile(r"(?m)(?:^[ \t]*(?:export|declare[ \t]+-x)[ \t]|--(?:export|env)[= ])(.*)")
 PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 PER_TASK_OF = {
     "srun": PER_TASK,
@@ -42,7 +38,6 @@ PER_TASK_OF = {
     ),
 }
 """Program that starts tasks -> variables that it sets for each of them."""
-GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f"))
 
 
 def several_nodes(launch: Launch) -> bool:
@@ -204,11 +199,14 @@ def launcher_option_wrong(job: JobFile) -> Found:
             line = _word(launch, option.at).line
             if not option.is_known and not has_mark(option.name):
                 near = difflib.get_close_matches(option.name, OPTIONS[launch.launcher], 1, 0.75)
+                others = [n for n, options in OPTIONS.items() if option.name in options]
+                same = _same_meaning(launch.launcher, option.name, others)
+                of = f": it is {others[0]}'s" if others else ""
                 yield job.finding(
                     line,
-                    f"{launch.launcher} has no option {printable(option.written.split()[0], 60)}",
-                    near[0] if near else "an option of the launcher, or the script in front of it",
-                    severity="error" if near else "warning",
+                    f"{launch.launcher} has no option {printable(option.written.split()[0], 60)}{of}",
+                    same or (near[0] if near else "an option of the launcher, or the script in front of it"),
+                    severity="error" if near or others else "warning",
                 )
             elif option.is_known and not option.is_flag and not option.value and line not in placeholders:
                 why = ": the variable in it is empty" if "$" in _word(launch, option.at).raw else ""
@@ -217,6 +215,54 @@ def launcher_option_wrong(job: JobFile) -> Found:
             if launch.line <= line <= launch.command.last_line + 1:
                 yield line, f"{text} is a placeholder, and the shell takes `<` for a file", "the value"
                 break
+
+
+def _same_meaning(launcher: str, name: str, others: Sequence[str]) -> str:
+    """What a launcher calls an option of another; "" where it has none."""
+    meaning = next((OPTIONS[other][name] for other in others), "")
+    if meaning == "nproc" and launcher == "accelerate":
+        return "--num_processes, the total of all machines"
+    if meaning == "world_size":
+        own = next((o for o, m in OPTIONS[launcher].items() if m == "nproc"), "")
+        return f"{own}, the number of each node" if own else ""
+    is_common = meaning in ("nproc", "nodes", "rank", "port", "address", "hostfile", "rendezvous", "restarts")
+    return next((o for o, m in OPTIONS[launcher].items() if m == meaning), "") if is_common else ""
+
+
+_ITS_OWN = (
+    *("standalone", "nproc-per-node", "nnodes", "node-rank", "rdzv-backend", "rdzv-endpoint", "rdzv-id"),
+    *("num-machines", "machine-rank", "main-process-ip", "main-process-port"),
+)
+"""Options of torchrun and accelerate that few scripts know."""
+
+
+@fault("launcher-option-behind-script", SHELL)
+def launcher_option_behind_script(job: JobFile) -> Found:
+    """
+    Options of the launcher stand behind the script.
+
+    Why: the launcher reads its own options up to the script; what follows goes to the script.  torchrun then
+    starts one process, accelerate what its configuration says, and the script refuses or ignores the words.
+
+    Fix: options of the launcher, the script, options of the script:
+    `torchrun --nproc_per_node=8 train.py --lr 1`.
+    """
+    for launch in job.launches:
+        options = OPTIONS.get(launch.launcher, {})
+        late = [n for n in launch.arguments if n in _ITS_OWN and f"--{n}" in options and not launch.has(n)]
+        is_read = bool(late) and not launch.is_opaque and not _DASHES.match(launch.start.script)
+        if launch.launcher not in (*TORCH, "accelerate") or not is_read:
+            continue
+        name = posixpath.basename(launch.script)
+        text = next((t for path, t in job.others.items() if posixpath.basename(path) == name), None)
+        text = job.nearby(job.path, launch.script) if text is None and job.nearby and name else text
+        takes = re.search("|".join(late).replace("-", "[-_]"), text) if text is not None else None
+        is_bare = not launch.has("nproc-per-node", "nnodes", "num-processes", "num-machines", "config-file")
+        is_sure = is_bare and ("standalone" in late or "nproc-per-node" in late or len(late) > 1)
+        if not takes and not launch.setting("nproc-per-node"):
+            found = f"--{late[0]} behind the script: {launch.launcher} does not see it"
+            severity: Severity = "error" if is_sure else "warning"
+            yield job.finding(launch.line, found, f"--{late[0]} in front of the script", severity=severity)
 
 
 def _word(launch: Launch, at: int) -> Word:
@@ -382,7 +428,7 @@ def _ignores_rank(launch: Launch) -> bool:
 
 def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset()) -> str:
     """How every node started gets the same node rank; "" where it does not, or may not."""
-    is_static = launch.launcher in (*TORCH, "accelerate") and launch.backend == "static"
+    is_static = launch.launcher in (*TORCH, "accelerate", "llamafactory") and launch.backend == "static"
     one = launch.nodes == 1 or launch.replicas == 1
     one = one or launch.started_by in ("kubectl", "xargs", "parallel")
     one = one or (launch.started_by == "ssh" and bool(launch.command.branches))
@@ -392,6 +438,8 @@ def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset(
     if not is_static or not launch.is_away or one or on_one or is_open or (launch.nnodes or 0) < 2:
         return ""
     text = launch.node_rank_text
+    if not text and launch.launcher == "llamafactory":
+        return ""  # the machine may set NODE_RANK
     if not text:
         is_set = "rank=" in launch.option("rdzv-conf") or has_mark(launch.option("rdzv-conf"))
         return "" if is_set else "nothing gives the node's rank"
@@ -414,7 +462,7 @@ _EACH_ITS_OWN = {
 @fault("node-rank-duplicate", SHELL)
 def node_rank_not_read(job: JobFile) -> Found:
     """LLaMA-Factory's RANK, which is NODE_RANK since 0.9.1; and none at all, which torchrun takes for 0."""
-    assigned = set(_ASSIGNED.findall(job.text)) | set(_NAMED.findall(job.text))
+    assigned = names_set(job)
     for launch in job.launches:
         how = has_one_rank_for_all(launch, assigned)
         if how:
@@ -508,9 +556,20 @@ def world_size_disagrees(job: JobFile) -> Found:
         if launch.launcher not in NODE_LAUNCHERS or wanted < 2 or launch.launcher == "deepspeed":
             continue
         is_alone = launch.started_by in ("manifest", "Pod") and count == 1  # another starts the others
+        words = launch.shown(" ".join(launch.command.texts))
+        if launch.started_by == "LeaderWorkerSet" and "LWS_" not in words:
+            continue
+        if off := _ranks_from(job, launch):
+            yield job.finding(launch.line, off[0], off[1])
+            continue
         is_short = launch.started_by == "ssh" and ((count or 0) < wanted or launch.command.branches)
         if launch.is_away and count and count % wanted and not is_short and not is_alone:
-            found = f"it waits for {wanted} nodes, and {launch.started_by} starts it {count} times"
+            times = "once" if count == 1 else f"{count} times"
+            found = f"it waits for {wanted} nodes, and {launch.started_by} starts it {times}"
+            if launch.started_by == "LeaderWorkerSet":
+                found = f"it waits for {wanted} nodes, and a group has {plural(count, 'pod')} (size)"
+                yield launch.line, found, f"size: {wanted}; replicas counts the groups"
+                continue
         elif (
             launch.started_by == "batch"
             and launch.nnodes_text.isdecimal()
@@ -520,6 +579,18 @@ def world_size_disagrees(job: JobFile) -> Found:
         else:
             continue
         yield launch.line, found, "the allocation's number: $SLURM_NNODES"
+
+
+def _ranks_from(job: JobFile, launch: Launch) -> tuple[str, str] | None:
+    """(what is there, what is wanted) where a loop numbers all nodes, and does not begin at 0."""
+    text, wanted = launch.node_rank_text, launch.nnodes or 0
+    count = job.job.counted.get(text)
+    is_all = launch.nodes == wanted and len(job.launches) == 1 and not launch.command.branches
+    if count is None or launch.backend != "static" or not is_all:
+        return None
+    begin = count.first + (0 < count.line < launch.line)
+    shown = f"{launch.shown(text)} is {begin} to {begin + wanted - 1}"
+    return (f"{shown}, and the nodes are 0 to {wanted - 1}", "a count from 0") if begin else None
 
 
 # -- rendezvous ------------------------------------------------------------------------------------
@@ -556,6 +627,22 @@ def rendezvous_without_id(job: JobFile) -> Found:
         is_c10d = launch.launcher == "torchrun" and launch.backend == "c10d" and launch.nnodes != 1
         if is_c10d and not launch.setting("rdzv-id") and not launch.is_opaque:
             yield launch.line, "no --rdzv-id", "an id for this run"
+
+
+_NEW_ON_EACH = re.compile(r"\$\((?:uuidgen|hostname|openssl|mktemp|cat /proc|date .*%N|shuf).*|S?RANDOM|\$+")
+
+
+@fault("rendezvous-ids-differ", SHELL)
+def rendezvous_id_of_each_node(job: JobFile) -> Found:
+    """An id that each node, or each round of the loop, makes anew."""
+    for launch in job.launches:
+        held = job.job.marks.all_of(launch.setting("rdzv-id"))
+        own = {marks.OWN_NAME, marks.OWN_ADDRESS, *PER_TASK}
+        new = [m for m in held if m.site != "batch" and (_NEW_ON_EACH.fullmatch(m.name) or m.name in own)]
+        is_one = launch.nodes == 1 or launch.nnodes == 1 or not launch.is_away or launch.replicas == 1
+        if new and not is_one and launch.launcher in TORCH:
+            found = f"--rdzv-id={launch.shown(launch.setting('rdzv-id'))}: another on each node"
+            yield launch.line, printable(found, 120), "one id for all nodes: the job's, or one made before"
 
 
 @fault("rendezvous-host-unsure", SHELL, severity="warning")
@@ -653,46 +740,6 @@ def processors_not_passed_on(job: JobFile) -> Found:
             found = f"--cpus-per-task={value}, and srun in line {launch.line} has none"
             yield line, found, "SRUN_CPUS_PER_TASK, for Slurm 22.05 to 23.02"
             return
-
-
-@fault("variable-never-set", SHELL)
-def variable_never_set(job: JobFile) -> Found:
-    """
-    A launch line uses a variable that the file never sets, or does not export to the shell that reads it.
-
-    Why: it is empty then, and the option takes the next word for its value.
-
-    Fix: set it above, `export` it for `srun bash -c '...'`, or write the number.
-    """
-    if job.job.sources:
-        return  # they may set it
-    known = GIVEN | set(_ASSIGNED.findall(job.text)) | set(_NAMED.findall(job.text))
-    for launch in job.launches:
-        for word in launch.command.words[: max(launch.start.script_at, 1)]:
-            names = (m.name for m in job.job.marks.all_of(word.text))
-            for name in (n for n in names if re.fullmatch(r"[a-z_]\w*", n)):
-                if name not in known and launch.replicas is None:
-                    near = difflib.get_close_matches(name, known - GIVEN, 1, 0.85)
-                    wanted, severity = (f"${near[0]}", "error") if near else ("a value", "warning")
-                    found = f"${name} is set nowhere in this file"
-                    yield job.finding(word.line, found, wanted, severity=severity)
-    launched = {id(launch.command) for launch in job.launches}
-    for command in job.job.commands:
-        if id(command) in launched or is_mark(command.texts[0]):
-            yield from _not_exported(job, command)
-
-
-def _not_exported(job: JobFile, command: Command) -> Found:
-    """Variables of the batch shell that the shell behind `srun bash -c '...'` does not get."""
-    if command.site != "task" or not any(s.role == "shell" for s in command.around) or "set -a" in job.text:
-        return
-    held = {m.name for w in command.words for m in job.job.marks.all_of(w.text) if m.site == "task"}
-    set_here = {word.text.partition("=")[0] for word in job.job.assigned}
-    exported = {name for line in _EXPORTED.findall(job.text) for name in _NAME.findall(line)}
-    starter = next((s.program for s in command.around if s.role == "starter"), "it")
-    for name in sorted((held & set_here) - exported):
-        found = f"${name} is set here, not exported: empty in the shell that {starter} starts"
-        yield job.finding(command.line, found, f"export {name}", severity="warning")
 
 
 @fault("launcher-deprecated", SHELL, severity="note")

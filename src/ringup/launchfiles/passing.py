@@ -1,0 +1,63 @@
+"""
+Which environment variables reach a program behind srun, ssh, a container and the like.
+
+Sources: srun(1), ssh(1) and pdsh(1), `docker run --help`, Apptainer's "Environment and Metadata",
+env(1), sudo(8).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+
+from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.start import Step
+
+DOCKER = ("docker", "podman", "nvidia-docker", "podman-hpc")
+APPTAINER = ("apptainer", "singularity")
+REMOTE = ("ssh", "pdsh", "clush", "dsh", "pssh", "kubectl")
+"""They start a login of their own on the other machine."""
+OF_SLURM = ("SLURM_", "SLURMD_")
+_FOR_APPTAINER = re.compile("(?:APPTAINER|SINGULARITY)ENV_")
+
+
+def passed_on(step: Step, env: Mapping[str, str]) -> dict[str, str]:
+    """What a program that `step` starts sees of an environment, with what the step adds."""
+    program = posixpath.basename(step.program)
+    if program in DOCKER:
+        given = _given(step, "-e", "--env")
+        is_whole = step.has("--env-file", "--env-host")
+        return _kept(env, given, is_whole)
+    if program in APPTAINER:
+        given = _given(step, "--env")
+        given |= {_FOR_APPTAINER.sub("", n): v for n, v in env.items() if _FOR_APPTAINER.match(n)}
+        is_whole = step.has("--env-file") or not step.has("-e", "--cleanenv", "-C", "--containall")
+        return _kept(env, given, is_whole)
+    if program == "srun":
+        given = _given(step, "--export")
+        is_whole = not given or "ALL" in given or "NIL" in given
+        return _kept(env, given, is_whole)
+    is_bare = program == "env" and step.has("-i", "-", "--ignore-environment")
+    is_bare = is_bare or (program == "sudo" and not step.has("-E", "--preserve-env", "-i"))
+    return {} if is_bare or program in REMOTE else dict(env)
+
+
+def keeps(step: Step, name: str) -> bool:
+    """Whether an exported variable reaches what `step` starts, with this value or one of the step's own."""
+    is_of_step = posixpath.basename(step.program) == "srun" and name.startswith(OF_SLURM)
+    return is_of_step or name in passed_on(step, {name: "x"})
+
+
+def _given(step: Step, *options: str) -> dict[str, str | None]:
+    """NAME -> value, None for one that is taken from outside."""
+    words = [o.value for o in step.options if o.name in options]
+    parts = [part for word in words for part in ([word] if "-e" in options else word.split(","))]
+    named = (part.partition("=") for part in parts if part)
+    return {name: value if equals else None for name, equals, value in named}
+
+
+def _kept(env: Mapping[str, str], given: Mapping[str, str | None], is_whole: bool) -> dict[str, str]:
+    own = {name: value for name, value in given.items() if value is not None}
+    is_whole = is_whole or any(map(has_mark, given))
+    return {n: v for n, v in env.items() if is_whole or n in given} | own

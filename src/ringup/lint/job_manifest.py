@@ -1,0 +1,145 @@
+"""What in a manifest keeps its pods from starting together, or from finding one another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ringup.launchfiles.manifests import number, pairs, scalar, value_at
+from ringup.launchfiles.model import Launch
+from ringup.lint.job_file import JobFile
+from ringup.lint.rule import SHELL, Found, fault
+from ringup.rules import Finding
+from ringup.units import printable
+
+Node = Any
+
+
+def _at(node: Node, *keys: str) -> Node:
+    """The node that keys of nested mappings lead to; None for none."""
+    for key in keys:
+        node = dict(pairs(node)).get(key)
+    return node
+
+
+def _listed(node: Node) -> list[Node]:
+    return list(node.value) if getattr(node, "id", "") == "sequence" else []
+
+
+def _within(job: JobFile, node: Node) -> list[Launch]:
+    """The launches whose lines lie in a part of the manifest."""
+    begin, end = node.start_mark.line + 1, node.end_mark.line + 1
+    return [launch for launch in job.launches if begin <= launch.line <= end]
+
+
+@fault("gang-larger-than-job", SHELL)
+def gang_larger_than_job(job: JobFile) -> Found:
+    """
+    A manifest wants more pods to start at once than it has.
+
+    Why: Volcano refuses a Job whose minAvailable is above the sum of its replicas ("job 'minAvailable' should
+    not be greater than total replicas in tasks"), and a task's above its own; the pods of a PyTorchJob stay
+    pending.
+
+    Fix: minAvailable = the number of pods, or no minAvailable.
+    """
+    for document in job.job.documents:
+        tasks = _listed(_at(document, "spec", "tasks"))
+        specs = [spec for _, spec in pairs(_at(document, "spec", "pytorchReplicaSpecs"))]
+        asked = [(_at(document, "spec", "minAvailable"), tasks)] if tasks else []
+        asked += [(_at(document, "spec", "runPolicy", "schedulingPolicy", "minAvailable"), specs)]
+        asked += [(_at(task, "minAvailable"), [task]) for task in tasks]
+        for node, parts in asked:
+            counts = [number(value_at(part, "replicas") or "1") for part in parts]
+            least = number(scalar(node)) or 0
+            total = sum(count or 0 for count in counts)
+            if parts and None not in counts and least > total:
+                found = f"minAvailable {least}, and there are {total} pods"
+                yield node.start_mark.line + 1, found, f"minAvailable: {total}"
+
+
+@fault("pod-name-unknown", SHELL)
+def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
+    """
+    The name of a pod at which the ranks meet does not exist in the cluster's DNS.
+
+    Why: a pod is known as POD.SERVICE only under the headless Service that its serviceName or subdomain
+    names, and only where a Service of this name exists; a JobSet makes one of its own name or of
+    spec.network.subdomain.
+
+    Fix: one name in all three places: the Service's metadata.name, serviceName or subdomain, the address.
+    """
+    documents = job.job.documents
+    services = {
+        value_at(d, "metadata", "name"): dict(pairs(_at(d, "spec", "selector")))
+        for d in documents
+        if value_at(d, "kind") == "Service"
+    }
+    for document in documents:
+        kind, name = value_at(document, "kind"), value_at(document, "metadata", "name")
+        template = _at(document, "spec", "template")
+        node = _at(document, "spec", "serviceName") or _at(template, "spec", "subdomain")
+        if kind == "JobSet":
+            node = _at(document, "spec", "network", "subdomain") or _at(document, "metadata", "name")
+            pods = rf"{re.escape(name)}-[\w-]+-\d+-\d+"
+        elif kind in ("StatefulSet", "Job"):
+            pods = rf"{re.escape(name)}-\d+"
+            labels = {key: scalar(value) for key, value in pairs(_at(template, "metadata", "labels"))}
+            yield from _unserved(job, node, services, labels)
+        else:
+            continue
+        for launch in _within(job, document):
+            pod, _, rest = launch.host.partition(".")
+            domain = rest.partition(".")[0]
+            if domain and re.fullmatch(pods, pod) and scalar(node) != domain:
+                known = f"{pod}.{scalar(node)}" if node is not None else "no name: it has no subdomain"
+                found = f"{printable(pod)}.{printable(domain)}: this pod is known as {printable(known)}"
+                yield job.finding(launch.line, found, f"{pod}.{scalar(node) or domain}")
+
+
+def _unserved(
+    job: JobFile, node: Node, services: dict[str, Any], labels: dict[str, str]
+) -> Iterator[Finding]:
+    """The name of a Service that no file has, where another Service selects these pods."""
+    wanted = scalar(node)
+    named = rf"name: *[\"']?{re.escape(wanted)}[\"']?\s"
+    elsewhere = any(re.search(named, text) for path, text in job.others.items() if path != job.path)
+    if not wanted or wanted in services or elsewhere:
+        return
+    for name, selector in services.items():
+        chosen = {key: scalar(value) for key, value in selector.items()}
+        if chosen and chosen.items() <= labels.items():
+            found = f"no Service is named {printable(wanted)}; {printable(name)} selects these pods"
+            yield job.finding(node.start_mark.line + 1, found, name)
+
+
+@fault("rank-starts-after-another", SHELL)
+def rank_starts_after_another(job: JobFile) -> Found:
+    """
+    A part of one world is started only after another part of it has ended.
+
+    Why: the first waits in the rendezvous for the second, which is started when the first is done: it times
+    out, and the second is never started.
+
+    Fix: no condition (compose: `depends_on: [rank0]`; JobSet: `status: Ready`), as all ranks start at once.
+    """
+    for document in job.job.documents:
+        services = dict(pairs(_at(document, "services")))
+        jobs = {value_at(one, "name"): one for one in _listed(_at(document, "spec", "replicatedJobs"))}
+        waits = [
+            (name, first, _at(how, "condition"), services)
+            for name, service in services.items()
+            for first, how in pairs(_at(service, "depends_on"))
+        ]
+        for name, one in jobs.items():
+            listed = _listed(_at(one, "dependsOn"))
+            waits += [(name, value_at(first, "name"), _at(first, "status"), jobs) for first in listed]
+        for name, first, how, parts in waits:
+            if scalar(how) not in ("service_completed_successfully", "Complete") or first not in parts:
+                continue
+            before, after = _within(job, parts[first]), _within(job, parts[name])
+            together = {one.script for one in before if one.nnodes != 1 and one.nnodes_text}
+            if together & {one.script for one in after}:
+                found = f"{printable(name)} starts when {printable(first)} has ended, which waits for it"
+                yield how.start_mark.line + 1, found, "no condition: all ranks start at once"

@@ -1,0 +1,229 @@
+"""What the scheduler and the shell do with a file: directives, line ends, background, `set -e`."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from ringup.launchfiles.directives import Directive
+from ringup.launchfiles.model import Launch
+from ringup.launchfiles.passing import DOCKER
+from ringup.launchfiles.shell import Command
+from ringup.lint.job_file import JobFile
+from ringup.lint.rule import SHELL, Found, fault, lines
+from ringup.rules import Finding, Fix, Severity
+from ringup.units import printable
+
+SUBMITTED = {"SBATCH": "sbatch", "PBS": "qsub", "BSUB": "bsub"}
+_COUNTS = """
+nodes N ntasks n ntasks-per-node cpus-per-task c time t mem mem-per-cpu mem-per-gpu gres gpus G gpus-per-node
+gpus-per-task nnodes gpu
+"""
+_RESOURCES = re.compile(r"(?:.*[,:+])?(?:select|nodes|ncpus|ngpus|mpiprocs|walltime|place)=.*")
+_PATHS = ("output", "o", "error", "e", "chdir", "D", "partition", "p", "account", "A", "q", "qos")
+
+
+@fault("dos-line-ends", SHELL)
+def dos_line_ends(job: JobFile) -> Iterator[Finding]:
+    """
+    A shell or job file has the line ends of Windows (CR LF).
+
+    Why: sbatch refuses it ("Batch script contains DOS line breaks").  bash takes the CR for the last letter
+    of each line: a backslash no longer continues a line, `train.py` is looked for under another name, and the
+    first line names an interpreter that does not exist.
+
+    Fix: `sed -i 's/\\r$//' FILE`, or `dos2unix FILE`.
+    """
+    is_refused = any(d.scheduler == "SBATCH" for d in job.job.directives) or "\\\n" in job.text
+    if job.is_dos and job.launches and not job.path.endswith((".yaml", ".yml")):
+        severity: Severity = "error" if is_refused else "warning"
+        fix = Fix(f"sed -i 's/\\r$//' {printable(job.path)}")
+        yield job.finding(1, "lines end in CR LF", "lines that end in LF", severity=severity, fix=fix)
+
+
+def _asks(directive: Directive) -> bool:
+    """Whether it asks for nodes, tasks, GPUs, time: what is read as a number."""
+    is_listed = directive.name == "l" and bool(_RESOURCES.fullmatch(directive.value))
+    return is_listed or directive.name in _COUNTS.split()
+
+
+@fault("variable-in-directive", SHELL)
+def variable_in_directive(job: JobFile) -> Iterator[Finding]:
+    """
+    A line for the scheduler has a shell variable in it.
+
+    Why: sbatch, qsub and bsub read these lines themselves, before any shell: `$NODES` stays as it is written,
+    which is no number (the job is refused) and no path.
+
+    Fix: write the value; or give it in the command line, which has priority: `sbatch --nodes=$NODES job.sh`.
+    """
+    first = job.job.first_line or 1 << 30
+    read = [d for d in job.job.directives if d.line < first]
+    for one in (*read, *job.job.submitted):
+        if one.scheduler not in SUBMITTED or "$" not in one.value or not (_asks(one) or one.name in _PATHS):
+            continue
+        program, dashes = SUBMITTED[one.scheduler], "-" * (1 + (len(one.name) > 1))
+        found = f"{program} takes {printable(one.value, 60)!r} as it is written"
+        option = f"{dashes}{one.name}" + ("=" if len(one.name) > 1 else " ") + one.value
+        fix = Fix(f"write the value, or give it to {program}: `{program} {printable(option, 80)} ...`")
+        severity: Severity = "error" if _asks(one) else "warning"
+        yield job.finding(one.line, found, "a value", severity=severity, fix=fix)
+
+
+@fault("directive-behind-command", SHELL)
+def directive_behind_command(job: JobFile) -> Iterator[Finding]:
+    """
+    Lines for the scheduler stand behind the first command.
+
+    Why: sbatch and qsub stop to read them at the first line that is neither empty nor a comment.  Those
+    behind it are comments: the job gets the default, often one node and no GPU.
+
+    Fix: all #SBATCH or #PBS lines directly below `#!/bin/bash`.
+    """
+    late = [d for d in job.job.directives if d.line in job.job.late and d.scheduler in ("SBATCH", "PBS")]
+    if not late:
+        return
+    is_asked = any(_asks(d) for d in job.job.directives if d.line < job.job.first_line)
+    is_lost = any(map(_asks, late)) and not is_asked
+    program = SUBMITTED[late[0].scheduler]
+    found = f"behind the command in line {job.job.first_line}: {program} ignores it"
+    found += lines([d.line for d in late])
+    severity: Severity = "error" if is_lost else "warning"
+    yield job.finding(late[0].line, found, "above the first command", severity=severity)
+
+
+# -- what runs when --------------------------------------------------------------------------------
+
+_ENDS_AT_ONCE = re.compile(
+    r"echo|printf|date|export|declare|exit|true|:|cd|module|ml|unset|touch|mkdir|rm|cp|mv|ln|chmod|disown|jobs|set"
+    r"|hostname|local|return|trap"
+)
+
+
+@fault("background-not-waited-for", SHELL)
+def background_not_waited_for(job: JobFile) -> Found:
+    """
+    The ranks are started in the background, and the file ends without waiting for them.
+
+    Why: the job (or the pod) ends with its shell: Slurm, PBS, LSF and Kubernetes then kill what still runs,
+    seconds after the start.
+
+    Fix: `wait` at the end; better, `wait PID` for each, which gives its exit code.
+    """
+    commands, launched = job.job.commands, {id(launch.command): launch for launch in job.launches}
+    at = max((n for n, c in enumerate(commands) if id(c) in launched), default=-1)
+    launch = launched.get(id(commands[at])) if at >= 0 else None
+    if launch is None or not launch.command.detached or _is_detached(launch, "screen", "tmux"):
+        return
+    code = re.sub(r"(?m)(?:^|\s)#.*$", "", job.text)
+    is_ended = bool(job.job.directives) or launch.replicas is not None
+    rest = [posixpath.basename(c.texts[0]) for c in commands[at + 1 :]]
+    if is_ended and not re.search(r"(?<![-\w])wait\b", code) and all(map(_ENDS_AT_ONCE.fullmatch, rest)):
+        yield launch.line, "it runs in the background, and the file ends: the job kills it", "wait at the end"
+
+
+def _is_detached(launch: Launch, *programs: str) -> bool:
+    """Whether it goes on in the background of its machine: `docker run -d`, `ssh -f`, tmux."""
+    for step in launch.steps:
+        program = posixpath.basename(step.program)
+        if program in programs or (program == "ssh" and step.has("-f")):
+            return True
+        flags = " ".join(o.written for o in step.options)
+        if program in DOCKER and re.search(r"(?:^| )(?:-[a-z]*d[a-z]*|--detach)(?: |$)", flags):
+            return True
+    return False
+
+
+_HOST_OPTIONS = {"srun": ("-w", "--nodelist"), "pbsdsh": ("-n", "-h"), "pdsh": ("-w",), "clush": ("-w",)}
+_ONE_HOST = ("ssh", "blaunch", "kubectl", "pbs_tmrsh", *_HOST_OPTIONS)
+
+
+@fault("nodes-started-in-turn", SHELL)
+def nodes_started_in_turn(job: JobFile) -> Iterator[Finding]:
+    """
+    A loop starts the launcher on one node after another, each in the foreground.
+
+    Why: the loop stays at the first node until its launcher ends.  That waits for the other nodes, which are
+    not started before: it ends with a timeout of the rendezvous.
+
+    Fix: `&` behind the command, and `wait` behind the loop.
+    """
+    for launch in job.launches:
+        command = launch.command
+        step = next((s for s in launch.steps if s.role == "starter"), None)
+        count = launch.nnodes or launch.number(launch.env.get("WORLD_SIZE", "")) or 0
+        is_own = command.loop is None or command.detached or command.branches or launch.nodes == 1
+        if step is None or is_own or count < 2 or step.program not in _ONE_HOST:
+            continue
+        hosts = step.option(*_HOST_OPTIONS.get(step.program, ())) or " ".join(step.positionals)
+        is_each = any(mark.site == "loop" for mark in job.job.marks.all_of(hosts))
+        if is_each and not _is_detached(launch, "screen", "tmux", "systemd-run", "at"):
+            yield job.finding(
+                launch.line,
+                f"{step.program} in the foreground: the loop waits for the first of {count} nodes",
+                f"{step.program} ... &",
+                fix=Fix(f"`{step.program} ... &` in the loop, `wait` behind `done`"),
+            )
+
+
+_NEVER = (
+    ("ray", r"start .*--block\b.*"),
+    ("tensorboard", r"(?!.*--(?:help|version)).*--logdir.*"),
+    ("nvidia-smi", r".*(?:-l\b|-lms\b|--loop|\bdmon|\bpmon).*"),
+    ("tail", r"(?!.*--pid)(?:.* )?(?:-\w*[fF]\w*|--follow)\b.*"),
+    ("sleep", "inf(?:inity)?"),
+    ("dask", "scheduler|worker .*"),
+    ("dask-scheduler", ".*"),
+    ("vllm", "serve .*"),
+)
+"""Program and arguments that stay in the foreground until they are killed."""
+
+
+@fault("command-never-returns", SHELL)
+def command_never_returns(job: JobFile) -> Found:
+    """
+    A command that never ends runs in the foreground, in front of the start of the ranks.
+
+    Why: `ray start --block`, TensorBoard, `nvidia-smi -l` and the like stay until they are killed: the shell
+    does not reach the next line, and no rank is started.
+
+    Fix: `&` behind it; for the head of Ray `ray start` without --block, too.
+    """
+    launched = {id(launch.command) for launch in job.launches if launch.replicas is None}
+    commands = job.job.commands
+    for at, command in enumerate(commands):
+        program = _never_ends(command)
+        if not program or command.detached or command.loop is not None:
+            continue
+        taken = dict(command.branches)
+        later = (c for c in commands[at + 1 :] if id(c) in launched or _never_ends(c) == "ray" == program)
+        if any(all(taken.get(line, number) == number for line, number in c.branches) for c in later):
+            found = f"`{program}` stays in the foreground: nothing below it runs"
+            yield command.line, found, f"{program} ... &"
+            return
+
+
+def _never_ends(command: Command) -> str:
+    texts = [posixpath.basename(text) for text in command.texts]
+    for program, arguments in _NEVER:
+        at = texts.index(program) if program == "ray" and program in texts else 0
+        if texts[at] == program and re.fullmatch(arguments, " ".join(texts[at + 1 :])[:2000]):
+            return program
+    return ""
+
+
+@fault("zero-ends-script", SHELL)
+def zero_ends_script(job: JobFile) -> Iterator[Finding]:
+    """
+    Under `set -e`, an arithmetic command with the value 0 ends the script.
+
+    Why: `((i++))` gives the value before the addition; where that is 0 its exit code is 1, and `set -e` ends
+    the script there: what follows, and the next rounds of the loop, never run.
+
+    Fix: `i=$((i + 1))`, or `((i++)) || true`.
+    """
+    for word in job.job.ends if job.launches else ():
+        name = next(iter(re.findall(r"[A-Za-z_]\w*", word.text.removeprefix("let"))), "i")
+        found = f"`{printable(word.text, 40)}` has the value 0: set -e ends the script here"
+        yield job.finding(word.line, found, f"{name}=$(({name} + 1))")

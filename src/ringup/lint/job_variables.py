@@ -1,0 +1,218 @@
+"""Variables of launch lines that are empty where they are read."""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+import re
+from collections.abc import Iterator
+
+from ringup.launchfiles.marks import is_mark
+from ringup.launchfiles.model import Launch
+from ringup.launchfiles.passing import keeps
+from ringup.launchfiles.shell import Command, Word
+from ringup.lint.across_files import All
+from ringup.lint.job_file import JobFile
+from ringup.lint.rule import ACROSS, SHELL, Found, fault
+from ringup.lint.source import INIT
+from ringup.rules import Finding, Fix, Severity
+
+_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=")
+_NAMED = re.compile(
+    r"\b(?:for|read|local|export|mapfile|readarray)[ \t]+(?:-\w{1,9}[ \t]{1,4}){0,4}([A-Za-z_]\w*)"
+)
+_READ = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f"))
+SCHEDULERS = {"SBATCH": "SLURM_", "PBS": "PBS_", "BSUB": "LSB_"}
+"""Whose directives -> how the variables begin that it sets."""
+
+
+def names_set(job: JobFile) -> set[str]:
+    """What the file assigns anywhere, in the text of other shells as well."""
+    return set(_ASSIGNED.findall(job.text)) | set(_NAMED.findall(job.text))
+
+
+def _words(launch: Launch) -> tuple[Word, ...]:
+    """The words up to the script."""
+    return launch.command.words[: max(launch.start.script_at, 1)]
+
+
+def _names(job: JobFile, word: Word) -> list[str]:
+    return [m.name for m in job.job.marks.all_of(word.text) if m.name.isidentifier()]
+
+
+@fault("variable-never-set", SHELL)
+def variable_never_set(job: JobFile) -> Found:
+    """
+    A launch line uses a variable that the file never sets, or does not export to the shell that reads it.
+
+    Why: it is empty then, and the option takes the next word for its value.
+
+    Fix: set it above, `export` it for `srun bash -c '...'`, or write the number.
+    """
+    if job.job.sources:
+        return  # they may set it
+    known = names_set(job) if job.launches else set()
+    for launch in (one for one in job.launches if one.replicas is None):
+        for word in _words(launch):
+            for name in _names(job, word):
+                if name in known or name in GIVEN or name in launch.command.withheld:
+                    continue
+                near = difflib.get_close_matches(name, known, 1, 0.85)
+                if not name.isupper() or (near and _is_slip(name, near[0])):
+                    wanted, severity = (f"${near[0]}", "error") if near else ("a value", "warning")
+                    found = f"${name} is set nowhere in this file"
+                    yield job.finding(word.line, found, wanted, severity=severity)
+    launched = {id(launch.command): launch for launch in job.launches}
+    for command in job.job.commands:
+        if id(command) in launched or is_mark(command.texts[0]):
+            yield from _not_exported(job, command, launched.get(id(command)))
+
+
+def _is_slip(name: str, other: str) -> bool:
+    """
+    Whether one letter inside a name differs; a number or an end (GPU, GPUS) may well be another's name.
+
+    >>> _is_slip("MASTER_ADR", "MASTER_ADDR"), _is_slip("NNODES", "NODES"), _is_slip("IP_HOST1", "IP_HOST2")
+    (True, False, False)
+    """
+    is_end = name.startswith(other) or name.endswith(other) or other.startswith(name) or other.endswith(name)
+    if is_end or len(name) < 6 or re.sub(r"\d", "", name) == re.sub(r"\d", "", other):
+        return False
+    same = difflib.SequenceMatcher(None, name, other, autojunk=False).get_matching_blocks()
+    return sum(block.size for block in same) >= max(len(name), len(other)) - 1
+
+
+def _not_exported(job: JobFile, command: Command, launch: Launch | None) -> Found:
+    """Variables of the batch shell that the shell behind `srun bash -c '...'` does not get."""
+    options = {id(word) for word in _words(launch)} if launch else set()
+    seen = set()
+    for word in command.words:
+        for name in _names(job, word):
+            if command.withheld.get(name) == "export" and name not in seen and name in _inside(word):
+                seen.add(name)
+                starter = next((s.program for s in command.around if s.role == "starter"), "bash")
+                found = f"${name} is set here, not exported: empty in the shell that {starter} starts"
+                severity: Severity = "error" if id(word) in options else "warning"
+                yield job.finding(command.line, found, f"export {name}", severity=severity)
+
+
+def _inside(word: Word) -> set[str]:
+    """Variables that the shell itself expands which reads the word: none that an outer one has expanded."""
+    return {a or b for a, b in _READ.findall(word.raw)}
+
+
+@fault("variable-not-passed-on", SHELL)
+def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
+    """
+    A launch line behind ssh or in a container reads a variable that does not get there.
+
+    Why: ssh and pdsh start a new login without the variables of this shell, exported or not; `docker run`
+    passes none but those of -e; apptainer none with --cleanenv or --containall; `srun --export=NONE` those of
+    Slurm alone.  In single quotes the variable is read there, and is empty.
+
+    Fix: double quotes, so that this shell puts the value in; or hand it over: `docker run -e NAME`,
+    `apptainer exec --cleanenv --env NAME=$NAME`, `srun --export=ALL`.
+    """
+    for launch in job.launches:
+        command, done = launch.command, set[str]()
+        for word in _words(launch):
+            for name in (n for n in _names(job, word) if n in _inside(word) and n not in done):
+                is_of_scheduler = name.startswith(tuple(SCHEDULERS.values()))
+                keeper = next((s.program for s in command.around if not keeps(s, name)), "")
+                program = keeper if is_of_scheduler else command.withheld.get(name, "export")
+                if program in ("", "export"):
+                    continue
+                done.add(name)
+                program = posixpath.basename(program)
+                found = f"${name} is read behind {program}, which does not pass it on: it is empty"
+                yield job.finding(launch.line, found, _HANDED.get(program, _QUOTED).format(name))
+
+
+_QUOTED = "the value: double quotes around the command"
+_HANDED = {
+    **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc"), "docker run -e {0}"),
+    **dict.fromkeys(("apptainer", "singularity"), "--env {0}=${0}"),
+    "srun": "srun --export=ALL",
+}
+
+
+@fault("variable-of-subshell", SHELL)
+def variable_of_subshell(job: JobFile) -> Found:
+    """
+    A launch line uses a variable that only a subshell has set.
+
+    Why: what stands behind a pipe (`... | while read h; do A=$h; done`) or in parentheses runs in a shell of
+    its own; what it sets ends with it, and the variable is empty afterwards.
+
+    Fix: `while read h; do ...; done < <(command)`, `mapfile -t HOSTS < <(command)`, or
+    `A=$(command | head -n1)`.
+    """
+    for launch in job.launches if not job.job.sources else ():
+        for word in _words(launch):
+            for name in dict.fromkeys(n for n in _names(job, word) if n in job.job.lost):
+                begin, end = job.job.lost[name]
+                if not begin <= word.line <= end:
+                    found = f"${name} is set in a subshell alone (line {begin}): it is empty here"
+                    yield word.line, found, f"{name} set in this shell"
+
+
+@fault("variable-of-other-scheduler", SHELL)
+def variable_of_other_scheduler(job: JobFile) -> Iterator[Finding]:
+    """
+    A launch line reads a variable that another scheduler sets.
+
+    Why: Slurm sets SLURM_..., PBS sets PBS_..., LSF sets LSB_..., and none of them those of another; a pod
+    has none of them.  The variable is empty, and the launcher refuses an empty number.
+
+    Fix: the scheduler's own: `$SLURM_NNODES`; `$(sort -u $PBS_NODEFILE | wc -l)`;
+    `$(echo $LSB_HOSTS | tr ' ' '\\n' | sort -u | wc -l)`.
+    """
+    own = {SCHEDULERS[d.scheduler] for d in job.job.directives if d.scheduler in SCHEDULERS}
+    known = names_set(job) if job.launches else set()
+    for launch in job.launches:
+        if len(own) != 1 and launch.replicas is None:
+            continue
+        texts = [(word.line, word.raw) for word in _words(launch)]
+        used = {name for _, raw in texts for pair in _READ.findall(raw) for name in pair}
+        texts += [(w.line, w.raw) for w in job.job.assigned if w.text.partition("=")[0] in used]
+        for line, name in ((n, a or b) for n, raw in texts for a, b in _READ.findall(raw)):
+            mine = next(iter(own), "-")
+            is_other = name.startswith(tuple(SCHEDULERS.values())) and not name.startswith(mine)
+            tested = rf"-[nzv] +\"?\$?\{{?{name}\b|\{{{name}:?[-+?=]"
+            if not is_other or name in known or name in launch.env or re.search(tested, job.text):
+                continue
+            # sbatch reads #PBS and #BSUB lines as well.
+            is_sure = mine in ("SLURM_", "-") or re.search(rf"\b{mine}[A-Z]", job.text)
+            severity: Severity = "error" if is_sure else "warning"
+            place = "pod" if mine == "-" else "job of this scheduler"
+            found = f"${name} is not set in a {place}: it is empty"
+            yield job.finding(line, found, f"a variable {mine}..." if own else "a value", severity=severity)
+            break
+
+
+@fault("master-address-not-exported", ACROSS)
+def master_address_not_exported(files: All) -> Iterator[Finding]:
+    """
+    The script takes its rendezvous from MASTER_ADDR and MASTER_PORT, and the job file does not export them.
+
+    Why: srun's tasks, and every other program, see exported variables alone: `init_process_group` with `env://`
+    ends with "environment variable MASTER_ADDR expected, but not set".
+
+    Fix: `export MASTER_ADDR MASTER_PORT`.
+    """
+    for part, read in files.started():
+        launch, calls = part.launch, read.script.named(INIT)
+        if launch.launcher != "python" or not calls or "MASTER_ADDR" in read.script.strings:
+            continue
+        methods = [call.argument("init_method", 1) for call in calls]
+        if any(m is not None and read.constants(m) not in (["env://"], [None]) for m in methods):
+            continue
+        set_here = {n for n in ("MASTER_ADDR", "MASTER_PORT") if n in launch.command.variables}
+        left = sorted(set_here - launch.env.keys())
+        is_given = any(call.argument("store", 5) is not None for call in calls)
+        if left and not is_given:
+            names = " and ".join(left)
+            fix = Fix(f"`export {' '.join(left)}` in front of the start")
+            found = f"{names} {'is' if len(left) == 1 else 'are'} set, not exported: the ranks do not see it"
+            yield part.job.finding(launch.line, found, f"export {' '.join(left)}", fix=fix)
