@@ -84,6 +84,15 @@ def test_what_is_not_known_of_a_node_is_said_and_nothing_is_claimed() -> None:
     assert gloo.bootstrap is None and gloo.missing == ("interfaces (timed out)",)
 
 
+def test_nodes_whose_interfaces_are_unknown_are_one_kind_and_their_sockets_no_plugins() -> None:
+    made = c.healthy(3, job=GPUS)
+    for name, more in (("node1", {}), ("node2", {"rdma_ports": "timed out"})):
+        unknown = {"interfaces": "timed out", **more}
+        made = c.changed(made, name, interfaces=(), unknown=unknown)
+    shown = text(made)
+    assert "from a plugin" not in shown and shown.count("are unknown") == 1
+
+
 def test_json_and_page_hold_the_predictions() -> None:
     made = c.article_002()
     plan = network.decide(made, "r")

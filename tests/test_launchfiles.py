@@ -518,6 +518,14 @@ COMPOSE = """services:
   a: {command: 'sh -c "torchrun --nnodes=2 --node_rank=$$R --master_addr=a t.py"', environment: [R=0]}
   b: {command: torchrun --nnodes=2 --node_rank=1 --master_addr=a t.py}
 """
+INDEXED = """kind: Job
+spec:
+  completions: 4
+  parallelism: 4
+  completionMode: Indexed
+  template: {spec: {containers: [{command: [bash, -c, "torchrun --nnodes=4 --nproc_per_node=8
+    --node_rank=$JOB_COMPLETION_INDEX --master_addr=a-0.a --master_port=2000 t.py"]}]}}
+"""
 SETTINGS = "distributed_type: FSDP\nnum_machines: 4\nnum_processes: 32\n"
 IDS = f"""{FOUR}export HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)
 export ID=$(uuidgen)
@@ -614,6 +622,7 @@ OTHER_TRAPS = [
     ("a.sh", OPENMPI, "n2 slots=8", "n2 slots=4", "hostfile-wrong"),
     ("a.yaml", SKY, "SKYPILOT_NODE_RANK", "{NODE_RANK:-0}", "node-rank-duplicate"),
     ("a.yaml", COMPOSE, "R=0", "R=1", "node-rank-duplicate"),
+    ("a.yaml", INDEXED, "parallelism: 4", "parallelism: 2", "world-size-disagrees"),
     ("a.yaml", SETTINGS, "32", "30", "world-size-disagrees"),
 ]
 

@@ -17,6 +17,7 @@ from ringup.launchfiles.files import read
 from ringup.lint.rule import ACROSS, SCRIPT, SHELL
 from ringup.rules import PROBLEMS, Finding
 from tests import launch_cases
+from tests.lint_numbers import AT_ITSELF, AT_THE_HEAD, EARLY, IN_TIME, NUMBERS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 CLEAN = sorted(SCRIPTS.glob("clean_*"))
@@ -689,6 +690,12 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [{**script("mp.spawn(f, nprocs=n)"), "a.sh": "python train.py"}],
     ),
 }
+CASES |= NUMBERS
+for _rule, _wrong, _right in (
+    ("node-variable-read-too-early", EARLY, IN_TIME),
+    ("rendezvous-endpoint-own", AT_ITSELF, AT_THE_HEAD),
+):
+    CASES[_rule] = ([*CASES[_rule][0], *_wrong], [*CASES[_rule][1], *_right])
 CASES |= launch_cases.CASES
 ALL = {*SCRIPT, *SHELL, *ACROSS, "script-not-readable"}
 

@@ -300,7 +300,7 @@ def processors_fewer_than_ranks(cluster: Cluster) -> Iterator[Finding]:
         if (fewer or odd or crowded) and not least_bytes(cluster, node):
             yield at(node).finding(
                 found=f"{node.cpu_count} processors for {for_ranks(cluster, node)}",
-                wanted=f"{most}, as on the other nodes" if odd else f"{ranks} or more",
+                wanted=f"{most}, as on the other nodes" if odd else "one for each of them",
                 severity="warning" if odd or crowded else "note",
                 run="grep Cpus_allowed_list /proc/self/status",
             )

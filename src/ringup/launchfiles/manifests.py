@@ -162,7 +162,9 @@ def _replicas(kind: str, items: dict[str, Node], outer: int | None) -> int | Non
     found = [number(scalar(items[k])) for k in REPLICAS if k in items]
     if not found:
         return outer
-    own = max((n for n in found if n is not None), default=None)
+    # A Job runs no more pods at a time than its parallelism, nor more in all than its completions.
+    best = min if {"parallelism", "completions"} <= items.keys() else max
+    own = best((n for n in found if n is not None), default=None)
     if own is None:
         return None
     # A JobSet's replicas multiply the pods of each of its jobs.

@@ -28,6 +28,7 @@ from ringup.lint import (  # noqa: F401
     collectives,
     job_environment,
     job_manifest,
+    job_numbers,
     job_rules,
     job_shell,
     job_variables,

@@ -6,6 +6,7 @@ import functools
 import itertools
 import posixpath
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from ringup.lint.ranks import Reading, local_rank_argument, most_workers, needs_
 from ringup.lint.rendezvous import DEBUG_NAMES, means_itself, without_timeout, written_points
 from ringup.lint.rule import ACROSS, fault
 from ringup.lint.source import SPAWNS, Script
+from ringup.model import LOCAL_RANKS, RANKS
 from ringup.rules import Finding
 from ringup.units import lines_of, plural, printable
 
@@ -289,6 +291,40 @@ def rank_from_the_scheduler(files: All) -> Iterator[Finding]:
         if name and launcher in ("torchrun", "launch", "accelerate", "deepspeed") and part.ranks != "1":
             found = f"{read.script.path} takes its rank from {name}: one number for all ranks of a node"
             yield part.finding(found, f"RANK, which {launcher} sets")
+
+
+_OF_TASKS = (*RANKS[1:], *LOCAL_RANKS[1:])
+_PLAIN = sys.stdlib_module_names | {
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "numpy",
+    "tqdm",
+    "transformers",
+    "yaml",
+}
+"""Packages that set no rank; any other, also one beside the script, may."""
+
+
+@fault("rank-not-set", ACROSS)
+def rank_not_set(files: All) -> Iterator[Finding]:
+    """
+    The script takes its rank from RANK, and nothing that starts it sets it.
+
+    Why: mpirun sets OMPI_COMM_WORLD_RANK and srun SLURM_PROCID, neither sets RANK or WORLD_SIZE.  Every rank
+    fails, or calls itself rank 0 of 1 and trains alone.
+
+    Fix: `srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python train.py'`, or torchrun.
+    """
+    for part, read in files.started():
+        launch, script = part.launch, read.script
+        by = launch.started_by if launch.started_by in ("srun", "mpirun", "mpiexec") else ""
+        is_given = re.search(r"\bRANK(?:=| {0,4}:)", part.job.text) or launch.env.get("RANK")
+        if not by or launch.launcher != "python" or launch.instances == 1 or is_given:
+            continue
+        if "RANK" in script.strings and script.strings.isdisjoint(_OF_TASKS) and script.imported <= _PLAIN:
+            found = f"{by} sets no RANK, and {script.path} takes its rank from there"
+            yield part.finding(found, "RANK, WORLD_SIZE and LOCAL_RANK of each task")
 
 
 @fault("no-timeout-while-debugging", ACROSS)

@@ -189,7 +189,7 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
             yield from _names_alone(job, launch, name)
         if launch.launcher != "deepspeed" or not name or has_mark(name):
             continue
-        text = _file(job, name)
+        text = file_at_hand(job, name)
         if text is None:
             is_made = job.text.count(posixpath.basename(name)) > 1
             if job.nearby and not is_made and not name.startswith("/"):
@@ -201,7 +201,7 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
 
 
 def _names_alone(job: JobFile, launch: Launch, name: str) -> Iterator[Finding]:
-    hosts = [line.strip() for line in lines_of(_file(job, name) or "" if name else "") if line.strip()]
+    hosts = [line.strip() for line in lines_of(file_at_hand(job, name) or "" if name else "") if line.strip()]
     bad = next((host for host in hosts if re.search(r"\s|^#", host) and not has_mark(host)), None)
     twice = next((host for host in hosts if hosts.count(host) > 1), None)
     if bad or twice:
@@ -216,7 +216,7 @@ def _slots_of_mpi(job: JobFile, launch: Launch) -> Iterator[Finding]:
     for step in (s for s in launch.steps if s.program in ("mpirun", "mpiexec", "prterun")):
         name = step.option("--hostfile", "-hostfile", "--machinefile", "-machinefile") or ""
         total = launch.number(step.option("-np", "-n", "--np", "--n", "-c") or "") or 0
-        text = _file(job, name) if name else None
+        text = file_at_hand(job, name) if name else None
         lines = [line.strip() for line in lines_of(text or "") if line.strip() and line.strip()[0] != "#"]
         slots = [int(match[1]) for line in lines if (match := re.search(r"\bslots *= *(\d{1,6})\b", line))]
         may = any("oversubscribe" in o.written.lower() for o in step.options) or "OVERSUBSCRIBE" in job.text
@@ -267,7 +267,7 @@ def deepspeed_batch_disagrees(job: JobFile) -> Iterator[Finding]:
     for launch in job.launches:
         name = launch.arguments.get("deepspeed-config") or launch.arguments.get("deepspeed", "")
         is_split = any("parallel-size" in option for option in launch.arguments)
-        text = _file(job, name) if name.endswith(".json") else None
+        text = file_at_hand(job, name) if name.endswith(".json") else None
         if not launch.world_size or text is None or is_split:
             continue
         try:
@@ -286,7 +286,7 @@ def deepspeed_batch_disagrees(job: JobFile) -> Iterator[Finding]:
             yield job.finding(launch.line, found, "batch sizes that fit")
 
 
-def _file(job: JobFile, name: str) -> str | None:
+def file_at_hand(job: JobFile, name: str) -> str | None:
     """A file that the line names, where it is at hand."""
     if has_mark(name):
         return None

@@ -16,8 +16,10 @@ from ringup.launchfiles.programs import LAUNCHERS, OPTIONS, PROGRAMS
 from ringup.launchfiles.shell import Word
 from ringup.launchfiles.start import PYTHON
 from ringup.lint.job_file import JobFile
+from ringup.lint.job_numbers import coordinator_at_itself
 from ringup.lint.job_variables import names_set
 from ringup.lint.rule import SHELL, Found, fault, lines
+from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS
 from ringup.rules import Finding, Fix, Severity
 from ringup.units import lines_of, plural, printable
 
@@ -28,6 +30,14 @@ _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _STARTS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|python")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 PER_TASK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
+PER_TASK_OF = {
+    "srun": PER_TASK,
+    **dict.fromkeys(
+        ("mpirun", "mpiexec", "mpiexec.hydra"),
+        (*RANKS[1:4], *LOCAL_RANKS[1:3]),
+    ),
+}
+"""Program that starts tasks -> variables that it sets for each of them."""
 
 
 def several_nodes(launch: Launch) -> bool:
@@ -362,14 +372,16 @@ def rendezvous_endpoint_own(job: JobFile) -> Found:
             continue
         if own := launch.host_is_own:
             yield launch.line, f"the ranks meet at {own}: each node connects only to itself", "the first node"
+    yield from coordinator_at_itself(job)
 
 
 @fault("node-variable-read-too-early", SHELL)
 def node_variable_read_too_early(job: JobFile) -> Found:
     """
-    A variable that differs per task is read in the batch shell, before srun has started the tasks.
+    A variable that differs per task is read before srun or mpirun has started the tasks.
 
-    Why: there SLURM_PROCID, SLURM_NODEID and SLURM_LOCALID are always 0: every node gets node rank 0.
+    Why: in the batch shell SLURM_PROCID, SLURM_NODEID and SLURM_LOCALID are always 0: every node gets node
+    rank 0, every task rank 0.  OMPI_COMM_WORLD_RANK and PMI_RANK are not set there at all.
 
     Fix: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'`, in single quotes.
     """
@@ -377,18 +389,35 @@ def node_variable_read_too_early(job: JobFile) -> Found:
     seen = set()
     by_command = {id(launch.command): launch for launch in job.launches}
     for command in job.job.commands:
-        if not any(step.program == "srun" for step in (*command.around, *command.start.steps)):
+        steps = [step.program for step in (*command.around, *command.start.steps)]
+        starter = next((program for program in steps if program in PER_TASK_OF), "")
+        if not starter:
             continue
         launch = by_command.get(id(command))
         if command.start.text is not None or (launch and (launch.nodes == 1 or _ignores_rank(launch))):
             continue
         for word in command.words:
-            early = [m for m in job.job.marks.all_of(word.text) if m.name in PER_TASK and m.site == "batch"]
+            early = read_early(job, word.text, starter)
             is_launched = launch is not None or command.start.launcher or command.start.rest
             if early and is_launched and word.line not in seen:
                 seen.add(word.line)
-                yield word.line, f"${early[0].name} is replaced before srun starts: 0 on every node", wanted
+                yield word.line, early, wanted
                 break
+        for name in (
+            RANK_VARIABLES if launch and launch.launcher == "python" and launch.instances != 1 else ()
+        ):
+            if early := read_early(job, command.env.get(name, ""), starter):
+                yield command.line, f"{name}: {early}", f"{name} set in each task"
+                break
+
+
+def read_early(job: JobFile, text: str, starter: str) -> str:
+    """What a variable that differs per task is where this shell reads it; "" where it reads none."""
+    for mark in job.job.marks.all_of(text):
+        if mark.name in PER_TASK_OF[starter] and mark.site == "batch":
+            told = "0 on every node" if starter == "srun" else "nothing is set yet"
+            return f"${mark.name} is replaced before {starter} starts: {told}"
+    return ""
 
 
 def _ignores_rank(launch: Launch) -> bool:

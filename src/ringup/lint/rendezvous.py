@@ -185,7 +185,8 @@ def no_destroy_process_group(read: Reading) -> Found:
     is_program = "__main__" in script.strings or not called.isdisjoint(script.functions)
     started = [call for call in script.named(INIT, *MESHES) if is_program or call.inside is None]
     if started and not any(c.name.endswith("destroy_process_group") for c in script.calls):
-        found = "init_process_group is called here, destroy_process_group nowhere"
+        own = started[0].name.rpartition(".")[2]
+        found = f"{own} is called here, destroy_process_group nowhere"
         yield started[0].line, found, "destroy_process_group() at the end"
 
 

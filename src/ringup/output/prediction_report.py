@@ -71,9 +71,10 @@ def _kinds(predictions: Sequence[Expected], unfolded: bool) -> list[tuple[str, E
         made = p.prediction
         # Why a fact is missing differs from node to node on a busy cluster.
         facts = (fact.partition(" (")[0] for fact in made.missing)
-        unsure = "; ".join([*facts, *made.doubts])
+        is_known = bool(made.bootstrap or made.interfaces)
+        unsure = "; ".join([*facts, *made.doubts]) if is_known else ""
         own = {made.name, *([made.bootstrap.address] if made.bootstrap else [])}
-        key = made.likeness[:-2], p.alone and p.alone.likeness
+        key = (made.likeness[:-2], p.alone and p.alone.likeness) if is_known else made.network
         entries.append(NodeText(printable(made.name, 64), (unsure,), own, key))
     folds = merge_equal(entries)
     return [
@@ -129,6 +130,7 @@ def _log_lines(made: Prediction) -> list[str]:
             if boot
             else "Gloo's address is unknown"
         ]
-    plugin = f"network {made.network}, from a plugin" if made.network and not made.log_line else ""
-    lines = [printable(line, 2000) for line in (made.bootstrap_line, made.log_line or plugin) if line]
+    by = ", its interfaces are unknown" if made.network in ("IB", "Socket") else ", from a plugin"
+    network = f"network {made.network}{by}" if made.network else ""
+    lines = [printable(line, 2000) for line in (made.bootstrap_line, made.log_line or network) if line]
     return lines or ["NCCL's selection is unknown"]

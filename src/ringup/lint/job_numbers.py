@@ -1,0 +1,271 @@
+"""What each node or rank is given by the line that starts it: an address to meet at, GPUs, a port."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from ringup.launchfiles import marks
+from ringup.launchfiles.directives import gpus_per_node, last, tasks_per_node
+from ringup.launchfiles.marks import has_mark
+from ringup.launchfiles.model import TORCH, Launch
+from ringup.lint.job_environment import file_at_hand
+from ringup.lint.job_file import JobFile
+from ringup.lint.rule import SHELL, Found, fault
+from ringup.rules import Fix
+from ringup.units import lines_of, plural
+
+_LOOPBACK = re.compile(r"(?:tcp://)?(localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?)(?::|$)")
+_COORDINATOR = re.compile(
+    r"coordinator(?:[-_]address)?|(?:init|dist)[-_](?:method|url)|master[-_]addr(?:ess)?"
+)
+_SCHEDULERS = ("SBATCH", "PBS", "BSUB")
+_OF_OPEN_MPI = ("-x", "-mca", "--mca", "--bind-to", "-bind-to", "--allow-run-as-root", "-npernode")
+"""Options that other MPIs do not have."""
+_DEVICES = re.compile(r"\bdevices ?= ?(\d{1,3})\b")
+_LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
+
+
+@fault("rendezvous-endpoint-list", SHELL)
+def rendezvous_endpoint_list(job: JobFile) -> Found:
+    """
+    The address at which the ranks meet is a list of nodes, not one of them.
+
+    Why: SLURM_JOB_NODELIST is `gpu[01-04]`, and `scontrol show hostnames` gives a line for each node;
+    neither is a host name, so no rank can look it up.
+
+    Fix: `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
+    """
+    for launch in job.launches:
+        held = {mark.name for mark in job.job.marks.all_of(launch.host)}
+        literal = re.search(r"\[\d+[-,]\d|\w,\w", launch.host)
+        if (marks.NODES in held and launch.allocated != 1) or literal:
+            yield launch.line, f"the ranks meet at {launch.shown(launch.host)}", "the first of these nodes"
+
+
+def coordinator_at_itself(job: JobFile) -> Found:
+    """Scripts on several nodes that are given localhost as the address of a coordinator or store."""
+    for launch in job.launches:
+        if launch.launcher != "python" or not launch.is_away or (launch.nodes or 0) < 2:
+            continue
+        for name, value in launch.arguments.items():
+            if _COORDINATOR.fullmatch(name) and (own := _LOOPBACK.match(value)):
+                yield (
+                    launch.line,
+                    f"--{name} is {own[1]}: each node connects only to itself",
+                    "the first node",
+                )
+
+
+@fault("directive-misspelt", SHELL)
+def directive_misspelt(job: JobFile) -> Found:
+    """
+    A line at the head of a job file is nearly `#SBATCH`, `#PBS` or `#BSUB`.
+
+    Why: the scheduler takes it for a comment, and what it asks for is not asked for.
+
+    Fix: the right word, in capitals and without a space behind `#`.
+    """
+    for number, line in enumerate(lines_of(job.text), 1):
+        if line.strip() and not line.startswith("#"):
+            return
+        match = re.match(r"#([A-Za-z]{3,8})[ \t]+--?[A-Za-z]", line)
+        near = difflib.get_close_matches(match[1].upper(), _SCHEDULERS, 1, 0.7) if match else []
+        if match and near and match[1] not in _SCHEDULERS:
+            yield number, f"#{match[1]}, a comment for the scheduler", f"#{near[0]}"
+
+
+@fault("launcher-spreads-itself", SHELL)
+def launcher_spreads_itself(job: JobFile) -> Found:
+    """
+    A launcher that starts all nodes of its host list itself is started on each of them.
+
+    Why: DeepSpeed and ColossalAI reach every host of the list by ssh; started N times they start N worlds,
+    which fight for the same GPUs and the same port.
+
+    Fix: start it once, on the first node and without srun; or DeepSpeed with --no_ssh and --node_rank.
+    """
+    for launch in job.launches:
+        spreads = launch.launcher in ("deepspeed", "colossalai") and launch.has("hostfile", "host")
+        is_one = launch.start.option("no-ssh") is not None or launch.is_opaque
+        if spreads and launch.is_away and (launch.instances or 0) > 1 and not is_one:
+            found = f"{launch.started_by} starts it {launch.instances} times, and it starts every host itself"
+            yield launch.line, found, "one start, on the first node"
+
+
+@fault("open-mpi-slots", SHELL)
+def open_mpi_slots(job: JobFile) -> Found:
+    """
+    Open MPI is given hosts without slots, and more ranks than hosts.
+
+    Why: each host of -H counts as one slot; mpirun ends with "There are not enough slots available".
+
+    Fix: `-H node1:8,node2:8`, or a host file with slots=8.
+    """
+    for command in job.job.commands:
+        for step in (*command.around, *command.start.steps):
+            hosts = step.option("-H", "--host", "-host") or ""
+            count = step.option("-np", "--np", "-n", "-c") or ""
+            is_open_mpi = step.program == "mpirun" and step.has(*_OF_OPEN_MPI)
+            if not is_open_mpi or job.job.directives or not count.isdecimal() or has_mark(hosts):
+                continue
+            listed = [host for host in hosts.split(",") if host]
+            is_more = "oversubscribe" in " ".join(o.written for o in step.options).lower()
+            if listed and ":" not in hosts and not is_more and int(count) > len(listed):
+                found = f"{plural(int(count), 'rank')} on {plural(len(listed), 'slot')}: {hosts}"
+                yield command.line, found, "slots: " + ",".join(f"{host}:N" for host in listed[:4])
+
+
+@fault("deepspeed-options-exclude", SHELL)
+def deepspeed_options_exclude(job: JobFile) -> Found:
+    """
+    DeepSpeed is given --include or --exclude together with --num_gpus or --num_nodes.
+
+    Why: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`).
+
+    Fix: leave out --num_gpus and --num_nodes; --include says which GPUs of which nodes.
+    """
+    for launch in job.launches:
+        count = next((n for n in ("num-gpus", "num-accelerators", "num-nodes") if launch.has(n)), "")
+        if launch.launcher == "deepspeed" and count and launch.has("include", "exclude"):
+            yield launch.line, f"--include or --exclude beside --{count.replace('-', '_')}", "one of the two"
+
+
+@fault("visible-devices-ignored", SHELL)
+def visible_devices_ignored(job: JobFile) -> Found:
+    """
+    DeepSpeed ignores CUDA_VISIBLE_DEVICES where an option tells it which GPUs, or how many, to take.
+
+    Why: with --num_gpus its runner deletes the variable and takes the first GPUs; two jobs that share a
+    machine in this way run on the same ones.
+
+    Fix: `--include localhost:2,3` in place of both.
+    """
+    for launch in job.launches:
+        visible, count = launch.env.get("CUDA_VISIBLE_DEVICES", ""), launch.option("num-gpus")
+        if launch.launcher != "deepspeed" or launch.is_away or launch.has("hostfile", "include"):
+            continue
+        if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,63}", visible) and count.isdecimal():
+            first = ",".join(map(str, range(int(count))))
+            if visible != first:
+                yield job.finding(
+                    launch.line,
+                    f"--num_gpus={count} takes GPUs {first}, not {visible}",
+                    "--include",
+                    fix=Fix(f"--include localhost:{visible}, without --num_gpus and CUDA_VISIBLE_DEVICES"),
+                )
+
+
+@fault("port-used-twice", SHELL)
+def port_used_twice(job: JobFile) -> Found:
+    """
+    Two launchers that run at the same time on one machine are given the same port.
+
+    Why: each opens a store there; the second ends with EADDRINUSE, or joins the first one's.
+
+    Fix: another `--master-port` for each, or `--standalone`, which takes a free one.
+    """
+    before: dict[str, Launch] = {}
+    waits = [c.line for c in job.job.commands if c.texts[:1] == ["wait"]]
+    for launch in job.launches:
+        port = launch.endpoint.rpartition(":")[2] if ":" in launch.endpoint else ""
+        if launch.backend == "static":
+            port = port or launch.option("main-process-port") or launch.setting("master-port")
+        if (
+            launch.is_away
+            or launch.launcher not in (*TORCH, "accelerate", "deepspeed")
+            or not port.isdecimal()
+        ):
+            continue
+        if port == "0" or launch.nnodes != 1 or launch.command.branches:
+            continue
+        other = before.get(port)
+        if other is not None and not any(other.line < line < launch.line for line in waits):
+            yield launch.line, f"port {port}, as the launch before it, which still runs", "another port"
+            return
+        if launch.command.detached:
+            before[port] = launch
+
+
+@fault("gpus-left-idle", SHELL, severity="warning")
+def gpus_left_idle(job: JobFile) -> Found:
+    """
+    The launcher starts one rank on each node, and the file asks for several GPUs there.
+
+    Why: torchrun's --nproc-per-node is 1 where nothing gives it; the other GPUs are paid for and idle, unless
+    one rank drives them all.
+
+    Fix: `--nproc-per-node=gpu`, or the number.
+    """
+    for launch in job.launches:
+        gpus = gpus_per_node(job.job.directives)[0] or (launch.pod.gpu_count if launch.pod else 0)
+        is_open = launch.is_opaque or launch.is_set_outside or launch.setting("nproc-per-node")
+        if launch.launcher in TORCH and not is_open and gpus > 1 and (launch.per_node or 1) == 1:
+            yield launch.line, f"1 rank on each node of {gpus} GPUs", "--nproc-per-node"
+
+
+@fault("gpu-count-with-type", SHELL)
+def gpu_count_with_type(job: JobFile) -> Found:
+    """
+    A launcher takes its number of ranks from a variable of Slurm that also holds the GPU's type.
+
+    Why: `--gpus-per-node=a100:4` makes SLURM_GPUS_PER_NODE `a100:4`, which is no number.
+
+    Fix: SLURM_GPUS_ON_NODE, or the number itself.
+    """
+    typed = {
+        f"SLURM_{name.upper().replace('-', '_')}": value
+        for name in ("gpus-per-node", "gpus-per-task", "gpus")
+        if re.search(r"[A-Za-z]\w{0,40}:\d", value := last(job.job.directives, name)[0])
+    }
+    for launch in job.launches:
+        text = launch.setting("nproc-per-node") or launch.option("num-processes", "num-gpus")
+        for mark in job.job.marks.all_of(text):
+            if mark.name in typed:
+                yield launch.line, f"${mark.name} is {typed[mark.name]}", "a number: $SLURM_GPUS_ON_NODE"
+
+
+@fault("lightning-tasks-mismatch", SHELL)
+def lightning_tasks_mismatch(job: JobFile) -> Found:
+    """
+    Lightning is started by srun with another number of tasks a node than the Trainer has devices.
+
+    Why: under Slurm Lightning starts no processes itself; each task is one rank.  With too few it raises an
+    error or trains on fewer GPUs.
+
+    Fix: `#SBATCH --ntasks-per-node` equal to `devices`.
+    """
+    tasks = tasks_per_node(job.job.directives)
+    for launch in job.launches:
+        step = launch.srun if launch.launcher == "python" and launch.script and tasks else None
+        if step is None or step.has("--ntasks-per-node", "--ntasks", "-n"):
+            continue
+        text = file_at_hand(job, launch.script) or ""
+        literal = _DEVICES.search(text)
+        devices = launch.arguments.get("devices", "") or (literal[1] if literal else "")
+        is_meant = bool(_LIGHTNING.search(text)) and "devices" in text and devices.isdecimal()
+        if is_meant and int(devices) > 1 and int(devices) != tasks:
+            found = f"{plural(tasks, 'task')} a node, and devices={devices}"
+            yield launch.line, found, f"--ntasks-per-node={devices}"
+
+
+_JAX = re.compile(r"\bjax\.distributed\.initialize\([ \t]*\)")
+
+
+@fault("jax-device-per-task", SHELL)
+def jax_device_per_task(job: JobFile) -> Found:
+    """
+    JAX is started by srun with one task on a node of several GPUs.
+
+    Why: under Slurm `jax.distributed.initialize()` gives each task the one device of its SLURM_LOCALID; the
+    node's other GPUs stay idle.
+
+    Fix: a task for each GPU (`--ntasks-per-node=4`), or `local_device_ids=` with all of them.
+    """
+    tasks, gpus = tasks_per_node(job.job.directives), gpus_per_node(job.job.directives)[0]
+    for launch in job.launches:
+        is_by_srun = launch.launcher == "python" and launch.srun is not None and launch.per_node == tasks
+        text = file_at_hand(job, launch.script) if is_by_srun and launch.script else ""
+        if text and _JAX.search(text) and 0 < tasks < gpus:
+            found = f"{plural(tasks, 'task')} on a node of {gpus} GPUs, and JAX takes one for each"
+            yield launch.line, found, f"--ntasks-per-node={gpus}"

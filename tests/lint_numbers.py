@@ -1,0 +1,182 @@
+"""What each node or rank is given by the line that starts it: wrong and right cases for `test_lint`."""
+
+from __future__ import annotations
+
+Files = dict[str, str]
+HEAD = "H=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)"
+C10D = "srun torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=1 --rdzv-backend=c10d --rdzv-endpoint="
+BY_MPI = "mpirun -np 2 -npernode 1 "
+READS_RANK = 'import os, torch\nrank = int(os.environ.get("RANK", 0))\n'
+LIGHTNING = "import lightning as L\nL.Trainer(devices=4, num_nodes=2).fit(m)\n"
+
+
+def job(*lines: str, asks: str = "--gpus-per-node=8 --ntasks-per-node=1") -> Files:
+    return {"job.sh": "\n".join(["#!/bin/bash", f"#SBATCH --nodes=2 {asks}", *lines, ""])}
+
+
+NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
+    "rendezvous-endpoint-list": (
+        [
+            job(C10D + "$SLURM_JOB_NODELIST:29500 t.py"),
+            job("H=$(scontrol show hostnames $SLURM_JOB_NODELIST)", C10D + "$H:29500 t.py"),
+            job(C10D + "gpu[01-02]:29500 t.py"),
+        ],
+        [
+            job(HEAD, C10D + "$H:29500 t.py"),
+            job("H=${SLURM_JOB_NODELIST%%,*}", C10D + "$H:29500 t.py"),
+            {"a.sh": "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=[fe80::1]:29500 t.py"},
+        ],
+    ),
+    # deepspeed/launcher/runner.py of 0.19.8: main
+    "deepspeed-options-exclude": (
+        [
+            {"a.sh": "deepspeed --include localhost:0,1 --num_gpus 2 t.py"},
+            {"a.sh": "deepspeed --hostfile h --exclude n3 --num_nodes 2 t.py"},
+        ],
+        [
+            {"a.sh": "deepspeed --include localhost:0,1 t.py --num_gpus 2"},
+            {"a.sh": "deepspeed --num_gpus 2 t.py"},
+        ],
+    ),
+    "visible-devices-ignored": (
+        [{"a.sh": "CUDA_VISIBLE_DEVICES=2,3 deepspeed --num_gpus=2 t.py"}],
+        [
+            {"a.sh": "CUDA_VISIBLE_DEVICES=2,3 deepspeed t.py"},
+            {"a.sh": "CUDA_VISIBLE_DEVICES=0,1 deepspeed --num_gpus=2 t.py"},
+            {"a.sh": "CUDA_VISIBLE_DEVICES=2,3 deepspeed --hostfile h --num_gpus=2 t.py"},
+            {"a.sh": "CUDA_VISIBLE_DEVICES=$G deepspeed --num_gpus=2 t.py"},
+        ],
+    ),
+    "port-used-twice": (
+        [
+            {"a.sh": "torchrun --master-port=29500 a.py &\ntorchrun --master-port=29500 b.py &\nwait\n"},
+            {"a.sh": 'run() { torchrun --master-port=29500 "$1"; }\nrun a.py &\nrun b.py &\nwait\n'},
+        ],
+        [
+            {"a.sh": "torchrun --master-port=29500 a.py\ntorchrun --master-port=29500 b.py\n"},
+            {"a.sh": "torchrun --master-port=29500 a.py &\nwait\ntorchrun --master-port=29500 b.py\n"},
+            {"a.sh": "torchrun --master-port=29500 a.py &\ntorchrun --master-port=29501 b.py &\nwait\n"},
+            {"a.sh": "torchrun --standalone a.py &\ntorchrun --standalone b.py &\nwait\n"},
+            {
+                "a.sh": "if [ $A ]; then\ntorchrun --master-port=29500 a.py &\nelse\n"
+                "torchrun --master-port=29500 b.py &\nfi\n"
+            },
+        ],
+    ),
+    "gpus-left-idle": (
+        [job(HEAD, (C10D + "$H:29500 t.py").replace("--nproc-per-node=8", ""))],
+        [
+            job(HEAD, C10D + "$H:29500 t.py"),
+            job(HEAD, (C10D + "$H:29500 t.py").replace("--nproc-per-node=8", ""), asks="--gres=gpu:1"),
+            job("export PET_NPROC_PER_NODE=8", HEAD, C10D + "$H:29500 t.py"),
+        ],
+    ),
+    "gpu-count-with-type": (
+        [
+            job(
+                HEAD,
+                (C10D + "$H:29500 t.py").replace("=8", "=$SLURM_GPUS_PER_NODE"),
+                asks="--gpus-per-node=a100:8",
+            )
+        ],
+        [
+            job(HEAD, (C10D + "$H:29500 t.py").replace("=8", "=$SLURM_GPUS_PER_NODE")),
+            job(
+                HEAD,
+                (C10D + "$H:1 t.py").replace("=8", "=$SLURM_GPUS_ON_NODE"),
+                asks="--gpus-per-node=a100:8",
+            ),
+        ],
+    ),
+    # lightning/fabric/plugins/environments/slurm.py: validate_settings
+    "lightning-tasks-mismatch": (
+        [
+            {**job("srun python t.py", asks="--ntasks-per-node=1"), "t.py": LIGHTNING},
+            {
+                **job("srun python t.py --devices 4", asks="--ntasks-per-node=2"),
+                "t.py": LIGHTNING.replace("=4", "=args.devices"),
+            },
+        ],
+        [
+            {**job("srun python t.py", asks="--ntasks-per-node=4"), "t.py": LIGHTNING},
+            {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto'")},
+            {**job("srun --ntasks-per-node=4 python t.py"), "t.py": LIGHTNING},
+            {**job("srun python t.py"), "t.py": LIGHTNING.replace("lightning", "lighting")},
+            job("srun python t.py --devices 4"),
+        ],
+    ),
+    "directive-misspelt": (
+        [
+            {"a.sh": "#!/bin/bash\n#SABTCH --nodes=2\n#SBATCH -J a\nsrun python t.py\n"},
+            {"a.sh": "#!/bin/bash\n#sbatch --nodes=2\nsrun python t.py\n"},
+        ],
+        [
+            {"a.sh": "#!/bin/bash\n##SBATCH --nodes=2\n# SBATCH -N 3\n#SBATCH -J a\nsrun python t.py\n"},
+            {"a.sh": "#!/bin/bash\n#BATCHES -- of 64\nexport A=1\n#sbatch -N 2 once\npython t.py\n"},
+        ],
+    ),
+    # deepspeed/launcher/runner.py of 0.19.8, colossalai/cli/launcher/run.py of 0.5.0
+    "launcher-spreads-itself": (
+        [
+            job("srun deepspeed --hostfile hosts t.py"),
+            job("srun --ntasks-per-node=1 colossalai run --hostfile hosts --nproc_per_node 8 t.py"),
+        ],
+        [
+            job("deepspeed --hostfile hosts t.py"),
+            job("srun -N 1 -n 1 deepspeed --hostfile hosts t.py"),
+            job("srun deepspeed --hostfile hosts --no_ssh --node_rank $SLURM_NODEID t.py"),
+        ],
+    ),
+    # https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html
+    "open-mpi-slots": (
+        [{"a.sh": "mpirun -np 8 -H n1,n2 -bind-to none -x PATH python t.py"}],
+        [
+            {"a.sh": "mpirun -np 8 -H n1:4,n2:4 -x PATH python t.py"},
+            {"a.sh": "mpirun -np 2 -H n1,n2 -x PATH python t.py"},
+            {"a.sh": "mpirun -np 8 -H n1,n2 --map-by :OVERSUBSCRIBE -x PATH python t.py"},
+            {"a.sh": "mpirun -np 8 -H n1,n2 python t.py"},
+            job("mpirun -np 8 -H n1,n2 -x PATH python t.py"),
+            {"a.sh": "mpirun -np 8 -H $HOSTS -x PATH python t.py"},
+        ],
+    ),
+    # jax/_src/distributed.py and clusters/slurm_cluster.py of 0.10.2
+    "jax-device-per-task": (
+        [{**job("srun python t.py"), "t.py": "import jax\njax.distributed.initialize()\n"}],
+        [
+            {**job("srun python t.py"), "t.py": "jax.distributed.initialize(local_device_ids=range(8))\n"},
+            {
+                **job("srun python t.py", asks="--gpus-per-node=8 --ntasks-per-node=8"),
+                "t.py": "import jax\njax.distributed.initialize()\n",
+            },
+        ],
+    ),
+    "rank-not-set": (
+        [
+            {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK},
+            {**job("srun python t.py", asks="--ntasks-per-node=8"), "t.py": READS_RANK},
+        ],
+        [
+            {"a.sh": "torchrun --nproc-per-node 8 t.py", "t.py": READS_RANK},
+            {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + "import mpi4py\n"},
+            {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + "from own import setup\n"},
+            {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + 'os.environ["OMPI_COMM_WORLD_RANK"]\n'},
+            {**job("srun bash -c 'RANK=$SLURM_PROCID python t.py'"), "t.py": READS_RANK},
+        ],
+    ),
+}
+EARLY: list[Files] = [
+    job("export RANK=$SLURM_PROCID", "srun python t.py", asks="--ntasks-per-node=8"),
+    {"a.sh": BY_MPI + "torchrun --nnodes=2 --node-rank=$OMPI_COMM_WORLD_RANK --master-addr=h t.py"},
+]
+IN_TIME: list[Files] = [
+    job("srun bash -c 'RANK=$SLURM_PROCID python t.py'", asks="--ntasks-per-node=8"),
+    {"a.sh": BY_MPI + "bash -c 'torchrun --nnodes=2 --node-rank=$OMPI_COMM_WORLD_RANK --master-addr=h t.py'"},
+]
+AT_ITSELF: list[Files] = [
+    job("srun python t.py --coordinator localhost:1234 --process_id $SLURM_PROCID"),
+    job("srun python t.py --dist-url tcp://127.0.0.1:2345"),
+]
+AT_THE_HEAD: list[Files] = [
+    job(HEAD, "srun python t.py --coordinator $H:1234"),
+    {"a.sh": "python t.py --dist-url tcp://127.0.0.1:2345 --world-size 1"},
+]
