@@ -122,6 +122,7 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             {"job.sh": f"#!/bin/bash\n# two nodes\n\n{ASKED}\n# more\n#SBATCH -c 4\nsrun {TORCHRUN}\n"},
             shell("N=2", f"cat > job.sh <<EOF\n#!/bin/bash\n{ASKED}srun {TORCHRUN}\nEOF", "sbatch job.sh"),
             slurm(f"srun {TORCHRUN}", "##SBATCH --nodes=4"),
+            {"a.sh": f"cat job.sh\n#!/bin/bash\n{ASKED}srun {TORCHRUN}\n"},
             {"a.sh": "#!/bin/bash\n{% if n %}\n#SBATCH --nodes={{ n }}\n{% endif %}\nsrun torchrun t.py\n"},
         ],
     ),

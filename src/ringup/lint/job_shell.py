@@ -61,7 +61,8 @@ def variable_in_directive(job: JobFile) -> Iterator[Finding]:
     first = job.job.first_line or 1 << 30
     read = [d for d in job.job.directives if d.line < first]
     for one in (*read, *job.job.submitted):
-        if one.scheduler not in SUBMITTED or "$" not in one.value or not (_asks(one) or one.name in _PATHS):
+        is_path = one.scheduler == "SBATCH" and one.name in _PATHS
+        if one.scheduler not in SUBMITTED or "$" not in one.value or not (_asks(one) or is_path):
             continue
         program, dashes = SUBMITTED[one.scheduler], "-" * (1 + (len(one.name) > 1))
         found = f"{program} takes {printable(one.value, 60)!r} as it is written"
@@ -82,7 +83,8 @@ def directive_behind_command(job: JobFile) -> Iterator[Finding]:
     Fix: all #SBATCH or #PBS lines directly below `#!/bin/bash`.
     """
     late = [d for d in job.job.directives if d.line in job.job.late and d.scheduler in ("SBATCH", "PBS")]
-    if not late or "{%" in job.text or "{{" in job.text:  # a template's own lines
+    is_template = "{%" in job.text or "{{" in job.text
+    if not late or is_template or not job.text.startswith("#!"):  # a page's text, sbatch refuses it anyway
         return
     is_asked = any(_asks(d) for d in job.job.directives if d.line < job.job.first_line)
     is_lost = any(map(_asks, late)) and not is_asked
