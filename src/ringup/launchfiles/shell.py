@@ -139,7 +139,7 @@ class Job:
     """`((i++))` of a zero under `set -e`."""
     first_line: int = 0
     """Of the first command; 0 for none."""
-    late: list[int] = field(default_factory=list)
+    late: set[int] = field(default_factory=set)
     """Lines of directives behind the first command."""
     documents: list[Any] = field(default_factory=list)
     """Of a manifest, as nodes that keep their lines."""
@@ -199,7 +199,7 @@ class _Walk(Expansion):
         begin = next((n.start_point[0] + 1 for n in nodes if n.type != "comment"), 0)
         shown = {n.start_point[0] + 1 for n in nodes if n.type == "comment" and n.start_point[0] >= begin > 0}
         self.job.first_line = begin
-        self.job.late = sorted({d.line for d in self.job.directives} & shown)
+        self.job.late = {d.line for d in self.job.directives} & shown
 
     def body(self, nodes: Sequence[Node], scope: Scope, depth: int) -> None:
         for at, node in enumerate(nodes):
@@ -436,13 +436,14 @@ class _Walk(Expansion):
         inner = replace(self.copied(scope), loop=scope.loop if is_inside else shown)
         inner.variables |= names
         # What the body counts up has another value in each round.
-        raw = self.raw(node)
+        raw, at, line = self.raw(node), 0, self.line(node, scope)
         for found in _COUNTED_UP.finditer(raw):
+            line, at = line + raw.count("\n", at, found.start()), found.start()
             name = found[1] or found[2]
             begin = first(scope.variables.get(name, ""))
             if begin.isdecimal() and not is_mark(first(inner.variables[name])):
                 inner.variables[name] = mark = self.marks.make(name, "loop")
-                self._count(mark, begin, self.line(node, scope) + raw.count("\n", 0, found.start()))
+                self._count(mark, begin, line)
         for mark in names.values():
             self._count(mark, shown.split(" ", 1)[0], 0)
         self.body([c for c in node.children if c.type in ("do_group", "compound_statement")], inner, depth)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -559,6 +560,7 @@ def world_size_disagrees(job: JobFile) -> Found:
             line = next(n for n, t in enumerate(lines_of(job.text), 1) if t.startswith("num_processes:"))
             found = f"{total} processes over {machines} machines: {total // machines} on each"
             yield line, found, "a multiple of the machines: num_processes is the total"
+    together = Counter((one.script, one.nnodes_text) for one in job.launches)
     for launch in job.launches:
         count, wanted = launch.instances, launch.nnodes or 0
         told = launch.number(launch.env.get("WORLD_SIZE", ""))
@@ -569,9 +571,7 @@ def world_size_disagrees(job: JobFile) -> Found:
             continue
         if launch.launcher not in NODE_LAUNCHERS or wanted < 2 or launch.launcher == "deepspeed":
             continue
-        same = (launch.script, launch.nnodes_text)
-        together = [o for o in job.launches if (o.script, o.nnodes_text) == same]
-        if len(together) > 1 and any(o.command.detached for o in together):
+        if together[(launch.script, launch.nnodes_text)] > 1 and launch.command.detached:
             continue  # parts of one world
         is_alone = launch.started_by in ("manifest", "Pod") and count == 1  # another starts the others
         words = launch.shown(" ".join(launch.command.texts))

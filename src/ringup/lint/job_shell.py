@@ -190,12 +190,13 @@ def command_never_returns(job: JobFile) -> Found:
     """
     launched = {id(launch.command) for launch in job.launches if launch.replicas is None}
     commands = job.job.commands
-    for at, command in enumerate(commands):
-        program = _never_ends(command)
+    ends = [_never_ends(command) for command in commands]
+    for at, (command, program) in enumerate(zip(commands, ends, strict=True)):
         if not program or command.detached or command.loop is not None:
             continue
         taken = dict(command.branches)
-        later = (c for c in commands[at + 1 :] if id(c) in launched or _never_ends(c) == "ray" == program)
+        follow = range(at + 1, len(commands))
+        later = (commands[n] for n in follow if id(commands[n]) in launched or ends[n] == "ray" == program)
         if any(all(taken.get(line, number) == number for line, number in c.branches) for c in later):
             found = f"`{program}` stays in the foreground: nothing below it runs"
             yield command.line, found, f"{program} ... &"
