@@ -82,9 +82,7 @@ def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
         node = _at(document, "spec", "serviceName") or _at(template, "spec", "subdomain")
         if kind == "JobSet":
             node = _at(document, "spec", "network", "subdomain") or _at(document, "metadata", "name")
-            pods = rf"{re.escape(name)}-[\w-]+-\d+-\d+"
         elif kind in ("StatefulSet", "Job"):
-            pods = rf"{re.escape(name)}-\d+"
             labels = {key: scalar(value) for key, value in pairs(_at(template, "metadata", "labels"))}
             yield from _unserved(job, node, services, labels)
         else:
@@ -92,7 +90,9 @@ def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
         for launch in _within(job, document):
             pod, _, rest = launch.host.partition(".")
             domain = rest.partition(".")[0]
-            if domain and re.fullmatch(pods, pod) and scalar(node) != domain:
+            number_of = re.fullmatch(r"(?:[\w-]{1,99}-\d{1,6})?-?\d{1,6}", pod.removeprefix(f"{name}-"))
+            is_own = pod.startswith(f"{name}-") and number_of is not None
+            if domain and is_own and scalar(node) != domain:
                 known = f"{pod}.{scalar(node)}" if node is not None else "no name: it has no subdomain"
                 found = f"{printable(pod)}.{printable(domain)}: this pod is known as {printable(known)}"
                 yield job.finding(launch.line, found, f"{pod}.{scalar(node) or domain}")
@@ -103,8 +103,8 @@ def _unserved(
 ) -> Iterator[Finding]:
     """The name of a Service that no file has, where another Service selects these pods."""
     wanted = scalar(node)
-    named = rf"name: *[\"']?{re.escape(wanted)}[\"']?\s"
-    elsewhere = any(re.search(named, text) for path, text in job.others.items() if path != job.path)
+    others = (text for path, text in job.others.items() if path != job.path)
+    elsewhere = any(wanted in re.findall(r"\bname: {0,4}[\"']?([\w.-]{1,99})", text) for text in others)
     if not wanted or wanted in services or elsewhere:
         return
     for name, selector in services.items():

@@ -129,8 +129,8 @@ def _is_detached(launch: Launch, *programs: str) -> bool:
         program = posixpath.basename(step.program)
         if program in programs or (program == "ssh" and step.has("-f")):
             return True
-        flags = " ".join(o.written for o in step.options)
-        if program in DOCKER and re.search(r"(?:^| )(?:-[a-z]*d[a-z]*|--detach)(?: |$)", flags):
+        names = [o.name for o in step.options]
+        if program in DOCKER and any(n == "--detach" or ("d" in n and n[1:].isalpha()) for n in names):
             return True
     return False
 
@@ -167,17 +167,17 @@ def nodes_started_in_turn(job: JobFile) -> Iterator[Finding]:
             )
 
 
-_NEVER = (
-    ("ray", r"start .*--block\b.*"),
-    ("tensorboard", r"(?!.*--(?:help|version)).*--logdir.*"),
-    ("nvidia-smi", r".*(?:-l\b|-lms\b|--loop|\bdmon|\bpmon).*"),
-    ("tail", r"(?!.*--pid)(?:.* )?(?:-\w*[fF]\w*|--follow)\b.*"),
-    ("sleep", "inf(?:inity)?"),
-    ("dask", "scheduler|worker .*"),
-    ("dask-scheduler", ".*"),
-    ("vllm", "serve .*"),
-)
-"""Program and arguments that stay in the foreground until they are killed."""
+_NEVER = {
+    "ray": re.compile(r"--block"),
+    "tensorboard": re.compile(r"--logdir(?:=.*)?"),
+    "nvidia-smi": re.compile(r"-l|-lms|--loop(?:-ms)?(?:=\d+)?|dmon|pmon"),
+    "tail": re.compile(r"-\w{0,9}[fF]|--follow(?:=\w+)?"),
+    "sleep": re.compile("inf(?:inity)?"),
+    "dask": re.compile("scheduler|worker"),
+    "dask-scheduler": re.compile(".*"),
+    "vllm": re.compile("serve"),
+}
+"""Program -> the argument with which it stays in the foreground until it is killed."""
 
 
 @fault("command-never-returns", SHELL)
@@ -206,11 +206,11 @@ def command_never_returns(job: JobFile) -> Found:
 
 def _never_ends(command: Command) -> str:
     texts = [posixpath.basename(text) for text in command.texts]
-    for program, arguments in _NEVER:
-        at = texts.index(program) if program == "ray" and program in texts else 0
-        if texts[at] == program and re.fullmatch(arguments, " ".join(texts[at + 1 :])[:2000]):
-            return program
-    return ""
+    program = "ray" if "ray" in texts and "start" in texts else texts[0]
+    arguments = texts[texts.index(program) + 1 :]
+    ends = any(text.startswith(("--pid", "--help", "--version")) for text in arguments)
+    pattern = _NEVER.get(program)
+    return program if pattern and not ends and any(map(pattern.fullmatch, arguments)) else ""
 
 
 @fault("zero-ends-script", SHELL)

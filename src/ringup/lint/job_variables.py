@@ -22,6 +22,8 @@ _NAMED = re.compile(
     r"\b(?:for|read|local|export|mapfile|readarray)[ \t]+(?:-\w{1,9}[ \t]{1,4}){0,4}([A-Za-z_]\w*)"
 )
 _READ = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_TESTED = re.compile(r"-[nzv] {1,4}\"?\$?\{?([A-Za-z_]\w{0,60})|\{([A-Za-z_]\w{0,60}):?[-+?=]")
+_OF_SCHEDULER = re.compile(r"\b(SLURM_|PBS_|LSB_)[A-Z]")
 GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f"))
 SCHEDULERS = {"SBATCH": "SLURM_", "PBS": "PBS_", "BSUB": "LSB_"}
 """Whose directives -> how the variables begin that it sets."""
@@ -170,6 +172,7 @@ def variable_of_other_scheduler(job: JobFile) -> Iterator[Finding]:
     """
     own = {SCHEDULERS[d.scheduler] for d in job.job.directives if d.scheduler in SCHEDULERS}
     known = names_set(job) if job.launches else set()
+    tested = {a or b for a, b in _TESTED.findall(job.text)}
     for launch in job.launches:
         if len(own) != 1 and launch.replicas is None:
             continue
@@ -179,11 +182,10 @@ def variable_of_other_scheduler(job: JobFile) -> Iterator[Finding]:
         for line, name in ((n, a or b) for n, raw in texts for a, b in _READ.findall(raw)):
             mine = next(iter(own), "-")
             is_other = name.startswith(tuple(SCHEDULERS.values())) and not name.startswith(mine)
-            tested = rf"-[nzv] +\"?\$?\{{?{name}\b|\{{{name}:?[-+?=]"
-            if not is_other or name in known or name in launch.env or re.search(tested, job.text):
+            if not is_other or name in known or name in launch.env or name in tested:
                 continue
             # sbatch reads #PBS and #BSUB lines as well.
-            is_sure = mine in ("SLURM_", "-") or re.search(rf"\b{mine}[A-Z]", job.text)
+            is_sure = mine in ("SLURM_", "-") or mine in _OF_SCHEDULER.findall(job.text)
             severity: Severity = "error" if is_sure else "warning"
             place = "pod" if mine == "-" else "job of this scheduler"
             found = f"${name} is not set in a {place}: it is empty"
