@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 FAILED = ("rank-failed", "hung", "launcher-error")
 END_FILE = "ringup.log"
 """How a run ended, in its log directory."""
+FACTS_FILE = "facts.json"
+"""What the check before it collected, in the folder of the run."""
 
 
 def new_run_id() -> str:
@@ -204,6 +206,19 @@ def watch_of(report_s: float, end_s: float, transport: Transport) -> HangWatch |
     if not (report_s or end_s):
         return None
     return HangWatch(report_s or end_s, end_s, local if len(local) > 1 else ())
+
+
+MOST_SAVED = 256
+"""Nodes whose facts go to a run's folder: 13 kB each."""
+
+
+def save_facts(cluster: Cluster, log_dir: Path) -> None:
+    """What was collected, for `report` to draw; a run goes on without it."""
+    from ringup import bundle
+
+    if len(cluster.nodes) <= MOST_SAVED:
+        with contextlib.suppress(RingupError):
+            bundle.save(cluster, log_dir / FACTS_FILE)
 
 
 def write_record(log_dir: Path, content: dict[str, Any]) -> bool:

@@ -128,6 +128,7 @@ def decide_and_start(
     if args.dry_run:
         return launching.show_words(plan, args)
     assert transport is not None
+    launching.save_facts(whole, log_dir)
     if args.detach and args.hang_timeout and not restarting.is_on(args):
         words = f"--hang-timeout: a detached run is watched by `ringup attach {plan.run_id}` alone"
         terminal.say(f"ringup: {words}, which has that option, too")
