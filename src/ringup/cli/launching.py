@@ -31,6 +31,7 @@ from ringup.units import plural
 if TYPE_CHECKING:
     from ringup.hang import HangWatch
     from ringup.logs.rule import Cause
+    from ringup.output.console import Report
 
 FAILED = ("rank-failed", "hung", "launcher-error")
 END_FILE = "ringup.log"
@@ -219,6 +220,17 @@ def save_facts(cluster: Cluster, log_dir: Path) -> None:
     if len(cluster.nodes) <= MOST_SAVED:
         with contextlib.suppress(RingupError):
             bundle.save(cluster, log_dir / FACTS_FILE)
+
+
+def write_page(check: Report, log_dir: Path, name: str) -> None:
+    """The page of a run in the place of that of its check."""
+    from ringup.output import html_page
+
+    page = html_page.Page("run")
+    with contextlib.suppress(RingupError):  # logs without a line
+        html_page.add_logs_of(page, [str(log_dir)])
+    html_page.add_check(page, check)
+    terminal.write(Path(name), html_page.render(page))
 
 
 def write_record(log_dir: Path, content: dict[str, Any]) -> bool:

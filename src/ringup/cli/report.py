@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ringup.cli import launching, options, pipeline, runs
+from ringup.cli import collective, launching, options, pipeline, runs
 from ringup.output import terminal
 
 OPTIONS = (
@@ -32,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
     if logs := [path for path in paths if path not in facts]:
         html_page.add_logs_of(page, logs)
         facts += [str(saved) for path in logs if (saved := Path(path) / launching.FACTS_FILE).is_file()]
+        for path in logs:
+            html_page.add_bench_of(page, Path(path) / collective.BENCH_FILE)
     for path in facts[:1]:
         html_page.add_check(page, pipeline.judge(bundle.load(Path(path))).report)
     terminal.write(Path(args.output), html_page.render(page))

@@ -136,4 +136,7 @@ def decide_and_start(
         from ringup.cli.supervising import DetachedSupervisor
 
         return DetachedSupervisor(whole, transport, log_dir, args).run(plan, findings)
-    return restarting.Supervisor(whole, transport, log_dir, args).run(plan, findings)
+    code = restarting.Supervisor(whole, transport, log_dir, args).run(plan, findings)
+    if args.html:
+        launching.write_page(judged.report, log_dir, args.html)
+    return code

@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from ringup.output import timeline_report
     from ringup.timeline import trace
     from ringup.timeline.read import timeline_of
+    from ringup.units import plural
 
     timeline = timeline_of(read_logs(runs.paths_of(args.paths)))
     count = 0
@@ -42,4 +43,7 @@ def run(args: argparse.Namespace) -> int:
         shown = terminal.path_shown(args.output)
         hint = "name a file in a directory you may write"
         raise LaunchError(f"{shown} cannot be written: {error.strerror}", hint=hint) from error
+    ranks, shown = plural(len(timeline.ranks), "rank"), terminal.path_shown(args.output)
+    terminal.say(f"trace written: {shown}: {plural(count, 'event')} of {ranks}", quiet=args.quiet)
+    terminal.say("open https://ui.perfetto.dev and drag the file into it", quiet=args.quiet)
     return 0

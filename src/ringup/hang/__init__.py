@@ -134,8 +134,8 @@ class HangWatch:
         at_s, times = node.clock.ours(look.at_s), node.output.times
         for rank in look.ranks:
             times.note(Used(at_s, rank.rank, rank.cpu_s, rank.io_bytes))
-            if rank.flight:
-                times.calls(at_s, rank.rank, rank.flight)
+            if rank.flight and look.wall_ns:
+                times.calls(at_s, look.wall_ns, rank.rank, rank.flight)
 
     def _goes_on(self, now_s: float, tell: Tell) -> None:
         took = show_seconds(now_s - self._quiet_since)

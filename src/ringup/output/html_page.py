@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import time
@@ -21,11 +22,11 @@ from ringup.output.network_pictures import Figure
 from ringup.output.terminal import Style, path_shown
 from ringup.rules import Finding, Fix
 from ringup.secrets import redact
-from ringup.units import export_line, plural, printable, show_ranks, show_seconds, summarize_names
+from ringup.units import export_line, plural, printable, show_bytes, show_ranks, show_seconds, summarize_names
 from ringup.version import __version__
 
 if TYPE_CHECKING:
-    from ringup.collective_tests import BandwidthReport
+    from ringup.collective_tests import BandwidthReport, CorrectnessReport
     from ringup.logs.read import Diagnosis
     from ringup.logs.rule import Cause
     from ringup.timeline import Timeline
@@ -170,7 +171,7 @@ def add_check(page: Page, report: Report) -> None:
         page.headline = verdict(found, report.skipped, report.plan).replace(" above", " below")
         page.tone = found[0].severity or "error" if found else "ok"
         page.facts += [("checked", size), ("network", network_line(report.cluster).partition(": ")[2])]
-    page.findings += map(_finding, found)
+        page.findings += map(_finding, found)
     page.figures += network_pictures.of_cluster(report)
     rows = [node_row(node) for node in report.cluster.nodes]
     head = ("node", "interfaces", "python", "torch", "GPUs")
@@ -213,11 +214,13 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) ->
 # -- logs and runs -----------------------------------------------------------------------------
 
 
-def _cause(cause: Cause, diagnosis: Diagnosis) -> Block:
+def _cause(cause: Cause, diagnosis: Diagnosis, headline: str) -> Block:
     files = diagnosis.story.files
     places = ", ".join([*cause.nodes[:16], *([show_ranks(cause.ranks)] if cause.ranks else [])])
     lines = [f"{path_shown(files[e.file].path)}:{e.line}  {printable(e.text, 500)}" for e in cause.evidence]
-    fields = [("cause", cause.text), ("where", places), ("confidence", cause.confidence)]
+    fields = [("where", places), ("confidence", cause.confidence)]
+    if cause.text not in headline:
+        fields.insert(0, ("cause", cause.text))
     if defect := cause.known_defect:
         fields.append(("known", f"{defect.id}: {defect.text}"))
     return Block(cause.severity or "error", cause.rule, "", fields, lines, cause.fix)
@@ -234,7 +237,7 @@ def add_logs(page: Page, diagnosis: Diagnosis) -> None:
         page.tone = (leads.severity or "error") if leads else "ok"
     elif leads and leads.severity == "error":
         page.headline += f": {leads.text}"
-    page.entries += [_cause(cause, diagnosis) for cause in causes[:MOST_CAUSES]]
+    page.entries += [_cause(cause, diagnosis, page.headline) for cause in causes[:MOST_CAUSES]]
     networks = [
         [h.name, h.kind, " ".join(h.bootstrap or ()), ", ".join(used_devices(h)), ", ".join(h.interfaces)]
         for h in diagnosis.story.hosts.values()
@@ -278,11 +281,13 @@ def add_run(page: Page, record: SavedRun) -> None:
     for hang in [h for h in record.hangs if h.verdict == "stalled"][-1:]:
         since, seen = show_seconds(max(hang.at_s - hang.quiet_s, 0)), show_seconds(hang.at_s)
         page.facts.append(("no progress", f"from {since} after the start on; noticed after {seen}"))
+    if record.verdict and record.verdict.evidence:
+        page.facts.append(("ranks", "\n".join(record.verdict.evidence)))
     page.details += _of_run(record)
 
 
 def _of_run(record: SavedRun) -> Iterator[Details]:
-    if record.attempts:
+    if len(record.attempts) > 1:
         attempts = [
             (a.number, ", ".join(a.nodes), show_seconds((a.ended or a.started) - a.started), a.outcome or "",
              a.cause.rule if a.cause else "", f"{a.decision or ''}: {a.because or ''}".strip(": "))
@@ -309,24 +314,52 @@ def _of_run(record: SavedRun) -> Iterator[Details]:
 def add_bench(page: Page, outcome: BandwidthReport) -> None:
     """Curves, pairs, the verdict against the link's rate."""
     page.tone = {"ok": "ok", "slow": "warning", "not_judged": "note"}[outcome.verdict]
-    if not outcome.correct:
-        page.tone = "error"
+    page.tone = page.tone if outcome.correct else "error"
     wrong = "" if outcome.correct else "A result was wrong. "
-    page.headline = f"{wrong}Bandwidth: {outcome.verdict.replace('_', ' ')}: {outcome.because}"
-    page.facts.append(
-        ("measured", f"{plural(outcome.ranks, 'rank')} on {plural(outcome.nodes, 'node')}, {outcome.backend}")
-    )
+    page.headline = f"{wrong}Bandwidth {outcome.verdict.replace('_', ' ')}: {outcome.because}"
+    size = f"{plural(outcome.ranks, 'rank')} on {plural(outcome.nodes, 'node')}, {outcome.backend}"
+    page.facts.append(("measured", size))
     for slow in outcome.slow:
-        rates = f"{slow.busbw_gbyte_s:.3g} GB/s, the others {slow.peers_gbyte_s:.3g} GB/s"
-        page.entries.append(Block("warning", "slow", slow.node, (("found", slow.found), ("rate", rates))))
+        rates = f"{slow.busbw_gbyte_s:.3g} GB/s; the others reach {slow.peers_gbyte_s:.3g} GB/s"
+        page.entries.append(
+            Block("warning", "slow-node", slow.node, (("found", slow.found), ("rate", rates)))
+        )
     page.figures = [*network_pictures.of_bench(outcome), *page.figures]
     head = ("operation", "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "result")
     rows = [
-        (r.op, r.size_bytes, f"{r.time_us:.1f}", f"{r.algbw_gbyte_s:.4g}", f"{r.busbw_gbyte_s:.4g}",
-         "right" if r.correct else "WRONG")
+        (
+            r.op,
+            show_bytes(r.size_bytes),
+            f"{r.time_us:.1f}",
+            *(f"{rate:.4g}" for rate in (r.algbw_gbyte_s, r.busbw_gbyte_s)),
+            "right" if r.correct else "WRONG",
+        )
         for r in outcome.rows
-    ]  # fmt: skip
+    ]
     page.details.insert(0, _table("Bench: every size", head, rows))
+
+
+def add_bench_of(page: Page, path: Path) -> None:
+    """What a bench wrote into its folder; nothing where there is no such file."""
+    import msgspec
+
+    from ringup.collective_tests import BandwidthReport
+
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        add_bench(page, msgspec.json.decode(path.read_bytes(), type=BandwidthReport))
+
+
+def add_test(page: Page, outcome: CorrectnessReport) -> None:
+    """Which ranks are at fault, and every rank's result."""
+    from ringup.output.collective_report import test_verdict
+
+    page.tone = "ok" if outcome.ok else "error"
+    page.headline = test_verdict(outcome)
+    for rank in [rank for rank in outcome.ranks if rank.is_cause][:MOST_CAUSES]:
+        where = f"rank {rank.rank} on {rank.node}"
+        page.entries.append(Block("error", "", where, (("device", rank.device), ("found", rank.error or ""))))
+    rows = [(r.rank, r.node, r.device, "right" if r.ok else r.error or "") for r in outcome.ranks]
+    page.details.insert(0, _table("Ranks", ("rank", "node", "device", "result"), rows))
 
 
 def check_page(report: Report) -> str:

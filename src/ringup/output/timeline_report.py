@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -82,7 +83,8 @@ def rank_words(line: RankLine, end_s: float) -> str:
     elif line.waits_s is not None and not line.role:
         parts.append("waits for other ranks")
     if line.waits_s is not None:
-        parts.append(f"since {show_seconds(max(end_s - line.waits_s, 0.0))} before the end")
+        until = end_s if line.ended_s is None else line.ended_s
+        parts[-1] += f" for {show_seconds(max(until - line.waits_s, 0.0))}"
     if line.began_s is None and line.code is None and line.first_s is None:
         parts.append("never seen")
     elif not parts and line.code is None:
@@ -90,8 +92,15 @@ def rank_words(line: RankLine, end_s: float) -> str:
     elif line.code == 0:
         parts.append("finished")
     elif line.code is not None and (line.role == "failed" or not parts):
-        parts.append(f"exit code {line.code}" if line.code > 0 else f"ended by signal {-line.code}")
+        parts.append(f"exit code {line.code}" if line.code > 0 else f"ended by {_signal(-line.code)}")
     return safe(", ".join(parts))
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def rows(timeline: Timeline) -> tuple[list[Row], int]:
@@ -150,7 +159,7 @@ def _signs(line: RankLine) -> Iterator[Sign]:
     if line.failed_s is not None:
         yield Sign(line.failed_s, "✖", f"first failure, {show_seconds(line.failed_s)}")
     elif line.ended_s is not None:
-        shape, words = ("✔", "finished") if line.code == 0 else ("■", f"ended with {line.code}")
+        shape, words = ("✔", "finished") if line.code == 0 else ("■", "ended")
         yield Sign(line.ended_s, shape, f"{words}, {show_seconds(line.ended_s)}")
 
 
@@ -163,12 +172,16 @@ def axis(timeline: Timeline) -> list[tuple[float, str]]:
 
 
 def legend(timeline: Timeline) -> list[tuple[str, str]]:
-    """The fills that occur, each with its words."""
-    found = {
-        phase.name
-        for line in timeline.ranks
-        for phase in line.phases(timeline.end_s)
-        if phase.to_s > phase.from_s
-    }
-    named = {"bad"} if any(line.role in ("missing", "differs") for line in timeline.ranks) else set()
-    return [(name, words) for name, words in PHASES.items() if name in found | named]
+    """The fills that occur, each with its words; marks have no fill."""
+    lines = timeline.ranks
+    phases = [phase for line in lines for phase in line.phases(timeline.end_s)]
+    found = {phase.name for phase in phases if phase.to_s > phase.from_s}
+    named = {"bad"} if any(line.role in ("missing", "differs") for line in lines) else set()
+    fills = [(name, words) for name, words in PHASES.items() if name in found | named]
+    marks = (
+        (any(line.steps for line in lines), "upper ticks: steps"),
+        (any(line.tracks for line in lines), "lower ticks: collectives"),
+        (any(line.failed_s is not None for line in lines), "✖ first failure"),
+        (any(line.ended_s is not None for line in lines), "✔ finished, ■ ended"),
+    )
+    return [*fills, *(("", words) for occurs, words in marks if occurs)]

@@ -228,10 +228,10 @@ def recorded(calls: Iterable[RecordedCall], kinds: Kinds) -> Iterator[Track]:
     yield from tracks.values()
 
 
-def of_dump(entries: Iterable[Entry], started: float) -> Iterator[RecordedCall]:
-    """Entries of a dump with times since `started`, which the clock of the rank's node has measured."""
+def of_dump(entries: Iterable[Entry], started_ns: int) -> Iterator[RecordedCall]:
+    """Entries of a dump with times since `started_ns`, by the clock of the rank's node."""
     for entry in entries:
         if entry.begun_ns:
-            ended_s = entry.ended_ns / 1e9 - started if entry.ended_ns else None
-            begun_s = entry.begun_ns / 1e9 - started
+            ended_s = (entry.ended_ns - started_ns) / 1e9 if entry.ended_ns else None
+            begun_s = (entry.begun_ns - started_ns) / 1e9
             yield RecordedCall(*entry[:6], entry.where, entry.is_done, begun_s, ended_s)

@@ -122,7 +122,7 @@ class Recorder:
         known = self._files.setdefault(file, _Growing())
         gap_s = max(LEAST_GAP_S, (at_s - (self._began_s or at_s)) / MARKS)
         is_due = at_s - known.noted_s >= gap_s
-        if is_due and known.at_s > known.noted_s:
+        if at_s - known.at_s >= gap_s and known.at_s > known.noted_s:
             self._note_length(file, known)
         if known.at_s <= known.noted_s:
             known.since_s = at_s
@@ -140,12 +140,11 @@ class Recorder:
         known.noted_s = known.at_s
         self.note(Written(known.at_s, known.since_s, file, known.bytes))
 
-    def calls(self, at_s: float, rank: int, flight: Flight) -> None:
-        """What a rank's flight recorder had at that time, on the run's clock."""
+    def calls(self, at_s: float, wall_ns: int, rank: int, flight: Flight) -> None:
+        """What a rank's flight recorder had; `at_s` on the run's clock is `wall_ns` on its node's."""
 
         def ours(theirs_ns: int) -> float | None:
-            known = theirs_ns and flight.now_ns
-            return round(at_s - (flight.now_ns - theirs_ns) / 1e9, 6) if known else None
+            return round(at_s - (wall_ns - theirs_ns) / 1e9, 6) if theirs_ns else None
 
         found = [
             RecordedCall(*entry[:6], entry.where, entry.is_done, begun_s, ours(entry.ended_ns))

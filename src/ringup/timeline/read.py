@@ -50,6 +50,7 @@ class _Hang(msgspec.Struct):
 class _Verdict(msgspec.Struct):
     rule: str = ""
     ranks: list[int] = []
+    evidence: list[str] = []
 
 
 class _Node(msgspec.Struct):
@@ -220,9 +221,9 @@ def _add_recorded(reading: _Reading) -> CallSource:
     begun = [e.begun_ns for dump in dumps.values() for e in dump.flight.entries if e.begun_ns]
     if not begun:
         return ""
-    started = reading.record.started if reading.record else min(begun) / 1e9
+    started_ns = round(reading.record.started * 1e9) if reading.record else min(begun)
     for number, dump in dumps.items():
-        calls = of_dump(dump.flight.entries, started)
+        calls = of_dump(dump.flight.entries, started_ns)
         reading.rank(number).tracks = list(recorded(calls, reading.kinds))
     return "dumps"
 
@@ -318,7 +319,8 @@ def _set_end(found: Timeline, reading: _Reading) -> None:
     ]
     if record:
         found.started = record.started
-        ends.append(record.seconds)
+        if any(line.ended_s is None for line in found.ranks):
+            ends.append(record.seconds)
     found.end_s = max(ends, default=0.0)
 
 
