@@ -62,16 +62,19 @@ def curves(found: Sequence[Curve], limit: float | None, unit: str, words: str) -
     if limit:
         across = f'd="M{LEFT} {y(limit):.1f}H{WIDTH - 110}"'
         body.append(f'<path class="line" stroke="var(--ink)" stroke-dasharray="3 3" {across}/>')
-        body.append(f'<text x="{WIDTH - 106}" y="{y(limit) + 4:.1f}">limit {limit:.3g}</text>')
+    names = []
     for n, one in enumerate(found):
         colour, dashes, shape = LINES[n % len(LINES)]
         own = [(x(size), y(rate)) for size, rate in one.points if size > 0 and math.isfinite(rate)]
-        if not own:
-            continue
-        path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in own)
-        body.append(f'<path class="line" stroke="{colour}" stroke-dasharray="{dashes}" d="{path}"/>')
-        body += [_mark(shape, a, b, colour) for a, b in own]
-        body.append(
-            f'<text x="{own[-1][0] + 8:.1f}" y="{own[-1][1] + 14 + 12 * n:.1f}">{escape(one.name)}</text>'
-        )
+        if own:
+            path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in own)
+            body.append(f'<path class="line" stroke="{colour}" stroke-dasharray="{dashes}" d="{path}"/>')
+            body += [_mark(shape, a, b, colour) for a, b in own]
+            names.append((own[-1][1], one.name))
+    names += [(y(limit), f"limit {limit:.3g}")] if limit else []
+    free = 0.0
+    for at, name in sorted(names):
+        free = max(free, at + 4)
+        body.append(f'<text x="{WIDTH - 104}" y="{free:.1f}">{escape(name)}</text>')
+        free += 13
     return svg(words, "".join(body), f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"', "curve")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ringup.timeline.read import SavedRun
 
 MOST_ROWS = 200
-MOST_CAUSES = 8
+MOST_CAUSES, MOST_FIRST = 8, 3
 OUTCOMES = {
     "ok": "The run finished", "rank-failed": "The run failed", "hung": "The run hung",
     "launcher-error": "The start failed", "check-stopped": "The check stopped the run",
@@ -76,6 +76,8 @@ class Page:
     headline: str = ""
     facts: list[tuple[str, str]] = field(default_factory=list)
     entries: list[Block] = field(default_factory=list)
+    first: int = MOST_FIRST
+    """So many of them stand above the pictures."""
     timeline: Timeline | None = None
     figures: list[Figure] = field(default_factory=list)
     findings: list[Block] = field(default_factory=list)
@@ -171,7 +173,10 @@ def add_check(page: Page, report: Report) -> None:
         page.headline = verdict(found, report.skipped, report.plan).replace(" above", " below")
         page.tone = found[0].severity or "error" if found else "ok"
         page.facts += [("checked", size), ("network", network_line(report.cluster).partition(": ")[2])]
-        page.findings += map(_finding, found)
+        shown = [*map(_finding, found)]
+        worst = [one for one in shown if one.severity != "note"][:MOST_FIRST]
+        page.entries += worst
+        page.findings += [one for one in shown if one not in worst]
     page.figures += network_pictures.of_cluster(report)
     rows = [node_row(node) for node in report.cluster.nodes]
     head = ("node", "interfaces", "python", "torch", "GPUs")
@@ -231,7 +236,7 @@ def add_logs(page: Page, diagnosis: Diagnosis) -> None:
     from ringup.output.logs_report import used_devices
 
     causes = diagnosis.causes
-    leads = causes[0] if causes else None
+    leads, page.first = causes[0] if causes else None, 1
     if not page.headline:
         page.headline = leads.text if leads else "No failure found"
         page.tone = (leads.severity or "error") if leads else "ok"
@@ -321,9 +326,7 @@ def add_bench(page: Page, outcome: BandwidthReport) -> None:
     page.facts.append(("measured", size))
     for slow in outcome.slow:
         rates = f"{slow.busbw_gbyte_s:.3g} GB/s; the others reach {slow.peers_gbyte_s:.3g} GB/s"
-        page.entries.append(
-            Block("warning", "slow-node", slow.node, (("found", slow.found), ("rate", rates)))
-        )
+        page.entries.append(Block("warning", "", slow.node, (("found", slow.found), ("rate", rates))))
     page.figures = [*network_pictures.of_bench(outcome), *page.figures]
     head = ("operation", "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "result")
     rows = [

@@ -14,6 +14,7 @@ from ringup.draw.curve import Curve, curves
 from ringup.model import Cluster, Link, Node
 from ringup.nccl import pci
 from ringup.nccl.selection import Prediction
+from ringup.network.predictions import Expected
 from ringup.output.console import Report, tested_paths
 from ringup.secrets import redact
 from ringup.units import plural, printable, summarize_names
@@ -106,7 +107,6 @@ def _bad_rows(names: Sequence[str], tried: dict[tuple[str, str], list[bool]]) ->
         for pair, answers in tried.items():
             of.setdefault(pair[at], []).append(any(answers))
         found = [name for name, answers in of.items() if len(answers) > 1 and not any(answers)]
-        found = found or [name for name, answers in of.items() if answers and not any(answers)]
         if found and len(found) < len(names):
             named.update((at, name) for name in found)
             yield f"No path {word} {summarize_names(map(safe, found), 8)} works."
@@ -121,13 +121,13 @@ def _bad_rows(names: Sequence[str], tried: dict[tuple[str, str], list[bool]]) ->
 
 def _node_maps(report: Report) -> Iterator[Figure]:
     """A picture for each kind of node."""
-    kinds: dict[object, tuple[list[str], Node, Prediction | None]] = {}
-    expected = {one.prediction.name: one.prediction for one in report.predictions}
+    kinds: dict[object, tuple[list[str], Node, Expected | None]] = {}
+    expected = {one.prediction.name: one for one in report.predictions}
     for node in report.cluster.nodes:
         if not node.unreached:
             made = expected.get(node.name)
             cards = tuple(i.name for i in node.interfaces), tuple(p.device for p in node.rdma_ports)
-            shape = (*cards, node.gpu_count, made.likeness if made else None)
+            shape = (*cards, node.gpu_count, made.prediction.likeness if made else None)
             kinds.setdefault(shape, ([], node, made))[0].append(node.name)
     for names, node, made in islice(kinds.values(), MOST_MAPS):
         if node.gpus or node.rdma_ports or any(i.kind != "loopback" for i in node.interfaces):
@@ -136,12 +136,21 @@ def _node_maps(report: Report) -> Iterator[Figure]:
         yield Figure("More kinds of nodes", f"{len(kinds) - MOST_MAPS} more kinds of nodes are not drawn.")
 
 
-def _node_map(names: Sequence[str], node: Node, made: Prediction | None) -> Figure:
+def _interfaces(made: Prediction | None) -> set[str]:
+    """What a selection uses: devices, interfaces, the bootstrap's."""
+    if made is None:
+        return set()
+    boot = {made.bootstrap.interface} if made.bootstrap else set()
+    return {entry.partition(":")[0] for entry in made.interfaces} | boot
+
+
+def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Figure:
     """GPUs, NICs, how far they are from each other, and what is expected to be used."""
+    made = expected.prediction if expected else None
+    alone = _interfaces(expected.alone if expected else None)
     devices = {one.bus_id: one for one in node.pci}
     used = {(use.gpu, use.device.partition(":")[0]) for use in made.used} if made else set()
-    chosen = {name for _, name in used}
-    chosen |= {entry.partition(":")[0] for entry in made.interfaces} if made else set()
+    chosen = {name for _, name in used} | _interfaces(made)
     boot = made.bootstrap.interface if made and made.bootstrap else ""
     left = [Box(f"GPU {gpu.index}", safe(gpu.name)) for gpu in node.gpus[:MOST_BOXES]]
     cards: dict[str, str] = {}
@@ -160,7 +169,8 @@ def _node_map(names: Sequence[str], node: Node, made: Prediction | None) -> Figu
         state = "" if one.is_up and one.has_carrier else " (down)"
         addresses = ", ".join(a.address for a in one.usable_addresses[:2]) or "no address"
         words = f"{addresses}{state}" + (", bootstrap" if one.name == boot else "")
-        right.append(Box(safe(one.name), words, one.name in chosen or one.name == boot))
+        words += ", used if nothing is set" if one.name in alone - chosen else ""
+        right.append(Box(safe(one.name), words, one.name in chosen))
     ties = []
     names_of = [port.device for port in node.rdma_ports[:MOST_BOXES]]
     for row, gpu in enumerate(node.gpus[:MOST_BOXES]):
