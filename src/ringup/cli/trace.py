@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with bundle.whole(Path(args.output)) as place, place.open("w", encoding="utf-8") as file:
             for text in trace.document(timeline, timeline_report.about(timeline)):
-                count += text.count("\n")
+                count += text.count('"ph":')
                 file.write(text)
     except OSError as error:
         shown = terminal.path_shown(args.output)
