@@ -68,6 +68,14 @@ def test_lines_that_are_no_times_are_left_out(tmp_path: Path, line: bytes) -> No
     assert times is not None and times.ends[0].at_s == pytest.approx(5.0)
 
 
+def test_the_begin_may_come_after_the_first_output(tmp_path: Path) -> None:
+    folder = run_folders.write(tmp_path / "run", [Planted(0, output=[(3.0, "x")], ended_s=5.0, code=0)])
+    first, *rest = (folder / marks.FILE).read_bytes().splitlines(keepends=True)
+    (folder / marks.FILE).write_bytes(b"".join([*rest, first]))
+    times = marks.read(folder)
+    assert times is not None and times.ends[0].at_s == pytest.approx(5.0)
+
+
 def test_a_rank_that_does_not_come_is_the_planted_one_and_the_others_wait_from_their_call_on(
     tmp_path: Path,
 ) -> None:

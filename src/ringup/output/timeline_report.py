@@ -48,9 +48,8 @@ def clock_words(timeline: Timeline) -> str:
             return "Times are of each node's own clock. The clocks of different nodes were not compared."
         return "Times are of the node's own clock."
     if timeline.clock_error_s is None:
-        return "Times are of the launching machine's clock; the error of each node's times is not known."
-    error = show_seconds(timeline.clock_error_s)
-    return f"Times are of the launching machine's clock; a node's times are off by at most {error}."
+        return "All times are on one clock; how far a node's times may be off is not known."
+    return f"All times are on one clock; a node's are off by at most {show_seconds(timeline.clock_error_s)}."
 
 
 def source_words(timeline: Timeline) -> str:

@@ -120,7 +120,9 @@ class Recorder:
     def output(self, file: str, at_s: float, size_bytes: int) -> None:
         """Output came; its time is written when the last one is old enough, and where a silence ends."""
         known = self._files.setdefault(file, _Growing())
-        gap_s = max(LEAST_GAP_S, (at_s - (self._began_s or at_s)) / MARKS)
+        if self._began_s is None:  # a detached run's begin is replayed after its first output
+            self._began_s = at_s
+        gap_s = max(LEAST_GAP_S, (at_s - self._began_s) / MARKS)
         is_due = at_s - known.noted_s >= gap_s
         if at_s - known.at_s >= gap_s and known.at_s > known.noted_s:
             self._note_length(file, known)
@@ -186,19 +188,22 @@ class Times:
 def read(folder: Path) -> Times | None:
     """What was noted in a run's folder; lines that are none are left out.  None where nothing is."""
     path, decoder = folder / FILE, msgspec.json.Decoder(Mark)
-    found, began_s = Times(), None
+    found, began_s = Times(), 0.0
     try:
-        with path.open("rb") as file:
-            if path.stat().st_size > LARGEST_BYTES:
-                return None
-            for line in file:
-                with contextlib.suppress(msgspec.MsgspecError, RecursionError):
-                    mark = decoder.decode(line)
-                    if isinstance(mark, Began):
-                        began_s = mark.at_s
-                    elif began_s is not None:
-                        mark.at_s -= began_s
-                        _add(found, mark, began_s)
+        if path.stat().st_size > LARGEST_BYTES:
+            return None
+        for is_begin in (True, False):  # it may come late
+            with path.open("rb") as file:
+                for line in file:
+                    if is_begin and b'"began"' not in line:
+                        continue
+                    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+                        mark = decoder.decode(line)
+                        if isinstance(mark, Began):
+                            began_s = mark.at_s
+                        elif not is_begin:
+                            mark.at_s -= began_s
+                            _add(found, mark, began_s)
     except OSError:
         return None
     return found if found.ranks else None
