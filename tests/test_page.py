@@ -322,6 +322,32 @@ def test_a_check_a_run_and_logs_give_the_same_page(tmp_path: Path) -> None:
         read(page)
 
 
+def test_a_restarted_run_that_finished_is_no_failure_on_its_page(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    failure = {"node": "node0", "rank": 0, "code": 1, "what": "rank 0 on node0: exit code 1", "at_s": 3.5}
+    text = [(3.0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")]
+    planted = [Planted(0, output=text, ended_s=4.0, code=1)]
+    run_folders.write(run / "attempt-1", planted, "rank-failed", first_failure=failure, seconds=5.0)
+    run_folders.write(run / "attempt-2", [Planted(0, output=[(3.0, "step 1")], ended_s=9.0, code=0)])
+    row = {"nodes": ["node0"], "started": 1.0, "ended": 9.0, "because": "another batch"}
+    attempts = [
+        {
+            **row,
+            "number": 1,
+            "outcome": "rank-failed",
+            "decision": "same",
+            "cause": {"rule": "gpu-out-of-memory"},
+        },
+        {**row, "number": 2, "outcome": "ok", "decision": "finished", "cause": None},
+    ]
+    run_folders.write(run, [Planted(0, ended_s=9.0, code=0)], seconds=20.0, attempts=attempts)
+    page = reported(run, to=tmp_path / "r.html")
+    read(page)
+    head, _, rest = page.partition("</h1>")
+    assert head.endswith("The run finished after 20 s: all ranks exited with 0")
+    assert "attempt-1 of 2, the first that failed" in rest and "Attempts (2)" in rest
+
+
 def test_a_run_that_is_named_is_found_and_without_a_name_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

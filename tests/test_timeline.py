@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ringup.logs.read import read_logs
 from ringup.output import timeline_report
 from ringup.timeline import Timeline, marks
-from ringup.timeline.read import timeline_of
+from ringup.timeline.read import read, timeline_of
 from tests import flight_dumps, run_folders
 from tests.run_folders import BEGAN_S, Planted, call
 
@@ -19,7 +18,7 @@ NAN = pytest.approx(math.nan, nan_ok=True)
 
 
 def timeline(*paths: Path) -> Timeline:
-    return timeline_of(read_logs([str(path) for path in paths]))
+    return timeline_of(*read([str(path) for path in paths]))
 
 
 def noted(lines: list[bytes]) -> list[dict[str, object]]:
@@ -175,6 +174,22 @@ def test_a_running_rank_and_one_never_seen_are_said(tmp_path: Path) -> None:
     found = timeline(run_folders.write(tmp_path / "run", ranks, "running", seconds=9.0, exit_code=None))
     words = [row.words for row in timeline_report.rows(found)[0]]
     assert words == ["no end recorded", "never seen"]
+
+
+def test_a_run_that_has_printed_nothing_yet_has_a_timeline(tmp_path: Path) -> None:
+    folder = run_folders.write(tmp_path / "run", [Planted(0)], "running", seconds=9.0, exit_code=None)
+    (folder / "ringup.log").unlink()
+    assert timeline(folder).ranks[0].began_s == pytest.approx(2.0)
+
+
+def test_of_a_restarted_run_the_attempt_that_failed_is_drawn(tmp_path: Path) -> None:
+    failure = {"node": "node0", "rank": 0, "code": 1, "what": "rank 0 on node0: exit code 1", "at_s": 3.5}
+    run = tmp_path / "run"
+    text = [(3.0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")]
+    planted = [Planted(0, output=text, ended_s=4.0, code=1)]
+    run_folders.write(run / "attempt-1", planted, "rank-failed", first_failure=failure, seconds=5.0)
+    run_folders.write(run / "attempt-2", [Planted(0, output=[(3.0, "step 1")], ended_s=9.0, code=0)])
+    assert timeline(run).ranks[0].failed_s == 3.5
 
 
 def test_of_512_ranks_the_named_one_and_each_kind_are_shown(tmp_path: Path) -> None:

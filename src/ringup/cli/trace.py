@@ -26,13 +26,12 @@ def run(args: argparse.Namespace) -> int:
     """Read, write; 0 where there is something to show."""
     from ringup import bundle
     from ringup.errors import LaunchError
-    from ringup.logs.read import read_logs
     from ringup.output import timeline_report
     from ringup.timeline import trace
-    from ringup.timeline.read import timeline_of
+    from ringup.timeline.read import read, timeline_of
     from ringup.units import plural
 
-    timeline = timeline_of(read_logs(runs.paths_of(args.paths)))
+    timeline = timeline_of(*read(runs.paths_of(args.paths)))
     count = 0
     try:
         with bundle.whole(Path(args.output)) as place, place.open("w", encoding="utf-8") as file:

@@ -240,7 +240,7 @@ def add_logs(page: Page, diagnosis: Diagnosis) -> None:
     if not page.headline:
         page.headline = leads.text if leads else "No failure found"
         page.tone = (leads.severity or "error") if leads else "ok"
-    elif leads and leads.severity == "error":
+    elif leads and leads.severity == "error" == page.tone:
         page.headline += f": {leads.text}"
     page.entries += [_cause(cause, diagnosis, page.headline) for cause in causes[:MOST_CAUSES]]
     networks = [
@@ -265,7 +265,10 @@ def add_logs(page: Page, diagnosis: Diagnosis) -> None:
         )
         for i in diagnosis.story.files
     ]
-    page.details.append(_table("Files", ("file", "node", "rank", "lines", "NCCL set-up", "last line"), files))
+    if files:
+        page.details.append(
+            _table("Files", ("file", "node", "rank", "lines", "NCCL set-up", "last line"), files)
+        )
 
 
 def add_run(page: Page, record: SavedRun) -> None:
@@ -373,30 +376,31 @@ def check_page(report: Report) -> str:
 
 def logs_page(diagnosis: Diagnosis) -> str:
     """Of logs, or of a run's folder."""
+    from ringup.timeline.read import folder_of
+
     page = Page("logs")
-    add_folder(page, diagnosis)
+    add_folder(page, diagnosis, folder_of(diagnosis))
     return render(page)
 
 
 def add_logs_of(page: Page, paths: Sequence[str]) -> None:
     """Logs of a job or a run; of a restarted run those of the attempt that failed first."""
-    from ringup.logs import files
-    from ringup.logs.read import read_attempts, read_logs
-    from ringup.timeline.read import record_of
+    from ringup.timeline.read import read, record_of
 
-    folders = files.attempts(paths)
-    whole = record_of(Path(paths[0])) if folders else None
-    add_folder(page, read_attempts(folders)[0] if folders else read_logs(paths), whole)
+    diagnosis, folder = read(paths)
+    is_attempt = folder is not None and folder.parent == Path(paths[0])
+    add_folder(page, diagnosis, folder, record_of(Path(paths[0])) if is_attempt else None)
 
 
-def add_folder(page: Page, diagnosis: Diagnosis, whole: SavedRun | None = None) -> None:
+def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: SavedRun | None = None) -> None:
     """Logs with their timeline, and the run they are of; `whole`: that of which it is an attempt."""
-    from ringup.timeline.read import folder_of, record_of, timeline_of
+    from ringup.timeline.read import record_of, timeline_of
 
-    folder = folder_of(diagnosis)
-    own = record_of(folder) if folder else None
-    if record := whole or own:
+    record = whole or (record_of(folder) if folder else None)
+    if record:
         add_run(page, record)
+        if whole and folder:
+            page.facts.append(("shown", f"{folder.name} of {len(whole.attempts)}, the first that failed"))
         page.findings += map(_finding, record.findings)
-    page.timeline = timeline_of(diagnosis)
+    page.timeline = timeline_of(diagnosis, folder)
     add_logs(page, diagnosis)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from ringup.logs import files
-from ringup.logs.read import Diagnosis
+from ringup.errors import LogsError
+from ringup.logs import counts, files
+from ringup.logs.evidence import LogEvidence
+from ringup.logs.read import Diagnosis, read_attempts, read_logs
 from ringup.rules import Finding
 from ringup.timeline import PENDING, CallSource, RankLine, RankUse, Role, Timeline, Track
 from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, of_dump, recorded
 from ringup.timeline.marks import Times
-from ringup.timeline.marks import read as read_times
+from ringup.timeline.marks import read as times_in
 
 MOST_BYTES = 64 << 20
 MOST_RANKS = 1 << 16
@@ -154,11 +156,29 @@ class _Reading:
         return self.ranks.setdefault(number, RankLine(number))
 
 
-def timeline_of(diagnosis: Diagnosis) -> Timeline:
-    """The timeline of a run's folder, or of logs and dumps of any job, whose diagnosis this is."""
-    folder = folder_of(diagnosis)
+def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
+    """
+    Diagnosis of logs, and the folder of the run they are of; None where they are of none.
+
+    Of a restarted run, those of the attempt that failed first.  Raises LogsError where nothing is to be read;
+    a run that has printed nothing yet has an empty diagnosis.
+    """
+    if attempts := files.attempts(paths):
+        diagnosis = read_attempts(attempts)[0]
+        return diagnosis, folder_of(diagnosis)
+    try:
+        diagnosis = read_logs(paths)
+    except LogsError:
+        if len(paths) != 1 or record_of(Path(paths[0])) is None:
+            raise
+        return Diagnosis([], LogEvidence([], []), counts.join({})), Path(paths[0])
+    return diagnosis, folder_of(diagnosis)
+
+
+def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
+    """The timeline of the run in a folder, or of logs and dumps of any job, whose diagnosis this is."""
     reading = _Reading(
-        diagnosis, folder, record_of(folder) if folder else None, read_times(folder) if folder else None
+        diagnosis, folder, record_of(folder) if folder else None, times_in(folder) if folder else None
     )
     _add_ranks(reading)
     source = _add_recorded(reading)
