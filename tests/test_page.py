@@ -276,9 +276,16 @@ def test_a_slow_node_among_four_is_marked_in_the_pairs_and_in_the_verdict() -> N
     read(text)
     assert "Bandwidth slow: n2 is slow" in text.partition("</h1>")[0]
     figure = page.figures[1]
-    assert figure.words.endswith("Slow with every other node: n2.")
+    assert figure.words.endswith("Slow: n2.")
     assert [[how for _, how in row] for row in figure.cells][2] == ["bad", "bad", "same", "bad"]
     assert "limit 11" in page.figures[0].picture
+
+
+def test_a_pair_that_lacked_cpu_time_is_not_called_slow() -> None:
+    starved = tuple(replace(pair, starved=0.9) for pair in bench().pairs)
+    figure = list(network_pictures.of_bench(bench(pairs=starved, slow=())))[1]
+    assert {how for row in figure.cells for _, how in row} == {"", "same"}
+    assert figure.words.endswith("Pairs in brackets lacked CPU time.")
 
 
 def test_an_hour_of_64_ranks_fits_one_megabyte_where_no_two_ticks_join(tmp_path: Path) -> None:

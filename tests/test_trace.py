@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 
 from ringup.cli.command_line import dispatch
 from ringup.logs.read import read_logs
+from ringup.timeline import marks
 from tests import run_folders
 from tests.run_folders import Planted, call
 
@@ -134,6 +136,20 @@ def test_calls_that_overlap_still_nest(tmp_path: Path) -> None:
     ranks = [Planted(0, ended_s=20.0, code=-15, calls=calls)]
     events = traced(run_folders.write(tmp_path / "run", ranks, "hung", seconds=20.0), tmp_path)
     assert calls_of(events) == {"all_reduce": 5}
+
+
+def test_transfers_have_a_track_for_each_way_and_counters_are_rates(tmp_path: Path) -> None:
+    calls = [call(1, 5.0, 6.0, op="send 0->1", is_p2p=True), call(1, 5.5, 5.8, op="recv 0<-1", is_p2p=True)]
+    folder = run_folders.write(tmp_path / "run", [Planted(0, ended_s=9.0, code=0, calls=calls)], seconds=9.0)
+    with (folder / marks.FILE).open("ab") as file:
+        for at_s, cpu_s in ((3.0, 1.0), (5.0, 4.0)):
+            file.write(msgspec.json.encode(marks.Used(run_folders.BEGAN_S + at_s, 0, cpu_s, 100)) + b"\n")
+    events = traced(folder, tmp_path)
+    ways = [(one["name"], one["args"]["peers"]) for one in events if one.get("cat") == "transfer"]
+    assert ways == [("send", "0->1"), ("recv", "0<-1")]
+    assert len({one["tid"] for one in events if one.get("cat") == "transfer"}) == 2
+    rates = {one["name"]: one["args"]["value"] for one in events if one["ph"] == "C"}
+    assert rates == {"rank 0 CPUs": 1.5, "rank 0 bytes per s": 0.0}
 
 
 def test_calls_are_those_that_logs_counts(tmp_path: Path) -> None:

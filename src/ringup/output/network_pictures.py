@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from ringup.draw import matrix
 from ringup.draw.boxes import Box, Tie, boxes
 from ringup.draw.curve import Curve, curves
-from ringup.model import Cluster, Link, Node
+from ringup.model import Cluster, Link, Node, cpu_starvation
 from ringup.nccl import pci
 from ringup.nccl.selection import Prediction
 from ringup.network.predictions import Expected
 from ringup.output.console import Report, tested_paths
 from ringup.secrets import redact
-from ringup.units import plural, printable, summarize_names
+from ringup.units import natural, plural, printable, summarize_names
 
 if TYPE_CHECKING:
-    from ringup.collective_tests import BandwidthReport
+    from ringup.collective_tests import BandwidthReport, Pair
 
 MOST_IN_TABLE, MOST_NODES, MOST_MAPS, MOST_BOXES = 32, 2000, 4, 16
 SLOW_SHARE = 0.7
@@ -218,26 +218,30 @@ def of_bench(outcome: BandwidthReport) -> Iterator[Figure]:
         yield _pairs(outcome, pairs)
 
 
-def _pairs(outcome: BandwidthReport, pairs: Sequence[object]) -> Figure:
-    rates = {frozenset(p.nodes): p.busbw_gbyte_s for p in pairs}  # type: ignore[attr-defined]
-    names = list(dict.fromkeys(name for p in pairs for name in p.nodes))  # type: ignore[attr-defined]
-    middle = median(rates.values())
-    slow = {name: [rate for pair, rate in rates.items() if name in pair] for name in names}
-    worst = [name for name, own in slow.items() if own and max(own) < SLOW_SHARE * middle]
-    words = f"Pairs of nodes: median {middle:.3g} GB/s, slowest {min(rates.values()):.3g} GB/s."
-    if worst:
-        words += f" Slow with every other node: {summarize_names(map(safe, worst), 8)}."
+def _pairs(outcome: BandwidthReport, pairs: Sequence[Pair]) -> Figure:
+    """Node x node: rates; a slow pair is marked unless it lacked CPU time.  `bandwidth` judges nodes."""
+    by_nodes = {frozenset(pair.nodes): pair for pair in pairs}
+    names = sorted({name for pair in pairs for name in pair.nodes}, key=natural)
+    rates = [pair.busbw_gbyte_s for pair in by_nodes.values()]
+    least = SLOW_SHARE * median(rates)
+    words = f"Pairs of nodes: median {median(rates):.3g} GB/s, slowest {min(rates):.3g} GB/s."
+    if outcome.slow:
+        words += f" Slow: {summarize_names((safe(one.node) for one in outcome.slow), 8)}."
+    if any(pair.starved >= cpu_starvation.SHARE for pair in pairs):
+        words += " Pairs in brackets lacked CPU time."
     if len(names) > MOST_IN_TABLE:
-        lines = sorted((rate, " - ".join(sorted(map(safe, pair)))) for pair, rate in rates.items())[:10]
-        return Figure("Bandwidth of pairs", words, lines=[f"{pair}: {rate:.3g} GB/s" for rate, pair in lines])
+        worst = sorted(by_nodes.values(), key=lambda pair: pair.busbw_gbyte_s)[:10]
+        lines = [f"{' - '.join(map(safe, pair.nodes))}: {pair.busbw_gbyte_s:.3g} GB/s" for pair in worst]
+        return Figure("Bandwidth of pairs", words, lines=lines)
 
     def cell(a: str, b: str) -> tuple[str, str]:
-        rate = rates.get(frozenset((a, b))) if a != b else None
-        if rate is None:
+        pair = by_nodes.get(frozenset((a, b))) if a != b else None
+        if pair is None:
             return "", "same" if a == b else ""
-        is_slow = rate < SLOW_SHARE * middle
-        return f"{'✖ ' * is_slow}{rate:.3g}", "bad" if is_slow else "ok"
+        rate = f"{pair.busbw_gbyte_s:.3g}"
+        if pair.starved >= cpu_starvation.SHARE:
+            return f"({rate})", ""
+        return (f"✖ {rate}", "bad") if pair.busbw_gbyte_s < least else (rate, "ok")
 
-    return Figure(
-        "Bandwidth of pairs (GB/s)", words, names=names, cells=[[cell(a, b) for b in names] for a in names]
-    )
+    table = [[cell(a, b) for b in names] for a in names]
+    return Figure("Bandwidth of pairs (GB/s)", words, names=names, cells=table)

@@ -25,6 +25,8 @@ MARKS = 500
 MOST_CALLS = 2000
 """Kept of a rank's flight recorder."""
 LARGEST_BYTES = 512 << 20
+LATEST_S = 1e12
+"""A later time is none."""
 
 
 class Began(msgspec.Struct, tag_field="what", tag="began"):
@@ -201,7 +203,7 @@ def read(folder: Path) -> Times | None:
                         mark = decoder.decode(line)
                         if isinstance(mark, Began):
                             began_s = mark.at_s
-                        elif not is_begin:
+                        elif not is_begin and abs(mark.at_s) < LATEST_S:
                             mark.at_s -= began_s
                             _add(found, mark, began_s)
     except OSError:
@@ -218,10 +220,13 @@ def _add(found: Times, mark: Mark, began_s: float) -> None:
         found.used.setdefault(mark.rank, []).append(mark)
     elif isinstance(mark, Written):
         lengths = found.files.setdefault(mark.file, Lengths())
+        if lengths.bytes and mark.bytes <= lengths.bytes[-1]:
+            return
         lengths.at_s.append(mark.at_s)
         lengths.since_s.append(mark.since_s - began_s)
         lengths.bytes.append(mark.bytes)
     elif isinstance(mark, Calls):
+        mark.calls = [call for call in mark.calls if abs(call.begun_s) + abs(call.ended_s or 0) < LATEST_S]
         for call in mark.calls:
             call.begun_s -= began_s
             call.ended_s = None if call.ended_s is None else call.ended_s - began_s
