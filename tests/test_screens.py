@@ -39,6 +39,8 @@ SCREENS = {
     "env": ["--from", "FACTS", "--debug"],
     "predict": ["--from", "FACTS"],
     "logs": ["LOG"],
+    "report": ["LOG", "-o", "FILE"],
+    "trace": ["LOG", "-o", "FILE"],
     "explain": [],
     "bundle": ["--from", "FACTS", "-o", "FILE"],
     "completion": ["--help"],

@@ -23,8 +23,11 @@ from ringup.transport.port_claims import PortClaims
 
 if TYPE_CHECKING:
     from ringup.collective_tests import CorrectnessReport
+    from ringup.output.console import Report
 
 Line = dict[str, Any]
+BENCH_FILE = "bench.json"
+"""What a bench measured, in its folder."""
 REPORT_S = 30.0
 HOW_FAR = {
     "hello": "{} of {} ranks have started",
@@ -49,6 +52,8 @@ class Started:
     records: Mapping[int, Sequence[Line]]
     ended: CorrectnessReport
     log_dir: Path
+    check: Report
+    """What was found before it started."""
 
     def code(self, is_ok: bool) -> int:
         """The command's exit code; 130 and the like where it was interrupted."""
@@ -140,7 +145,7 @@ def start(
     records = rank_records.by_rank(log_dir, plan)
     show_end(records, result)
     ended = correctness.report(plan, records, result)
-    return Started(cluster, plan, backend, warnings, result, records, ended, log_dir)
+    return Started(cluster, plan, backend, warnings, result, records, ended, log_dir, judged.report)
 
 
 def reader(

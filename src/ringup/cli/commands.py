@@ -22,6 +22,8 @@ COMMANDS = {
     "env": "print the environment variables that matter here, each with its reason",
     "predict": "predict which interfaces and devices NCCL will choose, and why",
     "logs": "name the root cause from NCCL, torch and launcher output",
+    "report": "write one page to forward: verdict, timeline, network, findings of a run, logs or facts",
+    "trace": "write what every rank did when, for Perfetto",
     "explain": "explain a problem and how to fix it",
     "bundle": "pack facts, findings and logs for a bug report, secrets removed",
     "completion": "print the completion for bash, zsh or fish",

@@ -128,6 +128,7 @@ def decide_and_start(
     if args.dry_run:
         return launching.show_words(plan, args)
     assert transport is not None
+    launching.save_facts(whole, log_dir)
     if args.detach and args.hang_timeout and not restarting.is_on(args):
         words = f"--hang-timeout: a detached run is watched by `ringup attach {plan.run_id}` alone"
         terminal.say(f"ringup: {words}, which has that option, too")
@@ -135,4 +136,7 @@ def decide_and_start(
         from ringup.cli.supervising import DetachedSupervisor
 
         return DetachedSupervisor(whole, transport, log_dir, args).run(plan, findings)
-    return restarting.Supervisor(whole, transport, log_dir, args).run(plan, findings)
+    code = restarting.Supervisor(whole, transport, log_dir, args).run(plan, findings)
+    if args.html:
+        launching.write_page(judged.report, log_dir, args.html)
+    return code

@@ -134,6 +134,8 @@ class NodeLook:
     ras: Ras | None = None
     problem: str = ""
     """Why nothing is known."""
+    wall_ns: int = 0
+    """Since 1970 by the node's clock, at the same moment; 0 where it was not told."""
 
 
 def decode(node: str, answer: Mapping[str, Any], places: Sequence[str] = ()) -> NodeLook:
@@ -147,6 +149,7 @@ def decode(node: str, answer: Mapping[str, Any], places: Sequence[str] = ()) -> 
         if missing := _ALWAYS - state.keys():
             raise KeyError(*missing)
         found = {"node": node, "at_s": answer["at"], "mode": answer["mode"], "ranks": [], "state": state}
+        found["wall_ns"] = answer.get("wall_ns", 0)
         decoded = msgspec.convert(safe_data(found), NodeLook)
         return dataclasses.replace(decoded, ranks=ranks, ras=msgspec.convert(answer.get("ras"), Ras | None))
     except _UNREADABLE as error:

@@ -197,7 +197,7 @@ def main(mode, run="", place="", pyspy=""):
         stacks.unpack(pyspy)
     ranks = RanksHere(run, place)
     found = [entry(ranks, pid, key) for pid, key in ranks.all]
-    answer = {"type": "look", "mode": mode, "at": time.monotonic(), "ranks": found}
+    answer = {"type": "look", "mode": mode, "at": time.monotonic(), "wall_ns": time.time_ns(), "ranks": found}
     answer["node"] = machine.node(found)
     if not found and mode != "count":
         answer["node"]["others"] = others()
