@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -113,3 +114,8 @@ def logs_page(diagnosis: Diagnosis) -> str:
             for i in files[:MOST_FILES]
         ],
     )
+
+
+def diff_page(heads: Sequence[str], rows: Sequence[Sequence[str]], lacking: Sequence[str]) -> str:
+    """What is compared, a row for each difference, and what could not be compared."""
+    return _render("diff", heads=heads, rows=rows, lacking=lacking)
