@@ -131,9 +131,24 @@ def test_a_new_node_is_held_against_what_most_others_have(
     nodes = [c.plain(k) for k in range(3)]
     new = c.plain(3, kernel="5.15.0")
     found = told(capsys, saved("a", c.cluster(*nodes)), saved("b", c.cluster(*nodes[:2], new)))
-    assert named(found)["node nodes"] == ("node2", "node3")
+    assert named(found)["node nodes gone"] == ("node2", "")
+    assert named(found)["node nodes new"] == ("", "node3")
     assert next(d for d in found if d["name"] == "kernel")["nodes"] == ["node3"]
     assert "link enp99s0 address" not in named(found)  # each node has its own
+
+
+def test_a_fact_that_changed_on_each_node_in_its_own_way_is_one_line(
+    saved: Saved, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def moved(k: int) -> Any:
+        return c.node(f"node{k}", c.interface("enp99s0", f"10.7.0.{10 + k}/24", speed_gbit_s=100.0))
+
+    a = saved("a", c.cluster(*(c.plain(k) for k in range(9))))
+    code, out = printed(capsys, a, saved("b", c.cluster(*map(moved, range(9)))))
+    lines = [line for line in out.splitlines() if "address" in line]
+    assert code == 0
+    assert lines == ["warning  link enp99s0 address: 10.0.0.10 and 8 others -> 10.7.0.10 and 8 others"]
+    assert printed(capsys, "a", "b", "--all")[1].count("link enp99s0 address") == 9
 
 
 # -- runs ----------------------------------------------------------------------------------------

@@ -9,19 +9,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringup.cli import options, pipeline
 from ringup.errors import UsageError
 from ringup.output import terminal
-from ringup.units import printable
+from ringup.units import grouped, printable
 
 if TYPE_CHECKING:
     from ringup.differences import FactChange, Side
 
 LARGEST_BYTES = 1 << 30
-MOST_LINES = 10
+MOST_LINES, MOST_VARIANTS = 10, 3
 HINT = "name a run's folder (runs/RUN), a file of `check --save F`, or one with `env --json`"
 OPTIONS = (
     options.Row(("before",), {"metavar": "A", "help": "the one that worked"}),
@@ -52,8 +53,9 @@ def run(args: argparse.Namespace) -> int:
         both = {name: {"path": s.path, "kind": s.kind, "head": s.head} for name, s in (("a", a), ("b", b))}
         terminal.print_json(**both, differences=found, not_compared=lacking)
     else:
-        shown = [cells(d, b) for d in (found if args.unfolded else found[:MOST_LINES])]
-        terminal.show("\n".join([*heads, "", *lines(shown, len(found), lacking)]))
+        every = found if args.unfolded else folded(found)
+        shown = [cells(d, b) for d in (every if args.unfolded else every[:MOST_LINES])]
+        terminal.show("\n".join([*heads, "", *lines(shown, len(every), lacking)]))
     return int(any(d.severity == "error" for d in found))
 
 
@@ -91,6 +93,21 @@ def facts(path: str, data: bytes) -> Side:
     judged = pipeline.judge(bundle.from_json(data))
     selected = [expected.prediction for expected in judged.report.predictions]
     return sides.of_facts(path, judged.cluster, judged.findings, judged.plan, selected)
+
+
+def folded(found: Sequence[FactChange]) -> list[FactChange]:
+    """A fact that changed in many ways (each node's address) as one, with the words of the first."""
+    shown = []
+    for same in grouped(((d.severity, d.topic, d.name), d) for d in found).values():
+        first, others = same[0], f" and {len(same) - 1} others"
+        if first.topic != "problem" and len(same) > MOST_VARIANTS:
+            nodes = tuple(node for d in same for node in d.nodes)
+            shown.append(
+                replace(first, nodes=nodes, before=first.before + others, after=first.after + others)
+            )
+        else:
+            shown += same
+    return shown
 
 
 def cells(one: FactChange, now: Side) -> tuple[str, ...]:

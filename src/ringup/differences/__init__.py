@@ -177,14 +177,12 @@ def _nodes(a: Side, b: Side) -> Iterator[FactChange]:
     """Nodes that left and came, and another order of those that stayed."""
     if not (a.nodes and b.nodes):
         return
-    gone, new = [tuple(n for n in x.nodes if n not in y.nodes) for x, y in ((a, b), (b, a))]
-    if gone or new:
-        yield FactChange("warning", "node", "nodes", (), _listed(gone, a), _listed(new, b))
+    gone, new = (node_set(n for n in x.nodes if n not in y.nodes) for x, y in ((a, b), (b, a)))
+    if gone:
+        yield FactChange("warning", "node", "nodes gone", (), gone, "")
+    if new:
+        yield FactChange("note", "node", "nodes new", (), "", new)
     stayed = [tuple(n for n in side.nodes if n in a.nodes and n in b.nodes) for side in (a, b)]
     if stayed[0] != stayed[1]:
         before, after = (" ".join(order[:MOST_IN_ORDER]) for order in stayed)
         yield FactChange("note", "node", "order", (), before, after)
-
-
-def _listed(nodes: tuple[str, ...], side: Side) -> str:
-    return node_set(nodes) or f"none of its {len(side.nodes)}"
