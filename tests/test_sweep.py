@@ -210,6 +210,16 @@ def test_the_table_ends_with_the_setting_to_keep_and_fits_80_columns(
     assert show.lines(made, None, Style(io.StringIO()), is_over=True)[-1] == "No setting works."
 
 
+def test_what_is_proven_to_fail_is_said_before_it_is_tried_anyway() -> None:
+    proven = Trial({"GLOO_SOCKET_IFNAME": "em1"}, trial("em1").predicted, because="timed out")
+    style = Style(io.StringIO())
+    said = [" ".join(" ".join(show.before([proven], style, anyway)).split()) for anyway in (False, True)]
+    words = "GLOO_SOCKET_IFNAME=em1: the check proves that it fails: timed out"
+    assert said[0].endswith(f"not tried: {words}") and said[1].endswith(
+        f"tried all the same (--anyway): {words}"
+    )
+
+
 def test_names_of_devices_cannot_reach_the_terminal() -> None:
     made, keep = sweep.judged([trial("e\x1b]0;x\x07", 1.0)])
     assert not set("".join(show.lines(made, keep, Style(io.StringIO()), is_over=True))) & {"\x1b", "\x07"}

@@ -113,11 +113,15 @@ def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | No
     this = Sweep(args, cluster, ("bench", backend, str(args.wait), "", "all_reduce", "", "0"), end_s)
     trials = list(_trials(this, sweep.candidates(cluster, backend)))
     style = terminal.Style(sys.stderr)
-    for line in (*(style("warning", f"warning: {w}") for w in warnings), *show.before(trials, style)):
+    for line in (
+        *(style("warning", f"warning: {w}") for w in warnings),
+        *show.before(trials, style, args.anyway),
+    ):
         terminal.say(line, quiet=args.quiet)
     # A rank that waits in vain says for whom before the setting's share of the time is over.
     limit_s = max(LEAST_S, (end_s - time.monotonic()) / len(trials) / 2)
-    words = (*this.words[:3], f"{limit_s:.0f}", "all_reduce", f"{max(4, size // 8)},{size}", "0")
+    sizes = ",".join(str(max(4, size // part)) for part in (16, 4, 1))
+    words = (*this.words[:3], f"{limit_s:.0f}", "all_reduce", sizes, "0")
     done: list[Trial] = []
     code = 0
     if transport and not args.dry_run:

@@ -56,13 +56,14 @@ def devices(found: Sequence[DataPath]) -> str:
     )
 
 
-def before(trials: Sequence[Trial], style: Style) -> Iterator[str]:
-    """What will be tried, and what will not and why."""
+def before(trials: Sequence[Trial], style: Style, anyway: bool = False) -> Iterator[str]:
+    """What will be tried, and what the check proves to fail; it is not tried, or tried `anyway`."""
     every = sum(1 + len(trial.also) for trial in trials)
     yield f"{plural(every, 'setting')}, {plural(len(trials), 'different prediction')}"
     for trial in trials:
         if trial.because:
-            words = f"not tried: {setting(trial)}: the check proves that it fails: {trial.because}"
+            head = "tried all the same (--anyway)" if anyway else "not tried"
+            words = f"{head}: {setting(trial)}: the check proves that it fails: {trial.because}"
             yield style("warning", "\n".join(paragraph(words, style)))
 
 
