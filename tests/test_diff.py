@@ -15,7 +15,7 @@ from ringup.cli.command_line import dispatch
 from ringup.differences import Amount, Side, compare, not_compared
 from ringup.differences.sides import step_s
 from ringup.errors import UsageError
-from ringup.model import Cluster, Unreached
+from ringup.model import Cluster, Space, Unreached
 from tests import clusters as c
 from tests import json_outputs
 
@@ -116,6 +116,30 @@ def test_a_node_that_is_not_reached_any_more_is_the_first_and_its_facts_are_not_
     assert {(d["topic"], d["severity"]) for d in found[:2]} == {("problem", "error"), ("ssh", "error")}
     assert named(found)["ssh to the node"] == ("works", "ssh-timeout")
     assert not [d for d in found if d["topic"] in ("interface", "version", "link")]
+
+
+def test_facts_that_could_not_be_read_on_many_nodes_are_one_line(
+    saved: Saved, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hidden = {"interfaces": "no answer", "gpu_driver": "no answer"}
+    nodes = tuple(replace(n, unknown=hidden) if n.name != "node3" else n for n in c.healthy(40).nodes)
+    _, out = printed(capsys, saved("a", c.healthy(40)), saved("b", Cluster(nodes)))
+    lines = [line for line in out.splitlines() if line.startswith("not compared")]
+    assert "not compared: interface, link: b: node[0-2,4-39] (39 nodes): no answer" in lines
+    assert "not compared: driver: b: node[0-2,4-39] (39 nodes): could not be read" in lines
+    assert len(lines) < 6
+
+
+def test_a_problem_that_one_of_the_two_could_not_check_is_neither_new_nor_gone(
+    saved: Saved, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = c.changed(c.healthy(2), "node1", shm=Space("/dev/shm", 64 << 20, 60 << 20))
+    hidden = c.changed(c.healthy(2), "node1", unknown={"shm": "df: permission denied"})
+    (found,) = [d for d in told(capsys, saved("a", hidden), saved("b", small)) if d["topic"] == "problem"]
+    assert (found["name"], found["before"]) == ("shm-too-small", "not checked")
+    assert [d for d in told(capsys, "b", "a") if d["topic"] == "problem"] == []
+    (found,) = [d for d in told(capsys, "b", saved("c", c.healthy(2))) if d["topic"] == "problem"]
+    assert (found["severity"], found["after"]) == ("note", "")
 
 
 def test_what_got_better_is_a_note(saved: Saved, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from ringup.units import grouped, printable
 
 if TYPE_CHECKING:
     from ringup.differences import FactChange, Side
+    from ringup.rules import Finding, Skipped
 
 LARGEST_BYTES = 1 << 30
 MOST_LINES, MOST_VARIANTS = 10, 3
@@ -92,7 +93,8 @@ def facts(path: str, data: bytes) -> Side:
 
     judged = pipeline.judge(bundle.from_json(data))
     selected = [expected.prediction for expected in judged.report.predictions]
-    return sides.of_facts(path, judged.cluster, judged.findings, judged.plan, selected)
+    found: list[Finding | Skipped] = [*judged.findings, *judged.skipped]
+    return sides.of_facts(path, judged.cluster, found, judged.plan, selected)
 
 
 def folded(found: Sequence[FactChange]) -> list[FactChange]:
@@ -115,11 +117,10 @@ def cells(one: FactChange, now: Side) -> tuple[str, ...]:
     from ringup.hosts.folding import node_set
 
     what = one.name if one.topic in ("outcome", "node") else f"{one.topic} {one.name}"
-    what = f"new {what}" if one.topic == "problem" and one.after else what
+    what = f"new {what}" if one.topic == "problem" and not one.before else what
     where = "" if set(one.nodes) == set(now.nodes) else node_set(printable(n, 64) for n in one.nodes)
-    before, after = one.before or "-", one.after or "-"
-    if one.topic == "problem":
-        before, after = ("-", after) if one.after else (before, "gone")
+    before = one.before or "-"
+    after = one.after or ("not found any more" if one.topic == "problem" else "-")
     change = f" ({one.change:+.0%})" if one.change is not None else ""
     return (one.severity, *(printable(text, 300) for text in (what, where, before, after + change)))
 
@@ -129,9 +130,9 @@ def lines(rows: Sequence[Sequence[str]], count: int, lacking: Sequence[str]) -> 
     style = terminal.Style(sys.stdout)
     text = []
     for severity, what, where, before, after in rows:
-        is_problem = what.startswith(("new problem ", "problem "))
-        words = f"{severity:<7}  {what}{f' on {where}' if where else ''}: "
-        words += after if is_problem else f"{before} -> {after}"
+        place = f" on {where}" if where else ""
+        change = after if what.startswith("new problem ") else f"{before} -> {after}"
+        words = f"{severity:<7}  {what}{place}: {change}"
         first, *more = terminal.wrapped(words, style.width, "", "         ")
         text += [style(severity, first[:7]) + first[7:], *more]
     text += [f"and {count - len(rows)} more: --all shows them"] if count > len(rows) else []

@@ -7,7 +7,7 @@ Two runs, collections of facts or environments side by side: what differs that m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -71,6 +71,8 @@ class Side:
     facts: dict[Key, dict[str, Value]] = field(default_factory=dict)
     problems: dict[tuple[str, str], tuple[Severity, str]] = field(default_factory=dict)
     """Rule and node ("" for several) -> how bad, and what was found."""
+    not_checked: set[tuple[str, str]] = field(default_factory=set)
+    """Rule and node, as far as it is known."""
     unknown: dict[tuple[str, str], str] = field(default_factory=dict)
     """Topic and node ("" for all) -> why its facts are not known."""
 
@@ -97,35 +99,37 @@ class FactChange:
 
 def compare(a: Side, b: Side) -> list[FactChange]:
     """What differs from `a` to `b`, worst first."""
-    found = [*_problems(a, b), *_nodes(a, b)]
+    found, unknown = [*_problems(a, b), *_nodes(a, b)], a.unknown.keys() | b.unknown.keys()
     for key in dict.fromkeys([*a.facts, *b.facts]):
-        if (key[0], "") not in {**a.unknown, **b.unknown}:
-            found += _changes(key, a, b)
+        if (key[0], "") not in unknown:
+            found += _changes(key, a, b, unknown)
     order = [*TOPICS]
     return sorted(found, key=lambda d: (SEVERITIES.index(d.severity), order.index(d.topic)))
 
 
 def not_compared(a: Side, b: Side) -> list[str]:
-    """What only one of the two has, and why, equal reasons once."""
+    """What only one of the two has, and why, equal reasons and nodes once."""
     found = []
     for side, other in ((a, b), (b, a)):
         there = {topic for topic, _ in other.facts} | ({"problem"} if other.problems else set())
-        lacking = grouped((why, topic) for (topic, _), why in side.unknown.items() if topic in there)
-        found += [
-            f"{', '.join(dict.fromkeys(topics))}: {side.path}: {why}" for why, topics in lacking.items()
-        ]
-        unread = {key[1] for key, values in side.facts.items() if UNKNOWN in values.values()}
-        found += [f"{', '.join(sorted(unread))}: {side.path}: could not be read on some nodes"] * bool(unread)
+        lacking = grouped(((t, why), n) for (t, n), why in side.unknown.items() if t in there)
+        unread = grouped((name, n) for (_, name), own in side.facts.items() for n in own if own[n] == UNKNOWN)
+        lacking |= {(name, "could not be read"): nodes for name, nodes in unread.items()}
+        alike = grouped(
+            ((why, node_set(filter(None, nodes))), topic) for (topic, why), nodes in lacking.items()
+        )
+        for (why, nodes), topics in alike.items():
+            found.append(f"{', '.join(topics)}: {side.path}: {f'{nodes}: ' if nodes else ''}{why}")
     return found
 
 
-def _changes(key: Key, a: Side, b: Side) -> Iterator[FactChange]:
+def _changes(key: Key, a: Side, b: Side, unknown: Collection[Key]) -> Iterator[FactChange]:
     """Of one fact: a difference for each pair of values, with the nodes that have it."""
     before, after = ({**side.facts.get(key, {})} for side in (a, b))
     pairs: list[tuple[str, Value | None, Value | None]] = [("", before.get(""), after.get(""))]
     if {*before, *after} != {""}:
         before, after = _by_node(before, a.nodes or b.nodes), _by_node(after, b.nodes or a.nodes)
-        known = [n for n in b.nodes or a.nodes if (key[0], n) not in {**a.unknown, **b.unknown}]
+        known = [n for n in b.nodes or a.nodes if (key[0], n) not in unknown]
         pairs = [(n, before.get(n), after.get(n)) for n in known if n in (a.nodes or b.nodes)]
         # A node that was not there before is held against the others.
         if usual := _usual(before, a.nodes):
@@ -161,16 +165,22 @@ def _shown(value: Value | None) -> str:
 
 
 def _problems(a: Side, b: Side) -> Iterator[FactChange]:
-    """Problems that only one of the two has; those that are gone are notes."""
-    if {("problem", "")} & {*a.unknown, *b.unknown}:
+    """Problems that only one of the two has; those that are not found any more are notes."""
+    if ("problem", "") in a.unknown.keys() | b.unknown.keys():
         return
-    for here, there, is_new in ((b, a, True), (a, b, False)):
-        only = {key: what for key, what in here.problems.items() if key not in there.problems}
-        rules = grouped(((rule, severity), (node, found)) for (rule, node), (severity, found) in only.items())
-        for (rule, severity), same in rules.items():
-            nodes = tuple(node for node, _ in same if node)
-            texts = ("", same[0][1]) if is_new else (same[0][1], "")
-            yield FactChange(severity if is_new else "note", "problem", rule, nodes, *texts)
+    new = [(key, a.not_checked, *what) for key, what in b.problems.items() if key not in a.problems]
+    for (rule, severity, is_sure), same in grouped(
+        ((rule, severity, (rule, node) not in unsure), (node, found))
+        for (rule, node), unsure, severity, found in new
+    ).items():
+        nodes, before = tuple(node for node, _ in same if node), "" if is_sure else "not checked"
+        yield FactChange(severity, "problem", rule, nodes, before, same[0][1])
+    gone = {key: found for key, (_, found) in a.problems.items() if key not in {**b.problems}}
+    gone = {
+        key: found for key, found in gone.items() if key not in b.not_checked and key[1] in {*b.nodes, ""}
+    }
+    for rule, lost in grouped((rule, (node, found)) for (rule, node), found in gone.items()).items():
+        yield FactChange("note", "problem", rule, tuple(node for node, _ in lost if node), lost[0][1], "")
 
 
 def _nodes(a: Side, b: Side) -> Iterator[FactChange]:

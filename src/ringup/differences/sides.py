@@ -19,7 +19,7 @@ from ringup.model import Cluster, Link, Node
 from ringup.nccl.selection import Prediction
 from ringup.network.reachability import routed
 from ringup.planning import NodePlan, Plan
-from ringup.rules import Finding, Severity
+from ringup.rules import Finding, Severity, Skipped
 from ringup.secrets import HIDDEN, holds_secret, redact
 from ringup.units import grouped, plural, show_bytes, show_seconds, word
 
@@ -35,6 +35,12 @@ _STEP_TIMES = {
 }
 """tqdm, Megatron, DeepSpeed and the like -> what makes seconds of the number: a factor, and a power."""
 
+
+UNREAD = (
+    *(("interface", "interfaces"), ("link", "interfaces"), ("interface", "rdma_ports")),
+    *(("link", "rdma_ports"), ("version", "interpreter"), ("node", "gpus")),
+)
+"""Topics, and the facts without which nothing is known of them."""
 
 # -- a run ---------------------------------------------------------------------------------------
 
@@ -162,7 +168,7 @@ def step_s(text: bytes) -> float | None:
 def of_facts(
     path: str,
     cluster: Cluster,
-    findings: Sequence[Finding],
+    findings: Sequence[Finding | Skipped],
     plan: Plan | None,
     selected: Sequence[Prediction],
 ) -> Side:
@@ -175,19 +181,18 @@ def of_facts(
         side.unknown |= {(topic, ""): "no plan is possible there" for topic in ("variable", "job")}
     for made in selected:
         _selected(side, made.name, made.network, made.interfaces)
-    for finding in findings:
-        side.problems[finding.rule, finding.node or ""] = (finding.severity or "error", redact(finding.found))
+    for one in findings:
+        if isinstance(one, Finding):
+            side.problems[one.rule, one.node or ""] = (one.severity or "error", redact(one.found))
+        else:
+            side.not_checked.add((one.rule, one.node or ""))
     for node in cluster.nodes:
         side.add("ssh", "to the node", node.unreached.kind if node.unreached else "works", node.name)
         for topic, name, value in _facts(node):
             side.add(topic, name, value, node.name)
-        for topic, fact in (
-            ("interface", "interfaces"),
-            ("interface", "rdma_ports"),
-            ("version", "interpreter"),
-        ):
+        for topic, fact in UNREAD:
             if fact in node.unknown:
-                side.unknown[topic, node.name] = f"{node.name}: {node.unknown[fact]}"
+                side.unknown[topic, node.name] = node.unknown[fact]
     if cluster.links:
         _paths(side, routed(cluster))
     elif len(nodes) > 1:
