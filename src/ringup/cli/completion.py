@@ -51,7 +51,7 @@ def whole_parser() -> argparse.ArgumentParser:
                 action.complete = HOSTS_OF  # type: ignore[attr-defined]
             elif action.dest in ("chdir", "log_dir"):
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-            elif action.metavar in ("F", "PY", "PATH", options.SCRIPT_WORDS, "SCRIPT"):
+            elif action.metavar in ("F", "PY", "PATH", "A", "B", options.SCRIPT_WORDS, "SCRIPT"):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     return root
 
