@@ -43,6 +43,7 @@ LAYERS = {
     "collective_tests": 6,
     "jobfiles": 6,
     "output": 7,
+    "differences": 7,
     "cli": 8,
     "__main__": 9,
 }

@@ -7,7 +7,7 @@ import functools
 import io
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +64,8 @@ class Details:
     rows: Sequence[Sequence[object]] = ()
     lines: Sequence[str] = ()
     left_out: int = 0
+    shown: bool = False
+    """Not folded."""
 
 
 @dataclass
@@ -404,3 +406,13 @@ def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: Sav
         page.findings += map(_finding, record.findings)
     page.timeline = timeline_of(diagnosis, folder)
     add_logs(page, diagnosis)
+
+
+def diff_page(heads: Sequence[str], rows: Sequence[Sequence[str]], lacking: Sequence[str]) -> str:
+    """What is compared, a row for each difference, and what could not be compared."""
+    page = Page("diff", rows[0][0] if rows else "ok", plural(len(rows), "difference"))
+    page.facts = [(head[:1], head[2:]) for head in heads]
+    page.facts.append(("not compared", "\n".join(lacking)))
+    table = _table("What differs", ("severity", "what", "where", "A", "B"), rows)
+    page.details.append(replace(table, shown=True))
+    return render(page)
