@@ -30,6 +30,7 @@ SCREENS = {
     "run": [*WITH_FACTS, "--dry-run", "--", "SCRIPT"],
     "attach": ["--list"],
     "runs": [],
+    "top": ["--local", "1", "--once"],
     "stacks": ["--local", "1"],
     "lint": ["SCRIPT"],
     "test": ["--local", "1", "--nproc", "1", "--backend", "gloo", "--dry-run", "--anyway"],
