@@ -147,13 +147,20 @@ class Printed:
         if (latest := attempts[-1] if attempts else folder) != self._folder:
             self._folder, self.ranks = latest, {}
         for path in latest.glob("rank-*.log"):
-            size, known = path.stat().st_size, self._places.get(path, 0)
-            if (match := _RANK_FILE.match(path.name)) and size != known:
-                with path.open("rb") as file:
-                    file.seek(max(min(known, size), size - READ_BYTES))
-                    data = file.read(READ_BYTES)
-                    self._places[path] = file.tell()
-                self._feed(int(match[1]), data, now_s)
+            match = _RANK_FILE.match(path.name)
+            with contextlib.suppress(OSError):
+                if match and (data := self._new_in(path)):
+                    self._feed(int(match[1]), data, now_s)
+
+    def _new_in(self, path: Path) -> bytes:
+        size, known = path.stat().st_size, self._places.get(path, 0)
+        if size == known:
+            return b""
+        with path.open("rb") as file:
+            file.seek(max(min(known, size), size - READ_BYTES))
+            data = file.read(READ_BYTES)
+            self._places[path] = file.tell()
+        return data
 
     def read_journal(self, lines: Iterable[str], now_s: float) -> None:
         for line in lines:

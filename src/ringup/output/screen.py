@@ -78,44 +78,49 @@ class LiveScreen(Screen):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.live import Live
 
         self._console = Console(highlight=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
-        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._size = self.size()
         self._before: list[Any] = []
-        self._stopped: Any = None
+        """The terminal's modes."""
+        self._is_to_stop = False
 
     def __enter__(self) -> Screen:
-        if sys.stdin.isatty():
-            self._before = termios.tcgetattr(0)
-            tty.setcbreak(0)
-        self._stopped = signal.signal(signal.SIGTSTP, self._stop)
-        self._live.start()
+        self._handler = signal.signal(signal.SIGTSTP, self._stop_soon)
+        self._take()
         return self
 
     def __exit__(self, *error: object) -> None:
-        signal.signal(signal.SIGTSTP, self._stopped)
-        self._live.stop()
-        self._restore()
+        signal.signal(signal.SIGTSTP, self._handler)
+        self._give_back()
 
-    def _restore(self) -> None:
+    def _take(self) -> None:
+        from rich.live import Live
+
+        if sys.stdin.isatty():
+            self._before = termios.tcgetattr(0)
+            tty.setcbreak(0)
+        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+        self._live.start()
+
+    def _give_back(self) -> None:
+        self._live.stop()
         if self._before:
             termios.tcsetattr(0, termios.TCSADRAIN, self._before)
 
-    def _stop(self, number: int, _frame: object) -> None:
-        self._console.show_cursor(True)
-        self._restore()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        if self._before:
-            tty.setcbreak(0)
-        self._console.show_cursor(False)
+    def _stop_soon(self, number: int, frame: object) -> None:
+        self._is_to_stop = True  # in the middle of a line nothing else can be written
 
     def size(self) -> tuple[int, int]:
         # The last column and line stay free: writing there may scroll.
         return max(1, self._console.width - 1), max(1, self._console.height - 1)
 
     def typed(self) -> Iterator[str]:
+        if self._is_to_stop:
+            self._is_to_stop = False
+            self._give_back()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self._take()
         if self._before and select.select([0], [], [], 0)[0]:
             data = os.read(0, 1024)
             if data in KEYS:

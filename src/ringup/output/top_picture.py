@@ -23,7 +23,7 @@ COLOURS = {
     "done": "ok",
     "new": "dim",
 }
-KEYS = "q leave  s stacks now  f fold by state, node, none  Enter open  / filter  e end the run"
+KEYS = "q leave  s stacks now  f fold  Enter open  / filter  e end the run"
 
 
 @dataclass(frozen=True)
