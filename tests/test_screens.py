@@ -30,6 +30,7 @@ SCREENS = {
     "run": [*WITH_FACTS, "--dry-run", "--", "SCRIPT"],
     "attach": ["--list"],
     "runs": [],
+    "top": ["--local", "1", "--once"],
     "diff": ["FACTS", "FACTS"],
     "stacks": ["--local", "1"],
     "lint": ["SCRIPT"],

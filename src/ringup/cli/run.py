@@ -51,7 +51,7 @@ OPTIONS = (*options.CHECK, RUN, RESTARTS, SLURM, options.SCHEDULERS, options.SCR
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
     """Collect, judge, decide, launch; the job's own exit code."""
-    from ringup.cli import restarting
+    from ringup.cli import background, restarting
 
     words = request.script_words(args)
     before_run.before_run(args, request.job_from(args, words).file)
@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
             claimed(log_dir, run_id, is_wanted=not args.dry_run) as folder,
             PortClaims() as claims,
             request.open_transport(args) as transport,
+            background.noted(folder, transport, is_wanted=not (args.dry_run or args.detach)),
         ):
             submit.check_node_count(args, transport.hosts)
             check_node_count(args, len(transport.hosts))
@@ -90,8 +91,6 @@ def run(args: argparse.Namespace) -> int:
             return decide_and_start(cluster, transport, run_id, folder, args, claims)
 
     if args.detach and restarting.is_on(args) and not args.dry_run:
-        from ringup.cli import background
-
         return background.start(go_on)
     return go_on()
 

@@ -68,6 +68,10 @@ class HangWatch:
             return self._answered(now_s, nodes, tell)
         return ""
 
+    def quiet_s(self, now_s: float) -> float:
+        """How long no rank has printed anything, or nothing that is progress."""
+        return now_s - self._quiet_since
+
     def _due(self, now_s: float, heard_s: float) -> str:
         """Which look is to be taken now: "count", "stacks" or none."""
         quiet_s, looked_s = now_s - self._quiet_since, now_s - self._looked_s
