@@ -65,6 +65,8 @@ class Top:
         self.job, self.transport, self.screen, self.once = job, transport, screen, args.once
         self.every_s = args.every or (2.0 if args.once else screen.every_s)
         self.hang, self.event = watch_of(args.hang_report, 0.0, transport), ""
+        if self.hang:
+            self.hang.keeps_times = False
         self.printed, self.seen, self.earlier = Printed(), JobState(), dict[int, str]()
         self.ranks: JobLook | None = None
         self.lines: list[RowLine] = []

@@ -34,6 +34,9 @@ Tell = Callable[[Event], object]
 class HangWatch:
     """A `runtime.Watcher`.  `end_after_s` 0 never ends a run; `places` as in `snapshots.decode`."""
 
+    keeps_times = True
+    """Whether the nodes are those of a run of ours, with a record of times."""
+
     def __init__(self, window_s: float = WINDOW_S, end_after_s: float = 0.0, places: Sequence[str] = ()):
         self.window_s = min(window_s, end_after_s or window_s)
         self.apart_s = min(APART_S, self.window_s / 2)
@@ -104,7 +107,7 @@ class HangWatch:
             else silent(node.name, "it did not answer in time")
             for node in running
         ]
-        for node, look in zip(running, looks, strict=True):
+        for node, look in zip(running, looks, strict=True) if self.keeps_times else ():
             self._note(node, look)
         if mode == "flight":  # that it was not told is no reason to forget what was seen before
             looks = [self._seen.get(look.node, look) if look.problem else look for look in looks]
