@@ -31,6 +31,7 @@ def script(code: str) -> str:
     return f"import torch.distributed as dist\n{code}\ndist.destroy_process_group()\n"
 
 
+POD = "kind: Job\nspec: {{containers: [{{command: [bash, -c, '{}']}}]}}\n"
 VOLCANO = """kind: Job
 spec:
   minAvailable: {}
@@ -121,6 +122,8 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             {"job.sh": f"#!/bin/bash\n# two nodes\n\n{ASKED}\n# more\n#SBATCH -c 4\nsrun {TORCHRUN}\n"},
             shell("N=2", f"cat > job.sh <<EOF\n#!/bin/bash\n{ASKED}srun {TORCHRUN}\nEOF", "sbatch job.sh"),
             slurm(f"srun {TORCHRUN}", "##SBATCH --nodes=4"),
+            {"a.sh": f"cat job.sh\n#!/bin/bash\n{ASKED}srun {TORCHRUN}\n"},
+            {"a.sh": "#!/bin/bash\n{% if n %}\n#SBATCH --nodes={{ n }}\n{% endif %}\nsrun torchrun t.py\n"},
         ],
     ),
     "background-not-waited-for": (
@@ -186,6 +189,12 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             shell("torchrun t.py", "tail -f log"),
             shell("nvidia-smi", "tail -n 3 log", "sleep 5", "torchrun t.py"),
             shell("( ray start --head --block ) &", "torchrun t.py"),
+            shell(
+                "docker run -d img ray start --head --block",
+                "ray start --address=h --block &",
+                "torchrun t.py",
+            ),
+            shell("tmux new -d tensorboard --logdir runs", "nvidia-smi dmon -c 3", "torchrun t.py"),
         ],
     ),
     # bash(1), "Compound Commands": ((...)) ends with 1 where the value is 0; since 4.1 `set -e` looks at it.
@@ -204,6 +213,7 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             shell("set -e", "i=0", "if ((i++)); then date; fi", "i=$((i-0))", "torchrun t.py"),
             shell("set -e", "i=$(ls | wc -l)", "((i++))", "torchrun t.py"),
             shell("set -e", "(( i > 0 )) && date", "torchrun t.py"),
+            shell("set -e", "up() {", "((i++))", "}", "i=0", "up || true", "torchrun t.py"),
         ],
     ),
     "variable-not-passed-on": (
@@ -233,6 +243,8 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             shell(f"ssh n1 'N=2; {STATIC.format('$N', 0)}'"),
             slurm(f"srun --export=NONE bash -c '{STATIC.format('$SLURM_NNODES', '$SLURM_NODEID')}'"),
             slurm("N=2", f"srun --export=ALL,N=$N bash -c '{STATIC.format('$N', '$SLURM_NODEID')}'"),
+            shell("export N=2", f"docker exec c bash -c '{STATIC.format('$N', 0)}'"),
+            shell("N=2", f"ssh n1 '. ./settings.sh; {STATIC.format('$N', 0)}'"),
         ],
     ),
     "variable-of-subshell": (
@@ -255,7 +267,7 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             pbs("cd $PBS_O_WORKDIR", f"mpiexec --ppn 1 {STATIC.format('$SLURM_NNODES', '$PMI_RANK')}"),
             pbs("N=$SLURM_JOB_NUM_NODES", "cd $PBS_O_WORKDIR", f"mpiexec {STATIC.format('$N', '$PMI_RANK')}"),
             slurm(f"srun {STATIC.format('$PBS_NUM_NODES', '0')}"),
-            {"a.yaml": f"kind: Job\nspec: {{command: [bash, -c, '{STATIC.format(2, '$SLURM_NODEID')}']}}\n"},
+            {"a.yaml": POD.format(STATIC.format(2, "$SLURM_NODEID"))},
         ],
         [
             slurm(f"srun bash -c '{STATIC.format('$SLURM_NNODES', '$SLURM_NODEID')}'"),
@@ -264,6 +276,7 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             pbs("#SBATCH --nodes=2", f"mpiexec --ppn 1 {STATIC.format('$SLURM_NNODES', '$PMI_RANK')}"),
             shell(f"srun {STATIC.format('$SLURM_NNODES', '$SLURM_NODEID')}"),
             pbs("SLURM_NNODES=2", f"mpiexec --ppn 1 {STATIC.format('$SLURM_NNODES', '$PMI_RANK')}"),
+            {"a.yaml": f"run: srun {STATIC.format('$SLURM_NNODES', '$SLURM_NODEID')}\n"},
         ],
     ),
     # torch 2.13 distributed/rendezvous.py: _env_rendezvous_handler.
@@ -353,6 +366,7 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             shell(f"docker run -p 29500:29500 img {STATIC.format(2, '$R')}"),
             shell(f"docker run --ipc=host img {STATIC.format(1, 0)}"),
             shell(f"docker run img {STATIC.format(2, '$R').replace('n0', '172.17.0.2')}"),
+            shell(f"docker exec c {STATIC.format(2, '$R')}"),
         ],
     ),
     # NCCL: src/bootstrap.cc takes its address from the same list as the sockets.
@@ -367,6 +381,7 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("export NCCL_SOCKET_IFNAME=lo", "torchrun --standalone --nproc_per_node=8 t.py"),
             slurm("NCCL_SOCKET_IFNAME=lo", f"srun {TORCHRUN}"),
             slurm("export NCCL_SOCKET_IFNAME=lo0", f"srun {TORCHRUN}"),
+            slurm("export NCCL_SOCKET_IFNAME=lo", STATIC.format(2, "$1").replace("n0", "localhost")),
         ],
     ),
     # torch 2.13 distributed/run.py: training_script_args is argparse.REMAINDER.

@@ -226,6 +226,14 @@ def test_accelerates_file_is_read_with_the_line() -> None:
     assert only(text).worlds is None and errors(text) == set()
 
 
+PARTS_OF_TWO = f"""#SBATCH --nodes=1 --ntasks-per-node=1
+#SBATCH hetjob
+#SBATCH --nodes=3 --ntasks-per-node=1
+{HEAD}GO="torchrun --nnodes=4 {C10D} --rdzv_endpoint=$HEAD:$P t.py"
+srun --het-group=0 $GO &
+srun --het-group=1 $GO &
+wait
+"""
 SOUND = {
     "the host's own name": f"{TWO}H=$(hostname)\nsrun -K1 torchrun --nnodes=2 {C10D} --rdzv_endpoint=$H:$P t.py",
     "c10d ignores the node rank": f"{TWO}{HEAD}srun -K1 torchrun --nnodes=2 --node_rank=$SLURM_NODEID {C10D}"
@@ -237,6 +245,17 @@ SOUND = {
     " --node_rank=$i --master_addr=$A t.py &\n((i++))\ndone\nwait",
     "defaults for one node": "H=${MASTER_ADDR:-localhost}\nR=${NODE_RANK:-0}\nN=${NNODES:-1}\n"
     "torchrun --nnodes $N --node_rank $R --master_addr $H t.py",
+}
+
+
+SOUND |= {
+    "another id for each run of a series": f"{TWO}{HEAD}for lr in 1 2; do\nsrun torchrun --nnodes=2 --rdzv_id=$RANDOM"
+    " --rdzv_backend=c10d --rdzv_endpoint=$HEAD:$P t.py --lr $lr\ndone",
+    "a step for each node": f"{TWO}{HEAD}srun -N1 -w $HEAD torchrun --nnodes=2 --node_rank=0 --master_addr=$HEAD t.py &"
+    "\nsrun -N1 -x $HEAD torchrun --nnodes=2 --node_rank=1 --master_addr=$HEAD t.py &\nwait",
+    "a step for each part of a job": PARTS_OF_TWO,
+    "Slurm gives each step its devices": "#SBATCH --nodes=1\n#SBATCH --gres=gpu:8\nexport CUDA_VISIBLE_DEVICES=0,1\n"
+    "srun torchrun --standalone --nproc_per_node=8 t.py",
 }
 
 

@@ -35,6 +35,14 @@ GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLUR
 OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "tokenize", "process_data")
 _NOT_TRAINING = re.compile("pip|venv|http.server|json.tool|site|ensurepip|virtualenv|zipfile|tensorboard")
 _BY_MPI = re.compile("mpirun|mpiexec|prterun|prun|mpiexec.hydra|mpirun_rsh|aprun|jsrun|ibrun")
+_ON_ONE_HOST = {
+    **dict.fromkeys(("ssh", "blaunch", "kubectl", "pbs_tmrsh"), ()),
+    "srun": ("-w", "--nodelist"),
+    "pbsdsh": ("-n", "-h"),
+    "pdsh": ("-w",),
+    "clush": ("-w",),
+}
+"""What starts something on one host -> its options that name the host, where that is no word of its own."""
 _OTHER_LAUNCHERS = ("colossalai", "horovod", "torchx", "composer", "tune", "fabric", "axolotl", "trl")
 
 
@@ -366,6 +374,15 @@ class Launch:
         if not self.is_away or is_many:
             return 1 if not self.is_away or self.instances == 1 else None
         return self.instances
+
+    @property
+    def is_one_a_round(self) -> bool:
+        """Whether a loop starts it on another host in each round."""
+        step = next((s for s in self.steps if s.role == "starter"), None)
+        if step is None or self.command.loop is None or step.program not in _ON_ONE_HOST:
+            return False
+        hosts = step.option(*_ON_ONE_HOST[step.program]) or " ".join(step.positionals)
+        return any(mark.site == "loop" for mark in self.job.marks.all_of(hosts))
 
     # -- for people --------------------------------------------------------------------------------
 

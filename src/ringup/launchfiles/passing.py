@@ -16,7 +16,7 @@ from ringup.launchfiles.start import Step
 
 DOCKER = ("docker", "podman", "nvidia-docker", "podman-hpc")
 APPTAINER = ("apptainer", "singularity")
-REMOTE = ("ssh", "pdsh", "clush", "dsh", "pssh", "kubectl")
+REMOTE = ("ssh", "pdsh", "clush", "dsh", "pssh")
 """They start a login of their own on the other machine."""
 OF_SLURM = ("SLURM_", "SLURMD_")
 _FOR_APPTAINER = re.compile("(?:APPTAINER|SINGULARITY)ENV_")
@@ -27,7 +27,8 @@ def passed_on(step: Step, env: Mapping[str, str]) -> dict[str, str]:
     program = posixpath.basename(step.program)
     if program in DOCKER:
         given = _given(step, "-e", "--env")
-        is_whole = step.has("--env-file", "--env-host")
+        # A container that runs already has an environment of its own.
+        is_whole = step.has("--env-file", "--env-host") or step.subcommand == "exec"
         return _kept(env, given, is_whole)
     if program in APPTAINER:
         given = _given(step, "--env")

@@ -222,9 +222,10 @@ class _Walk(Expansion):
         if handler is not None:
             handler(node, scope, depth)
         elif kind == "list":  # what follows && or || may not run
-            was = scope.has_ended
+            was, ends = scope.has_ended, scope.ends_on_error
+            scope.ends_on_error = False
             self.body(node.children, scope, depth)
-            scope.has_ended = was
+            scope.has_ended, scope.ends_on_error = was, ends
         elif kind == "compound_statement" and node.children and node.children[0].type == "((":
             self._arithmetic(self.raw(node)[2:-2], node, scope)
         elif kind in ("compound_statement", "do_group", "negated_command", "ERROR", "program"):

@@ -60,6 +60,7 @@ class Step:
     positionals: tuple[str, ...] = ()
     at: int = 0
     """Which of the command's words it is."""
+    subcommand: str = ""
 
     def option(self, *names: str) -> str | None:
         """The last value given to one of these options; None for none."""
@@ -187,7 +188,7 @@ def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int
     known = PROGRAMS[program]
     if known.role == "shell":
         return _shell(made, words, at, program)
-    begun = at
+    begun, subcommand = at, ""
     at += 1
     before, at = options_of(words, at, known)
     if known.subcommands:
@@ -196,6 +197,7 @@ def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int
                 made.rest = tuple(words[begun:])
                 return -1
             at += 1
+        subcommand = "".join(words[at : at + 1])
         at += 1
         if program == "ray" and words[at : at + 1] == ["submit"]:
             at += 1
@@ -215,7 +217,8 @@ def _step(made: CommandLine, words: Sequence[str], at: int, program: str) -> int
     if program == "env":
         options = before
     late, at = options_of(words, at, known) if program == "ssh" else ([], at)
-    made.steps.append(Step(program, known.role, tuple(before + options + late), tuple(given), begun))
+    every = tuple(before + options + late)
+    made.steps.append(Step(program, known.role, every, tuple(given), begun, subcommand))
     if known.is_text:
         made.text = " ".join(words[at:])
         return -1

@@ -199,9 +199,12 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
         pod, (gpus, line) = part.launch.pod, gpus_per_node(part.job.job.directives)
         gpus, line = (pod.gpu_count, part.launch.line) if pod else (gpus, line)
         launch = part.launch
-        ranks = launch.ranks_per_node or 0 if launch.launcher != "python" else 0
+        is_by_gpu = launch.launcher != "python" and not launch.has("cpu")
+        ranks = (launch.ranks_per_node or 0) if is_by_gpu else 0
+        is_set_by_step = launch.srun is not None and gpus > 0  # Slurm sets it for each step
+        is_other = launch.launcher == "deepspeed" or is_set_by_step or "gloo" in launch.arguments.values()
         visible = [launch.env[name] for name in VISIBLE if launch.env.get(name) and not launch.has("gpu-ids")]
-        listed = visible[0].split(",") if visible and launch.launcher != "deepspeed" else []
+        listed = visible[0].split(",") if visible and not is_other else []
         if listed and all(_DEVICE.fullmatch(one.strip()) for one in listed) and ranks > len(listed):
             found = f"{ranks} processes, and {plural(len(listed), 'GPU')} ({visible[0]}) visible"
             yield part.finding(printable(found, 120), "as many processes as visible GPUs")

@@ -75,7 +75,7 @@ def container_keeps_out(job: JobFile) -> Iterator[Finding]:
             yield from _pod(job, launch, launch.pod)
         for step in launch.steps:
             program = posixpath.basename(step.program)
-            if program in DOCKER and not step.has("exec"):
+            if program in DOCKER and step.subcommand == "run":
                 yield from _docker(job, launch, step)
             elif program in APPTAINER and step.has("-e", "--cleanenv", "-C", "--containall"):
                 yield from _not_passed(job, launch, step)
@@ -93,7 +93,7 @@ def container_on_own_network(job: JobFile) -> Iterator[Finding]:
     """
     for launch in job.launches:
         for step in launch.steps:
-            is_run = posixpath.basename(step.program) in DOCKER and not step.has("exec")
+            is_run = posixpath.basename(step.program) in DOCKER and step.subcommand == "run"
             closed = not step.has("--network", "--net", "-p", "--publish", "-P", "--publish-all", "--pod")
             is_local = launch.host.startswith("172.") or launch.host_is_own
             if is_run and closed and _several(launch) and not is_local:
@@ -114,7 +114,8 @@ def loopback_between_nodes(job: JobFile) -> Iterator[Finding]:
     """
     for launch in job.launches:
         nodes = launch.nnodes or launch.nodes or 1
-        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if nodes > 1 else ():
+        is_apart = nodes > 1 and not launch.host_is_own
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if is_apart else ():
             if launch.env.get(name, "").strip("\"'") not in ("lo", "=lo"):
                 continue
             arguments = " ".join(launch.start.arguments)

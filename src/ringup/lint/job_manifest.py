@@ -59,6 +59,10 @@ def gang_larger_than_job(job: JobFile) -> Found:
                 yield node.start_mark.line + 1, found, f"minAvailable: {total}"
 
 
+_OF_JOB, _OF_JOBSET = re.compile(r"\d{1,6}"), re.compile(r"[\w-]{1,99}-\d{1,6}-\d{1,6}")
+"""What follows a workload's name in those of its pods."""
+
+
 @fault("pod-name-unknown", SHELL)
 def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
     """
@@ -82,7 +86,7 @@ def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
         node = _at(document, "spec", "serviceName") or _at(template, "spec", "subdomain")
         if kind == "JobSet":
             node = _at(document, "spec", "network", "subdomain") or _at(document, "metadata", "name")
-        elif kind in ("StatefulSet", "Job"):
+        elif kind in ("StatefulSet", "Job") and template is not None:
             labels = {key: scalar(value) for key, value in pairs(_at(template, "metadata", "labels"))}
             yield from _unserved(job, node, services, labels)
         else:
@@ -90,8 +94,8 @@ def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
         for launch in _within(job, document):
             pod, _, rest = launch.host.partition(".")
             domain = rest.partition(".")[0]
-            number_of = re.fullmatch(r"(?:[\w-]{1,99}-\d{1,6})?-?\d{1,6}", pod.removeprefix(f"{name}-"))
-            is_own = pod.startswith(f"{name}-") and number_of is not None
+            number_of = _OF_JOBSET if kind == "JobSet" else _OF_JOB
+            is_own = pod.startswith(f"{name}-") and number_of.fullmatch(pod.removeprefix(f"{name}-"))
             if domain and is_own and scalar(node) != domain:
                 known = f"{pod}.{scalar(node)}" if node is not None else "no name: it has no subdomain"
                 found = f"{printable(pod)}.{printable(domain)}: this pod is known as {printable(known)}"

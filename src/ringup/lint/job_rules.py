@@ -291,6 +291,20 @@ def _tasks_line(job: JobFile) -> int:
     return max(last(job.job.directives, n)[1] for n in ("ntasks-per-node", "tasks-per-node", "ntasks", "n"))
 
 
+_NODES = {
+    "PBS": "$(sort -u $PBS_NODEFILE | wc -l)",
+    "BSUB": "$(echo $LSB_HOSTS | xargs -n1 | sort -u | wc -l)",
+}
+
+
+def _nodes_here(launch: Launch) -> str:
+    """How the number of nodes is written where this is started."""
+    scheduler = next((d.scheduler for d in launch.job.directives), "")
+    known = str(launch.nodes) if launch.nodes and not scheduler else "N, the number of nodes"
+    is_slurm = scheduler == "SBATCH" or launch.srun is not None
+    return _NODES.get(scheduler) or ("$SLURM_NNODES" if is_slurm else known)
+
+
 @fault("several-worlds", SHELL)
 def several_worlds(job: JobFile) -> Found:
     """
@@ -319,7 +333,7 @@ def several_worlds(job: JobFile) -> Found:
                 if launch.nnodes_text
                 else "is not told how many nodes there are"
             )
-            wanted = "--nnodes=$SLURM_NNODES" if launch.launcher in TORCH else "the number of nodes"
+            wanted = f"--nnodes={_nodes_here(launch)}" if launch.launcher in TORCH else "the number of nodes"
         found = f"{launch.started_by} starts it on {launch.nodes} nodes, and {launch.launcher} {told}"
         found += f": {worlds} worlds"
         yield launch.line, found, wanted
@@ -555,6 +569,10 @@ def world_size_disagrees(job: JobFile) -> Found:
             continue
         if launch.launcher not in NODE_LAUNCHERS or wanted < 2 or launch.launcher == "deepspeed":
             continue
+        same = (launch.script, launch.nnodes_text)
+        together = [o for o in job.launches if (o.script, o.nnodes_text) == same]
+        if len(together) > 1 and any(o.command.detached for o in together):
+            continue  # parts of one world
         is_alone = launch.started_by in ("manifest", "Pod") and count == 1  # another starts the others
         words = launch.shown(" ".join(launch.command.texts))
         if launch.started_by == "LeaderWorkerSet" and "LWS_" not in words:
@@ -578,7 +596,7 @@ def world_size_disagrees(job: JobFile) -> Found:
             found = f"{wanted} nodes, but {launch.allocated} are asked for"
         else:
             continue
-        yield launch.line, found, "the allocation's number: $SLURM_NNODES"
+        yield launch.line, found, f"as many as it is started on: {_nodes_here(launch)}"
 
 
 def _ranks_from(job: JobFile, launch: Launch) -> tuple[str, str] | None:
@@ -638,7 +656,8 @@ def rendezvous_id_of_each_node(job: JobFile) -> Found:
     for launch in job.launches:
         held = job.job.marks.all_of(launch.setting("rdzv-id"))
         own = {marks.OWN_NAME, marks.OWN_ADDRESS, *PER_TASK}
-        new = [m for m in held if m.site != "batch" and (_NEW_ON_EACH.fullmatch(m.name) or m.name in own)]
+        sites = ("task", "loop") if launch.is_one_a_round else ("task",)
+        new = [m for m in held if m.site in sites and (_NEW_ON_EACH.fullmatch(m.name) or m.name in own)]
         is_one = launch.nodes == 1 or launch.nnodes == 1 or not launch.is_away or launch.replicas == 1
         if new and not is_one and launch.launcher in TORCH:
             found = f"--rdzv-id={launch.shown(launch.setting('rdzv-id'))}: another on each node"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ringup.launchfiles.directives import Directive
-from ringup.launchfiles.model import Launch
 from ringup.launchfiles.passing import DOCKER
 from ringup.launchfiles.shell import Command
+from ringup.launchfiles.start import Step
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.rules import Finding, Fix, Severity
@@ -61,7 +61,8 @@ def variable_in_directive(job: JobFile) -> Iterator[Finding]:
     first = job.job.first_line or 1 << 30
     read = [d for d in job.job.directives if d.line < first]
     for one in (*read, *job.job.submitted):
-        if one.scheduler not in SUBMITTED or "$" not in one.value or not (_asks(one) or one.name in _PATHS):
+        is_path = one.scheduler == "SBATCH" and one.name in _PATHS
+        if one.scheduler not in SUBMITTED or "$" not in one.value or not (_asks(one) or is_path):
             continue
         program, dashes = SUBMITTED[one.scheduler], "-" * (1 + (len(one.name) > 1))
         found = f"{program} takes {printable(one.value, 60)!r} as it is written"
@@ -82,7 +83,8 @@ def directive_behind_command(job: JobFile) -> Iterator[Finding]:
     Fix: all #SBATCH or #PBS lines directly below `#!/bin/bash`.
     """
     late = [d for d in job.job.directives if d.line in job.job.late and d.scheduler in ("SBATCH", "PBS")]
-    if not late:
+    is_template = "{%" in job.text or "{{" in job.text
+    if not late or is_template or not job.text.startswith("#!"):  # a page's text, sbatch refuses it anyway
         return
     is_asked = any(_asks(d) for d in job.job.directives if d.line < job.job.first_line)
     is_lost = any(map(_asks, late)) and not is_asked
@@ -114,7 +116,7 @@ def background_not_waited_for(job: JobFile) -> Found:
     commands, launched = job.job.commands, {id(launch.command): launch for launch in job.launches}
     at = max((n for n, c in enumerate(commands) if id(c) in launched), default=-1)
     launch = launched.get(id(commands[at])) if at >= 0 else None
-    if launch is None or not launch.command.detached or _is_detached(launch, "screen", "tmux"):
+    if launch is None or not launch.command.detached or _is_detached(launch.steps):
         return
     code = re.sub(r"(?m)(?:^|\s)#.*$", "", job.text)
     is_ended = bool(job.job.directives) or launch.replicas is not None
@@ -123,20 +125,20 @@ def background_not_waited_for(job: JobFile) -> Found:
         yield launch.line, "it runs in the background, and the file ends: the job kills it", "wait at the end"
 
 
-def _is_detached(launch: Launch, *programs: str) -> bool:
+def _is_detached(steps: Sequence[Step]) -> bool:
     """Whether it goes on in the background of its machine: `docker run -d`, `ssh -f`, tmux."""
-    for step in launch.steps:
+    for step in steps:
         program = posixpath.basename(step.program)
-        if program in programs or (program == "ssh" and step.has("-f")):
-            return True
         names = [o.name for o in step.options]
-        if program in DOCKER and any(n == "--detach" or ("d" in n and n[1:].isalpha()) for n in names):
+        is_container = program in DOCKER and any(
+            n == "--detach" or ("d" in n and n[1:].isalpha()) for n in names
+        )
+        if is_container or program in _IN_BACKGROUND or (program == "ssh" and "-f" in names):
             return True
     return False
 
 
-_HOST_OPTIONS = {"srun": ("-w", "--nodelist"), "pbsdsh": ("-n", "-h"), "pdsh": ("-w",), "clush": ("-w",)}
-_ONE_HOST = ("ssh", "blaunch", "kubectl", "pbs_tmrsh", *_HOST_OPTIONS)
+_IN_BACKGROUND = ("screen", "tmux", "systemd-run", "at", "batch")
 
 
 @fault("nodes-started-in-turn", SHELL)
@@ -151,19 +153,15 @@ def nodes_started_in_turn(job: JobFile) -> Iterator[Finding]:
     """
     for launch in job.launches:
         command = launch.command
-        step = next((s for s in launch.steps if s.role == "starter"), None)
         count = launch.nnodes or launch.number(launch.env.get("WORLD_SIZE", "")) or 0
-        is_own = command.loop is None or command.detached or command.branches or launch.nodes == 1
-        if step is None or is_own or count < 2 or step.program not in _ONE_HOST:
-            continue
-        hosts = step.option(*_HOST_OPTIONS.get(step.program, ())) or " ".join(step.positionals)
-        is_each = any(mark.site == "loop" for mark in job.job.marks.all_of(hosts))
-        if is_each and not _is_detached(launch, "screen", "tmux", "systemd-run", "at"):
+        is_own = command.detached or command.branches or launch.nodes == 1 or count < 2
+        if launch.is_one_a_round and not is_own and not _is_detached(launch.steps):
+            program = launch.started_by
             yield job.finding(
                 launch.line,
-                f"{step.program} in the foreground: the loop waits for the first of {count} nodes",
-                f"{step.program} ... &",
-                fix=Fix(f"`{step.program} ... &` in the loop, `wait` behind `done`"),
+                f"{program} in the foreground: the loop waits for the first of {count} nodes",
+                f"{program} ... &",
+                fix=Fix(f"`{program} ... &` in the loop, `wait` behind `done`"),
             )
 
 
@@ -206,9 +204,11 @@ def command_never_returns(job: JobFile) -> Found:
 
 def _never_ends(command: Command) -> str:
     texts = [posixpath.basename(text) for text in command.texts]
+    if texts[0] in _IN_BACKGROUND or _is_detached((*command.around, *command.start.steps)):
+        return ""
     program = "ray" if "ray" in texts and "start" in texts else texts[0]
     arguments = texts[texts.index(program) + 1 :]
-    ends = any(text.startswith(("--pid", "--help", "--version")) for text in arguments)
+    ends = any(text.startswith(("--pid", "--help", "--version", "-c", "--count")) for text in arguments)
     pattern = _NEVER.get(program)
     return program if pattern and not ends and any(map(pattern.fullmatch, arguments)) else ""
 

@@ -104,6 +104,11 @@ def _inside(word: Word) -> set[str]:
     return {a or b for a, b in _READ.findall(word.raw)}
 
 
+def _may_set_more(job: JobFile) -> bool:
+    """Whether a file that is read in, and not at hand, may set variables of the launch."""
+    return any(not name.endswith(("activate", "conda.sh", "bashrc", "profile")) for name in job.job.sources)
+
+
 @fault("variable-not-passed-on", SHELL)
 def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
     """
@@ -116,7 +121,7 @@ def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
     Fix: double quotes, so that this shell puts the value in; or hand it over: `docker run -e NAME`,
     `apptainer exec --cleanenv --env NAME=$NAME`, `srun --export=ALL`.
     """
-    for launch in job.launches:
+    for launch in job.launches if not _may_set_more(job) else ():
         command, done = launch.command, set[str]()
         for word in _words(launch):
             for name in (n for n in _names(job, word) if n in _inside(word) and n not in done):
@@ -150,7 +155,7 @@ def variable_of_subshell(job: JobFile) -> Found:
     Fix: `while read h; do ...; done < <(command)`, `mapfile -t HOSTS < <(command)`, or
     `A=$(command | head -n1)`.
     """
-    for launch in job.launches if not job.job.sources else ():
+    for launch in job.launches if not _may_set_more(job) else ():
         for word in _words(launch):
             for name in dict.fromkeys(n for n in _names(job, word) if n in job.job.lost):
                 begin, end = job.job.lost[name]
@@ -174,7 +179,7 @@ def variable_of_other_scheduler(job: JobFile) -> Iterator[Finding]:
     known = names_set(job) if job.launches else set()
     tested = {a or b for a, b in _TESTED.findall(job.text)}
     for launch in job.launches:
-        if len(own) != 1 and launch.replicas is None:
+        if launch.pod is None if launch.replicas is not None else len(own) != 1:
             continue
         texts = [(word.line, word.raw) for word in _words(launch)]
         used = {name for _, raw in texts for pair in _READ.findall(raw) for name in pair}
