@@ -231,8 +231,20 @@ def many(count: int, bad: str = "") -> console.Report:
 
 def test_the_row_or_column_that_fails_is_named() -> None:
     figure = next(network_pictures.of_cluster(many(4, "n2")))
-    assert figure.words == "9 of 12 paths work (row: from, column: to). No path to n2 works."
+    assert figure.words.startswith("9 of 12 paths work (row: from, column: to). No path to n2 works.")
     assert [row[2][1] for row in figure.cells] == ["bad", "bad", "same", "bad"]
+
+
+def test_a_path_much_slower_than_the_others_is_named() -> None:
+    report = many(4)
+    links = [replace(link, rtt_ms=0.2) for link in report.cluster.links]
+    links[5] = replace(links[5], rtt_ms=12.0)
+    figure = next(
+        network_pictures.of_cluster(report._replace(cluster=replace(report.cluster, links=tuple(links))))
+    )
+    slow = f"{links[5].src} to {links[5].dst} {links[5].dst_interface} (12 ms)"
+    assert figure.words.endswith("Median round trip: 0.2 ms.")
+    assert list(figure.lines) == [f"Much slower: {slow}."]
 
 
 def test_more_than_32_nodes_are_an_image_with_the_words_as_its_alternative() -> None:
@@ -303,7 +315,7 @@ def test_an_hour_of_64_ranks_fits_one_megabyte_where_no_two_ticks_join(tmp_path:
     folder = run_folders.write(tmp_path / "run", ranks, seconds=3610.0)
     bundle.save(many(8).cluster, folder / "facts.json")
     page = reported(folder, to=tmp_path / "r.html")
-    assert len(page.encode()) <= 1_000_000
+    assert len(page.encode()) <= 1_000_000, len(page)
     assert page.count('scope="row">rank ') == 64
 
 

@@ -169,11 +169,11 @@ def test_dumps_alone_give_their_calls_and_the_end_of_those_that_ended(tmp_path: 
     assert [line.waits_s for line in found.ranks] == [pytest.approx(0.02), None]
 
 
-def test_a_running_rank_and_one_never_seen_are_said(tmp_path: Path) -> None:
+def test_a_running_rank_and_one_that_never_came_have_their_words(tmp_path: Path) -> None:
     ranks = [Planted(0), Planted(1, began_s=None)]
     found = timeline(run_folders.write(tmp_path / "run", ranks, "running", seconds=9.0, exit_code=None))
     words = [row.words for row in timeline_report.rows(found)[0]]
-    assert words == ["no end recorded", "never seen"]
+    assert words == ["no end recorded", "no process was seen"]
 
 
 def test_a_run_that_has_printed_nothing_yet_has_a_timeline(tmp_path: Path) -> None:

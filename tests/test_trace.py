@@ -158,7 +158,26 @@ def test_calls_are_those_that_logs_counts(tmp_path: Path) -> None:
     events = traced(tmp_path, tmp_path / "..")
     assert calls_of(events) == read_logs([str(tmp_path)]).run.collectives == {"AllReduce": 474}
     threads = {one["args"]["name"] for one in events if one["name"] == "thread_name"}
-    assert {f"rank {n}" for n in range(4)} <= threads
+    assert threads == {f"rank {n}{of}" for n in range(4) for of in ("", ": 0xabc")}
+
+
+def test_a_communicator_set_up_again_at_the_same_pointer_is_another_group(tmp_path: Path) -> None:
+    for rank in range(2):
+        again = run_folders.coll_lines("n0", rank, 2, 3).replace("0xabc", "0xdef")
+        (tmp_path / f"r{rank}.log").write_text(run_folders.coll_lines("n0", rank, 2, 5) + again)
+    events = traced(tmp_path, tmp_path / "..")
+    calls = Counter(one["args"]["group"] for one in events if one.get("cat") == "collective")
+    assert calls == {"0xabc": 10, "0xdef": 6}
+
+
+def test_lines_of_calls_with_times_have_arrows(tmp_path: Path) -> None:
+    planted = []
+    for rank in range(2):
+        lines = run_folders.coll_lines("n0", rank, 2, 10).splitlines()
+        output = [(5.0 + rank / 2 + n, line) for n, line in enumerate(lines)]
+        planted.append(Planted(rank, "n0", output=output, ended_s=30.0, code=0))
+    events = traced(run_folders.write(tmp_path / "run", planted, seconds=30.0), tmp_path)
+    assert sum(one["ph"] == "s" for one in events) == 10
 
 
 def test_words_of_nodes_and_logs_stay_words(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def write_page(check: Report, log_dir: Path, name: str) -> None:
     """The page of a run in the place of that of its check."""
     from ringup.output import html_page
 
-    page = html_page.Page("run")
+    page = html_page.Page("run", f"ringup report {terminal.path_shown(log_dir)}")
     with contextlib.suppress(RingupError):  # logs without a line
         html_page.add_logs_of(page, [str(log_dir)])
     html_page.add_check(page, check)

@@ -9,6 +9,7 @@ print; secrets are taken out.
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from ringup.cli import collective, launching, options, pipeline, runs
@@ -26,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
     from ringup import bundle
     from ringup.output import html_page
 
-    page = html_page.Page("report")
     paths = runs.paths_of(args.paths)
+    page = html_page.Page("report", shlex.join(["ringup", "report", *map(terminal.path_shown, paths)]))
     facts = [path for path in paths if is_facts(path)]
     if logs := [path for path in paths if path not in facts]:
         html_page.add_logs_of(page, logs)

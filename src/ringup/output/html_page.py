@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ringup.timeline.read import SavedRun
 
 MOST_ROWS = 200
-MOST_CAUSES, MOST_FIRST = 8, 3
+MOST_CAUSES, MOST_FIRST, MOST_EVIDENCE = 8, 3, 3
 OUTCOMES = {
     "ok": "The run finished", "rank-failed": "The run failed", "hung": "The run hung",
     "launcher-error": "The start failed", "check-stopped": "The check stopped the run",
@@ -73,6 +73,8 @@ class Page:
     """What a page shows, from the top."""
 
     command: str
+    again: str = ""
+    """What makes it once more."""
     tone: str = "ok"
     """error, warning, note or ok."""
     headline: str = ""
@@ -224,7 +226,8 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) ->
 def _cause(cause: Cause, diagnosis: Diagnosis, headline: str) -> Block:
     files = diagnosis.story.files
     places = ", ".join([*cause.nodes[:16], *([show_ranks(cause.ranks)] if cause.ranks else [])])
-    lines = [f"{path_shown(files[e.file].path)}:{e.line}  {printable(e.text, 500)}" for e in cause.evidence]
+    evidence = cause.evidence[:MOST_EVIDENCE]
+    lines = [f"{path_shown(files[e.file].path)}:{e.line}  {printable(e.text, 300)}" for e in evidence]
     fields = [("where", places), ("confidence", cause.confidence)]
     if cause.text not in headline:
         fields.insert(0, ("cause", cause.text))
@@ -287,7 +290,9 @@ def add_run(page: Page, record: SavedRun) -> None:
     began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.started))
     page.facts.append(("started", began))
     if failure := record.first_failure:
-        page.facts.append(("first failure", f"{failure.what}, {show_seconds(failure.at_s)} after the start"))
+        page.facts.append(
+            ("first failure", f"{printable(failure.what, 160)}, {show_seconds(failure.at_s)} after the start")
+        )
     for hang in [h for h in record.hangs if h.verdict == "stalled"][-1:]:
         since, seen = show_seconds(max(hang.at_s - hang.quiet_s, 0)), show_seconds(hang.at_s)
         page.facts.append(("no progress", f"from {since} after the start on; noticed after {seen}"))

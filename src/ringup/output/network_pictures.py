@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MOST_IN_TABLE, MOST_NODES, MOST_MAPS, MOST_BOXES = 32, 2000, 4, 16
 SLOW_SHARE = 0.7
 """Of the median: a pair below is marked."""
+SLOW_TIMES, LEAST_SLOW_MS = 5, 1.0
+"""A round trip so much longer than the median, and so long, is named."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
         tried.setdefault((link.src, link.dst), []).append(works(link))
     good = sum(map(sum, tried.values()))
     words = f"{good:,} of {len(links):,} paths work (row: from, column: to)."
-    if lines := list(_bad_rows(names, tried)):
+    if lines := [*_bad_rows(names, tried), *_slow_paths(links)]:
         words += f" {lines[0]}"
     if len(names) > MOST_IN_TABLE:
         places = {name: place for place, name in enumerate(names)}
@@ -117,6 +119,21 @@ def _bad_rows(names: Sequence[str], tried: dict[tuple[str, str], list[bool]]) ->
     ]
     if pairs:
         yield f"Not every path works: {summarize_names(pairs, 10)}."
+
+
+def _slow_paths(links: Sequence[Link]) -> Iterator[str]:
+    """How long answers took, and the paths far from that."""
+    times = {link: link.rtt_ms for link in links if link.rtt_ms is not None}
+    if times:
+        usual = median(times.values())
+        yield f"Median round trip: {usual:.3g} ms."
+        slow = [one for one in times.items() if one[1] > max(SLOW_TIMES * usual, LEAST_SLOW_MS)]
+        slow.sort(key=lambda one: -one[1])
+        named = (
+            f"{safe(li.src)} to {safe(li.dst)} {safe(li.dst_interface)} ({ms:.3g} ms)" for li, ms in slow
+        )
+        if slow:
+            yield f"Much slower: {summarize_names(named, 10)}."
 
 
 def _node_maps(report: Report) -> Iterator[Figure]:

@@ -85,7 +85,7 @@ def rank_words(line: RankLine, end_s: float) -> str:
         until = end_s if line.ended_s is None else line.ended_s
         parts[-1] += f" for {show_seconds(max(until - line.waits_s, 0.0))}"
     if line.began_s is None and line.code is None and line.first_s is None:
-        parts.append("never seen")
+        parts.append("no process was seen")
     elif not parts and line.code is None:
         parts.append("no end recorded")
     elif line.code == 0:

@@ -100,6 +100,8 @@ class CallReader:
         self._known: dict[bytes, dict[bytes, tuple[Track, int, bool]]] = {}
         self._stamps: dict[bytes, float | None] = {}
         self._uses: dict[tuple[str, str], int] = {}
+        self._closed: set[tuple[str, str, int]] = set()
+        """Set up, or called on: the next set-up at the same pointer is of another communicator."""
 
     def read(self, blocks: Iterable[bytes]) -> FileCalls:
         rest = b""
@@ -172,6 +174,7 @@ class CallReader:
         head = heads[-1]
         pid, pointer, op = (head["pid"] or b"").decode(), fields[4].decode(), head["kind"].decode()
         place = (pid, pointer, self._uses.get((pid, pointer), 0))
+        self._closed.add(place)
         group = self._places.get(place) or Group(f"{pid} {pointer}", int(fields[5][:9]), None)
         rank = self._owner if self._owner is not None else group.rank
         is_p2p = op in POINT_TO_POINT
@@ -191,10 +194,13 @@ class CallReader:
         is_start = init["state"] == b"START"
         pid = re.search(rb":(\d+):\d+ ", line[: init.start()][-200:])
         place = (pid[1].decode() if pid else "", init["pointer"].decode())
-        if is_start:
-            self._uses[place] = self._uses.get(place, -1) + 1
-            self._known.clear()
-        group = self._places.get((*place, self._uses.get(place, 0)))
+        uses = self._uses.get(place, 0)
+        if is_start or (*place, uses) in self._closed:  # as `logs.counts` numbers them
+            uses = self._uses[place] = uses + 1
+        self._known.clear()
+        if not is_start:
+            self._closed.add((*place, uses))
+        group = self._places.get((*place, uses))
         rank = self._owner if self._owner is not None else group.rank if group else None
         at_s = self._time(line)
         if rank is None or at_s is None:
