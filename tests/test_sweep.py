@@ -210,6 +210,14 @@ def test_the_table_ends_with_the_setting_to_keep_and_fits_80_columns(
     assert show.lines(made, None, Style(io.StringIO()), is_over=True)[-1] == "No setting works."
 
 
+def test_many_devices_and_nodes_that_differ_are_short() -> None:
+    eight = tuple(f"mlx5_{k}:1" for k in range(8))
+    assert show.devices([DataPath(n, "IB", eight) for n in ("n0", "n1")]) == "IB mlx5_0:1..mlx5_7:1 (8)"
+    apart = [DataPath("n0", "Gloo", ("em1",)), DataPath("n1", "Gloo", ("enp99s0",))]
+    assert show.devices(apart) == "n0: em1; n1: enp99s0"
+    assert show.devices([DataPath("n0", "", ())]) == "unknown"
+
+
 def test_what_is_proven_to_fail_is_said_before_it_is_tried_anyway() -> None:
     proven = Trial({"GLOO_SOCKET_IFNAME": "em1"}, trial("em1").predicted, because="timed out")
     style = Style(io.StringIO())

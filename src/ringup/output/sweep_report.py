@@ -12,7 +12,7 @@ from ringup.output.terminal import Style, in_columns
 from ringup.planning import EnvVar
 from ringup.units import assignment, grouped, plural, printable, summarize_names
 
-MOST_ALSO = 3
+MOST_ALSO, MOST_DEVICES, LONGEST = 3, 3, 32
 
 
 def as_json(trials: Sequence[Trial], keep: Trial | None, backend: str) -> dict[str, Any]:
@@ -44,16 +44,19 @@ def setting(trial: Trial) -> str:
 
 
 def devices(found: Sequence[DataPath]) -> str:
-    """What carries the data, equal nodes as one."""
-    kinds = grouped(
-        (" ".join((*([way.network] if way.network not in ("Gloo", "") else []), *way.devices)), way.node)
-        for way in found
-    )
-    if len(kinds) == 1:
-        return printable(next(iter(kinds)) or "unknown", 60)
-    return (
-        printable(summarize_names(f"{node_set(n)}: {k or 'unknown'}" for k, n in kinds.items()), 120) or "-"
-    )
+    """What carries the data, equal nodes and long lists of devices as one; --json has all."""
+    shown = grouped((_one(path), path.node) for path in found)
+    if len(shown) == 1:
+        return next(iter(shown))
+    return printable("; ".join(f"{node_set(nodes)}: {one}" for one, nodes in shown.items()) or "-", LONGEST)
+
+
+def _one(path: DataPath) -> str:
+    names = path.devices
+    if len(names) > MOST_DEVICES:
+        names = (f"{names[0]}..{names[-1]} ({len(names)})",)
+    words = [path.network] if path.network != "Gloo" else []
+    return printable(" ".join((*words, *names)) or "unknown", LONGEST)
 
 
 def before(trials: Sequence[Trial], style: Style, anyway: bool = False) -> Iterator[str]:
