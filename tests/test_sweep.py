@@ -150,6 +150,13 @@ def test_nccl_over_tcp_where_rdma_was_predicted_is_not_as_predicted() -> None:
     assert trial.as_predicted is False and "NOT AS PREDICTED" in show.verdict(trial, 1.0)
 
 
+def test_a_part_of_the_predicted_devices_is_as_predicted_and_none_is_not_known() -> None:
+    two = (DataPath("n0", "IB", ("mlx5_0:1", "mlx5_1:1")),)
+    for devices, expected in ((("mlx5_0:1",), True), (("mlx5_2:1",), False), ((), None)):
+        made = sweep.measured(Trial({}, two), report(1.0), (DataPath("n0", "IB", devices),), "")
+        assert made.as_predicted is expected
+
+
 # -- which one to keep ---------------------------------------------------------------------------
 
 
