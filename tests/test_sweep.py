@@ -228,7 +228,7 @@ def test_many_devices_and_nodes_that_differ_are_short() -> None:
 def test_what_is_proven_to_fail_is_said_before_it_is_tried_anyway() -> None:
     proven = Trial({"GLOO_SOCKET_IFNAME": "em1"}, trial("em1").predicted, because="timed out")
     style = Style(io.StringIO())
-    said = [" ".join(" ".join(show.before([proven], style, anyway)).split()) for anyway in (False, True)]
+    said = [" ".join(" ".join(show.before([proven], (), style, anyway)).split()) for anyway in (False, True)]
     words = "GLOO_SOCKET_IFNAME=em1: the check proves that it fails: timed out"
     assert said[0].endswith(f"not tried: {words}") and said[1].endswith(
         f"tried all the same (--anyway): {words}"
@@ -238,7 +238,7 @@ def test_what_is_proven_to_fail_is_said_before_it_is_tried_anyway() -> None:
 def test_names_of_devices_cannot_reach_the_terminal() -> None:
     made, keep = sweep.judged([trial("e\x1b]0;x\x07", 1.0)])
     assert not set("".join(show.lines(made, keep, Style(io.StringIO()), is_over=True))) & {"\x1b", "\x07"}
-    assert not set("".join(show.before(made, Style(io.StringIO())))) & {"\x1b", "\x07"}
+    assert not set("".join(show.before(made, (), Style(io.StringIO())))) & {"\x1b", "\x07"}
 
 
 def test_a_dry_run_contacts_no_node_and_its_json_is_as_the_schema(
@@ -253,6 +253,21 @@ def test_a_dry_run_contacts_no_node_and_its_json_is_as_the_schema(
     assert (told["keep"], only["verdict"]) == (None, "not-tried")
     assert [v["name"] for v in only["adds"]] == ["GLOO_SOCKET_IFNAME"]
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_would_be_used_without_ringup_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle.save(c.article_002(), tmp_path / "facts")
+    assert dispatch(["sweep", "--from", "facts", "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "without ringup's variables, not tried: node0: em1; node1: enp99s0 (Gloo alone announces em1" in said
+    )
+    bundle.save(c.healthy(2), tmp_path / "facts")
+    assert dispatch(["sweep", "--from", "facts", "--dry-run"]) == 0
+    assert "without ringup" not in capsys.readouterr().err
 
 
 def test_saved_facts_alone_cannot_be_measured_and_one_node_has_no_network(tmp_path: Path) -> None:

@@ -59,10 +59,20 @@ def _one(path: DataPath) -> str:
     return printable(" ".join((*words, *names)) or "unknown", LONGEST)
 
 
-def before(trials: Sequence[Trial], style: Style, anyway: bool = False) -> Iterator[str]:
-    """What will be tried, and what the check proves to fail; it is not tried, or tried `anyway`."""
+def before(
+    trials: Sequence[Trial], alone: Sequence[DataPath], style: Style, anyway: bool = False
+) -> Iterator[str]:
+    """
+    What will be tried, and what the check proves to fail; it is not tried, or tried `anyway`.
+
+    `alone` is what is predicted without the variables of ringup's plan.
+    """
     every = sum(1 + len(trial.also) for trial in trials)
     yield f"{plural(every, 'setting')}, {plural(len(trials), 'different prediction')}"
+    if trials[0].adds and tuple(alone) != trials[0].predicted:
+        why = "; ".join(dict.fromkeys(v.because for v in trials[0].adds))
+        words = f"without ringup's variables, not tried: {devices(alone)} ({why})"
+        yield "\n".join(paragraph(words, style))
     for trial in trials:
         if trial.because:
             head = "tried all the same (--anyway)" if anyway else "not tried"
