@@ -265,7 +265,7 @@ def test_a_record_without_versions_is_said_and_nothing_is_called_removed(
 ) -> None:
     a, b = record(tmp_path / "a", versions={}), record(tmp_path / "b")
     _, out = printed(capsys, a, b)
-    assert "not compared: version: a: an earlier ringup wrote no versions" in " ".join(
+    assert "not compared: version: a: an earlier ringup did not record" in " ".join(
         out.replace(f"{tmp_path}/", "").split()
     )
     assert "torch" not in out
