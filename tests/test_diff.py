@@ -265,7 +265,7 @@ def test_a_record_without_versions_is_said_and_nothing_is_called_removed(
 ) -> None:
     a, b = record(tmp_path / "a", versions={}), record(tmp_path / "b")
     _, out = printed(capsys, a, b)
-    assert "not compared: version: a: an earlier ringup wrote no versions" in " ".join(
+    assert "not compared: version: a: an earlier ringup did not record" in " ".join(
         out.replace(f"{tmp_path}/", "").split()
     )
     assert "torch" not in out
@@ -295,13 +295,14 @@ def test_environments_are_compared_by_variable_and_node(
         (tmp_path / name).write_text(json.dumps({"env": rows, "kept": [], "notes": []}))
         return str(tmp_path / name)
 
-    a = env("a", ("NCCL_SOCKET_IFNAME", "=eth0", None), ("NCCL_DEBUG", "INFO", None))
+    a = env("a", ("NCCL_DEBUG", "INFO", None), ("NCCL_SOCKET_IFNAME", "=eth0", None))
     b = env("b", ("NCCL_SOCKET_IFNAME", "=eth0", "n0"), ("NCCL_SOCKET_IFNAME", "=eth1", "n1"))
     found = told(capsys, a, b)
     assert [(d["name"], d["nodes"], d["before"], d["after"]) for d in found] == [
         ("NCCL_SOCKET_IFNAME", ["n1"], "=eth0", "=eth1"),
         ("NCCL_DEBUG", [], "INFO", ""),
     ]
+    assert [d["severity"] for d in found] == ["warning", "note"]  # a log level breaks nothing
     assert not_compared(Side("a", "environment"), Side("b", "environment")) == []
 
 

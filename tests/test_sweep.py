@@ -150,6 +150,13 @@ def test_nccl_over_tcp_where_rdma_was_predicted_is_not_as_predicted() -> None:
     assert trial.as_predicted is False and "NOT AS PREDICTED" in show.verdict(trial, 1.0)
 
 
+def test_a_part_of_the_predicted_devices_is_as_predicted_and_none_is_not_known() -> None:
+    two = (DataPath("n0", "IB", ("mlx5_0:1", "mlx5_1:1")),)
+    for devices, expected in ((("mlx5_0:1",), True), (("mlx5_2:1",), False), ((), None)):
+        made = sweep.measured(Trial({}, two), report(1.0), (DataPath("n0", "IB", devices),), "")
+        assert made.as_predicted is expected
+
+
 # -- which one to keep ---------------------------------------------------------------------------
 
 
@@ -210,10 +217,18 @@ def test_the_table_ends_with_the_setting_to_keep_and_fits_80_columns(
     assert show.lines(made, None, Style(io.StringIO()), is_over=True)[-1] == "No setting works."
 
 
+def test_many_devices_and_nodes_that_differ_are_short() -> None:
+    eight = tuple(f"mlx5_{k}:1" for k in range(8))
+    assert show.devices([DataPath(n, "IB", eight) for n in ("n0", "n1")]) == "IB mlx5_0:1..mlx5_7:1 (8)"
+    apart = [DataPath("n0", "Gloo", ("em1",)), DataPath("n1", "Gloo", ("enp99s0",))]
+    assert show.devices(apart) == "n0: em1; n1: enp99s0"
+    assert show.devices([DataPath("n0", "", ())]) == "unknown"
+
+
 def test_what_is_proven_to_fail_is_said_before_it_is_tried_anyway() -> None:
     proven = Trial({"GLOO_SOCKET_IFNAME": "em1"}, trial("em1").predicted, because="timed out")
     style = Style(io.StringIO())
-    said = [" ".join(" ".join(show.before([proven], style, anyway)).split()) for anyway in (False, True)]
+    said = [" ".join(" ".join(show.before([proven], (), style, anyway)).split()) for anyway in (False, True)]
     words = "GLOO_SOCKET_IFNAME=em1: the check proves that it fails: timed out"
     assert said[0].endswith(f"not tried: {words}") and said[1].endswith(
         f"tried all the same (--anyway): {words}"
@@ -223,7 +238,7 @@ def test_what_is_proven_to_fail_is_said_before_it_is_tried_anyway() -> None:
 def test_names_of_devices_cannot_reach_the_terminal() -> None:
     made, keep = sweep.judged([trial("e\x1b]0;x\x07", 1.0)])
     assert not set("".join(show.lines(made, keep, Style(io.StringIO()), is_over=True))) & {"\x1b", "\x07"}
-    assert not set("".join(show.before(made, Style(io.StringIO())))) & {"\x1b", "\x07"}
+    assert not set("".join(show.before(made, (), Style(io.StringIO())))) & {"\x1b", "\x07"}
 
 
 def test_a_dry_run_contacts_no_node_and_its_json_is_as_the_schema(
@@ -238,6 +253,21 @@ def test_a_dry_run_contacts_no_node_and_its_json_is_as_the_schema(
     assert (told["keep"], only["verdict"]) == (None, "not-tried")
     assert [v["name"] for v in only["adds"]] == ["GLOO_SOCKET_IFNAME"]
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_would_be_used_without_ringup_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle.save(c.article_002(), tmp_path / "facts")
+    assert dispatch(["sweep", "--from", "facts", "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "without ringup's variables, not tried: node0: em1; node1: enp99s0 (Gloo alone announces em1" in said
+    )
+    bundle.save(c.healthy(2), tmp_path / "facts")
+    assert dispatch(["sweep", "--from", "facts", "--dry-run"]) == 0
+    assert "without ringup" not in capsys.readouterr().err
 
 
 def test_saved_facts_alone_cannot_be_measured_and_one_node_has_no_network(tmp_path: Path) -> None:

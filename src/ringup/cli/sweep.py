@@ -104,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
 def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | None, end_s: float) -> int:
     from ringup.collective_tests import job as tests_job
     from ringup.collective_tests import sweep
+    from ringup.network.predictions import predicted
     from ringup.output import sweep_report as show
 
     if len(cluster.nodes) < 2:
@@ -113,10 +114,9 @@ def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | No
     this = Sweep(args, cluster, ("bench", backend, str(args.wait), "", "all_reduce", "", "0"), end_s)
     trials = list(_trials(this, sweep.candidates(cluster, backend)))
     style = terminal.Style(sys.stderr)
-    for line in (
-        *(style("warning", f"warning: {w}") for w in warnings),
-        *show.before(trials, style, args.anyway),
-    ):
+    alone = sweep.ways(predicted(this.under({})).made)
+    said = [style("warning", f"warning: {w}") for w in warnings]
+    for line in (*said, *show.before(trials, alone, style, args.anyway)):
         terminal.say(line, quiet=args.quiet)
     # A rank that waits in vain says for whom before the setting's share of the time is over.
     limit_s = max(LEAST_S, (end_s - time.monotonic()) / len(trials) / 2)

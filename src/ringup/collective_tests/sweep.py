@@ -54,7 +54,7 @@ class Trial:
     starved: float = 0.0
     """As a row's."""
     as_predicted: bool | None = None
-    """None where it was not measured."""
+    """None where it was not measured, or is not known."""
     verdict: Verdict = "not-tried"
     because: str = ""
 
@@ -144,9 +144,14 @@ def measured(trial: Trial, report: BandwidthReport, taken: tuple[DataPath, ...],
     best = max(report.rows, key=lambda row: row.busbw_gbyte_s, default=None)
     if failed or best is None:
         return replace(trial, verdict="failed", because=failed or "nothing was measured")
-    is_same = all(set(a.devices) == set(b.devices) for a, b in zip(trial.predicted, taken, strict=True))
+    both = list(zip(trial.predicted, taken, strict=True))
+    # NCCL need not use every device that it lists, and gives those that it fuses one number.
+    is_same = all({*used.devices} <= {*expected.devices} for expected, used in both)
+    is_known = all(expected.network and used.devices for expected, used in both)
     notes = "; ".join(note for note in report.notes if "packets are lost" in note)
-    made = replace(trial, used=taken, as_predicted=is_same, verdict="slower", because=notes)
+    made = replace(
+        trial, used=taken, as_predicted=is_same if is_known else None, verdict="slower", because=notes
+    )
     made = replace(made, busbw_gbyte_s=best.busbw_gbyte_s, starved=best.starved)
     if not report.correct:
         wrong = sorted({rank for row in report.rows for rank in row.wrong_ranks})

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ringup.hosts.folding import node_set
+from ringup.nccl import variables
 from ringup.rules import SEVERITIES, Severity
 from ringup.units import grouped
 
@@ -145,6 +146,7 @@ def _changes(key: Key, a: Side, b: Side, unknown: Collection[Key]) -> Iterator[F
         if change is None or abs(change) >= NOISE:
             where = () if nodes == [""] else tuple(nodes)
             is_harmless = new in GOOD or (key[0] == "interface" and old is None)
+            is_harmless |= key[0] == "variable" and variables.row_of(key[1]).kind == "debugging"
             severity = "note" if is_harmless else severity
             yield FactChange(severity, *key, where, _shown(old), _shown(new), change)
 

@@ -88,7 +88,8 @@ def of_run(path: str, folder: Path, data: bytes) -> Side:
         _plan(side, plan)
         side.head += f", {plural(len(plan.nodes), 'node')}, {plural(plan.world_size, 'rank')}"
         if not any(node.versions for node in plan.nodes):
-            side.unknown["version", ""] = "an earlier ringup wrote no versions into run.json"
+            why = "an earlier ringup did not record all of it"
+            side.unknown |= {("version", ""): why, ("variable", ""): why}
     for seen in run.transports.seen:
         side.add("selection", "network seen", str(seen.get("network", "")), str(seen.get("node", "")))
     for one in run.findings:

@@ -12,7 +12,7 @@ from ringup.output.terminal import Style, in_columns
 from ringup.planning import EnvVar
 from ringup.units import assignment, grouped, plural, printable, summarize_names
 
-MOST_ALSO = 3
+MOST_ALSO, MOST_DEVICES, LONGEST = 3, 3, 32
 
 
 def as_json(trials: Sequence[Trial], keep: Trial | None, backend: str) -> dict[str, Any]:
@@ -44,22 +44,35 @@ def setting(trial: Trial) -> str:
 
 
 def devices(found: Sequence[DataPath]) -> str:
-    """What carries the data, equal nodes as one."""
-    kinds = grouped(
-        (" ".join((*([way.network] if way.network not in ("Gloo", "") else []), *way.devices)), way.node)
-        for way in found
-    )
-    if len(kinds) == 1:
-        return printable(next(iter(kinds)) or "unknown", 60)
-    return (
-        printable(summarize_names(f"{node_set(n)}: {k or 'unknown'}" for k, n in kinds.items()), 120) or "-"
-    )
+    """What carries the data, equal nodes and long lists of devices as one; --json has all."""
+    shown = grouped((_one(path), path.node) for path in found)
+    if len(shown) == 1:
+        return next(iter(shown))
+    return printable("; ".join(f"{node_set(nodes)}: {one}" for one, nodes in shown.items()) or "-", LONGEST)
 
 
-def before(trials: Sequence[Trial], style: Style, anyway: bool = False) -> Iterator[str]:
-    """What will be tried, and what the check proves to fail; it is not tried, or tried `anyway`."""
+def _one(path: DataPath) -> str:
+    names = path.devices
+    if len(names) > MOST_DEVICES:
+        names = (f"{names[0]}..{names[-1]} ({len(names)})",)
+    words = [path.network] if path.network != "Gloo" else []
+    return printable(" ".join((*words, *names)) or "unknown", LONGEST)
+
+
+def before(
+    trials: Sequence[Trial], alone: Sequence[DataPath], style: Style, anyway: bool = False
+) -> Iterator[str]:
+    """
+    What will be tried, and what the check proves to fail; it is not tried, or tried `anyway`.
+
+    `alone` is what is predicted without the variables of ringup's plan.
+    """
     every = sum(1 + len(trial.also) for trial in trials)
     yield f"{plural(every, 'setting')}, {plural(len(trials), 'different prediction')}"
+    if trials[0].adds and tuple(alone) != trials[0].predicted:
+        why = "; ".join(dict.fromkeys(v.because for v in trials[0].adds))
+        words = f"without ringup's variables, not tried: {devices(alone)} ({why})"
+        yield "\n".join(paragraph(words, style))
     for trial in trials:
         if trial.because:
             head = "tried all the same (--anyway)" if anyway else "not tried"
