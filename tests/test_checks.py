@@ -9,6 +9,7 @@ import pytest
 
 import ringup.checks  # noqa: F401
 from ringup.checks import paths
+from ringup.checks.network_setup import lossy_networks
 from ringup.model import (
     Cluster,
     FileFact,
@@ -532,3 +533,14 @@ def test_a_name_that_only_nccl_reads_stops_no_job_without_gpus(
     cluster = replace(c.healthy(), nodes=nodes, job=Job(backend=backend, env={name: "eth99"}))
     found = [f.severity for f in run_checks(cluster)[0] if f.rule == "interface-name-missing"]
     assert found == [severity] * 2
+
+
+@pytest.mark.parametrize(("every", "severe"), [(1, True), (3, True), (8, False)])
+def test_one_node_that_loses_packets_stands_out_and_is_severe_by_its_share(every: int, severe: bool) -> None:
+    base = c.healthy(8)
+    links = tuple(
+        replace(li, segments=9, retransmitted=int(li.src == "node3" and k % every == 0))
+        for k, li in enumerate(base.links)
+    )
+    (found,) = lossy_networks(replace(base, links=links))
+    assert (found.way[0], found.alone, found.severe) == ("node3", True, severe)

@@ -27,7 +27,7 @@ from ringup.nccl import pci
 from ringup.rules import CHECKS, Finding, Skipped, run_checks
 from tests import clusters as c
 from tests.rule_cases import FIRES
-from tests.rule_cases_gpu import ALONE, BUSES, DRIVER, all_of, cluster, event, gpus, machine, tree
+from tests.rule_cases_gpu import ALONE, BUSES, DRIVER, OTHER, all_of, cluster, event, gpus, machine, tree
 from tests.rule_cases_gpu import pci as pci_with
 
 OWN = [
@@ -163,6 +163,17 @@ def test_a_slot_narrower_than_the_same_one_on_a_peer_is_told() -> None:
         ("node1", "link x8", "x16")
     ]
     assert told(all_of(pci=half)()) == []
+
+
+def test_a_link_whose_speed_nothing_tells_is_not_slow() -> None:
+    assert told(all_of(pci=tuple(replace(d, link_gt_s=None) for d in tree()))()) == []
+
+
+def test_memory_of_a_gpu_counts_more_than_what_its_processes_admit() -> None:
+    holder = replace(OTHER, gpu=1, used_bytes=20 << 30)
+    held = cluster(**gpus(1, used_bytes=70 << 30), gpu_processes=(holder,))()
+    (finding,) = found("gpu-held-by-other-process", held)
+    assert finding.found.startswith("70 GiB in use by")
 
 
 def test_the_link_of_a_resting_amd_gpu_and_of_its_own_switch_is_not_slow() -> None:

@@ -478,3 +478,19 @@ def test_a_name_that_only_sockets_read_is_no_fault_where_rdma_carries_the_data()
 
     assert "interface-name-missing" not in named()
     assert "interface-name-missing" in named(NCCL_IB_DISABLE="1")
+
+
+@pytest.mark.parametrize(
+    ("job", "nodes_say", "is_told"),
+    [
+        ({"NCCL_NET": "Socket"}, {}, True),
+        ({"NCCL_IB_DISABLE": "1"}, {}, True),
+        ({}, {"NCCL_IB_DISABLE": "1"}, False),  # the node's own setting is judged elsewhere
+    ],
+)
+def test_data_over_ipoib_is_told_where_the_job_asks_for_it(
+    job: dict[str, str], nodes_say: dict[str, str], is_told: bool
+) -> None:
+    cluster = replace(FIRES["ipoib-used-for-data"](), job=Job(env={**job, "NCCL_SOCKET_IFNAME": "ib0"}))
+    cluster = replace(cluster, nodes=tuple(replace(n, environment=nodes_say) for n in cluster.nodes))
+    assert ("ipoib-used-for-data" in {f.rule for f in run_checks(cluster)[0]}) == is_told

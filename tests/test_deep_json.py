@@ -22,7 +22,10 @@ FROM_PARENT = {
     "agent/checkpoints.py",
 }
 """What a process reads of the one that started it, or of its own child."""
-CAUGHT_BY_CALLER = {"launchfiles/settings_file.py", "agent/rank/rank_main.py", "agent/collective/world.py"}
+CAUGHT_BY_CALLER = {
+    *("launchfiles/settings_file.py", "agent/rank/rank_main.py", "agent/collective/world.py"),
+    "differences/sides.py",
+}
 
 
 def test_a_note_of_a_detached_run_nested_without_end_is_one_clear_error(

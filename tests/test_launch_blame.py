@@ -13,6 +13,7 @@ from ringup.agent.guard import messages
 from ringup.planning import NodePlan
 from ringup.runtime import blame, node_state, output
 from ringup.runtime.blame import TRACEBACK, End
+from ringup.timeline.marks import Recorder
 
 VICTIM = (TRACEBACK, "  File ...", "RuntimeError: Connection closed by peer")
 CULPRIT = (TRACEBACK, "  File ...", "KeyError: 'loss'")
@@ -114,6 +115,8 @@ def test_old_traceback_does_not_date_a_later_end() -> None:
 
 
 class Sink:
+    times = Recorder(lambda line: None)
+
     def on_rank_output(self, *_: object) -> None: ...
 
     def on_lost_output(self, *_: object) -> None: ...

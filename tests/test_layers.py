@@ -29,6 +29,7 @@ LAYERS = {
     "secrets": 1,
     "bundle": 1,
     "flight_recorder": 1,
+    "draw": 1,
     "transport": 2,
     "lint": 2,
     "collectors": 3,
@@ -36,11 +37,13 @@ LAYERS = {
     "planning": 3,
     "logs": 3,
     "recovery": 4,
+    "timeline": 4,
     "runtime": 5,
     "hang": 6,
     "collective_tests": 6,
     "jobfiles": 6,
     "output": 7,
+    "differences": 7,
     "cli": 8,
     "__main__": 9,
 }
@@ -48,7 +51,7 @@ LAYERS = {
 
 SHARED = ("ringup.agent.guard.messages", "ringup.agent.snapshot.stack_frames")
 """The files of the agent that the launching side imports: both sides check and choose alike."""
-PURE = ("recovery", "checks", "planning", "nccl", "parse", "network")
+PURE = ("recovery", "checks", "planning", "nccl", "parse", "network", "draw")
 PURE += ("logs/lines", "logs/evidence", "logs/causes", "logs/counts", "logs/grammar", "logs/quick_scan")
 MODULES = sorted(p for p in SOURCE.rglob("*.py") if "agent" not in p.relative_to(SOURCE).parts)
 

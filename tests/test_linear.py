@@ -24,7 +24,6 @@ MOST_STEPS = 400
 
 MADE_AT_RUN_TIME = {
     "lint/fixes.py": "a name in the script, escaped, in a line of at most 4,096 characters",
-    "lint/job_manifest.py": "the name of a Service, escaped, behind a word",
     "logs/defects.py": "the table's own patterns; see test_logs_defects.py",
     "logs/evidence.py": "what LogEvidence.all is asked for: found where it is called",
     "logs/lines.py": "escaped words, any of them",

@@ -208,6 +208,14 @@ def test_a_misspelt_variable_is_told_from_a_known_one(name: str, meant: str) -> 
     assert variables.meant(name) == meant
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "count"),
+    [("DEBUG", "DEUBG", 1), ("IFNAM", "IFNAME", 1), ("", "ab", 2), ("abc", "cab", 2)],
+)
+def test_two_letters_that_changed_places_are_one_edit(a: str, b: str, count: int) -> None:
+    assert variables.edits(a, b) == variables.edits(b, a) == count
+
+
 def test_every_variable_that_the_source_names_has_a_row() -> None:
     found = set()
     for path in Path(variables.__file__).parents[1].rglob("*.py"):

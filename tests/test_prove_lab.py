@@ -82,6 +82,7 @@ def test_the_slow_card_among_four_nodes_is_named(lab: Callable[..., Lab]) -> Non
         ("test", "", 0, "every rank computes correct results"),
         ("test", "1:wrong-input", 1, "one of ranks 0, 1 makes the results wrong"),
         ("bench", "", 0, "not judged: "),
+        ("sweep", "", 0, "keep setting 1 (enp99s0, "),
     ],
 )
 def test_pods_without_ssh_prove_themselves(
@@ -90,7 +91,7 @@ def test_pods_without_ssh_prove_themselves(
     cluster = lab(hosts=2)
     plants = Path(__file__).parent / "jobs" / "plants"
     options = ["--nproc", "1", "--env", f"RINGUP_PLANT={plant}", "--env", f"PYTHONPATH={plants}"]
-    options += ["--min", "64K", "--max", "256K"] if command == "bench" else []
+    options += {"bench": ["--min", "64K", "--max", "256K"], "sweep": ["--size", "256K"]}.get(command, [])
     folder = Path(tempfile.mkdtemp(prefix="ringup-pods-", dir="/var/tmp"))
     run = PodsInLab(cluster, folder, *options)
     run.base = ["ringup", command, "--backend", "gloo", "--log-dir", str(folder)]

@@ -260,6 +260,15 @@ def test_every_operation_has_a_chart_with_its_name_and_unit() -> None:
     shown = show.bench_lines(found)
     at = shown.index("all_reduce: bus bandwidth (GB/s) by size")
     assert [line.split()[0] for line in shown[at + 1 : at + 3]] == ["1", "2"]
-    assert shown[at + 3 : at + 5] == ["", "broadcast: bus bandwidth (GB/s) by size"]
+    far = " the link  carries 200, off this scale"
+    assert shown[at + 3 : at + 6] == [far, "", "broadcast: bus bandwidth (GB/s) by size"]
     # Each has a scale of its own.
-    assert shown[at + 2].count("#") == shown[at + 6].count("#") == show.CURVE_WIDTH
+    assert shown[at + 2].count("#") == shown[at + 7].count("#") == show.CURVE_WIDTH
+
+
+def test_the_chart_shows_how_far_the_rates_are_from_what_the_link_carries() -> None:
+    rows = [Row("all_reduce", 1024 << n, 1.0, 1.0, 5.0 * (n + 1), True, 20, (), 1.0) for n in range(2)]
+    *_, largest, link = show.curve(rows, 20.0)
+    assert largest == f"    2 KiB  {'#' * (show.CURVE_WIDTH // 2)} 10"
+    assert link == f" the link  {'-' * show.CURVE_WIDTH} 20"
+    assert not any("the link" in line for line in show.curve(rows, None))

@@ -129,7 +129,7 @@ def test_the_page_shows_no_secret_of_a_finding() -> None:
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     html = html_page.check_page(console.Report(CLUSTER, [FINDING], [], PLAN))
-    assert "http" not in html and "src=" not in html
+    assert "://" not in html and "src=" not in html and "href" not in html
 
 
 def test_the_page_says_what_is_set_already_and_what_is_open() -> None:
@@ -247,7 +247,9 @@ def test_a_value_from_a_node_or_a_log_does_nothing_when_its_export_is_pasted() -
     fix = Fix("do this", env={"NCCL_SOCKET_IFNAME": evil})
     said = console.finding_lines(replace(FINDING, fix=fix), console.Style(io.StringIO()))
     cause = Cause("text", "low", severity="error", fix=fix, rule="some-rule")
-    diagnosis = read.Diagnosis([cause], LogEvidence([], []), SimpleNamespace(transports={}, collectives={}))  # type: ignore
+    diagnosis = read.Diagnosis(
+        [cause], LogEvidence([], []), SimpleNamespace(transports={}, collectives={}, by_communicator={})
+    )  # type: ignore
     said += show.cause_lines(cause, diagnosis.story, Style(io.StringIO()))
     (pasted, same) = [line.strip() for line in said if "export" in line]
     assert pasted == same and shlex.split(pasted) == ["export", f"NCCL_SOCKET_IFNAME={evil}"]

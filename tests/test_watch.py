@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from types import SimpleNamespace
 from typing import Any
 
 from ringup.hang import HangWatch
 from ringup.planning import NodePlan
 from ringup.runtime import Event
+from ringup.runtime.node_state import Clock
+from ringup.timeline.marks import Recorder
 
 C10D = "/v/site-packages/torch/distributed/distributed_c10d.py"
 WAITS = [[C10D, 1, "all_reduce"], ["/home/u/train.py", 88, "main"]]
@@ -44,12 +48,19 @@ class Node:
     mute_on: str = ""
     ranks: dict[int, Any] = dataclasses.field(default_factory=dict)
     plan: NodePlan = dataclasses.field(default_factory=lambda: NodePlan("node0", 0, 2, 0, "", "", (), {}))
+    clock: Clock = dataclasses.field(default_factory=Clock)
+    noted: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """In the record of times."""
+
+    @property
+    def output(self) -> SimpleNamespace:
+        return SimpleNamespace(times=Recorder(lambda line: self.noted.append(json.loads(line))))
 
     def tell(self, **message: Any) -> None:
         self.asked.append(message["mode"])
         self.look = {
             "type": "look", "number": message["number"], "mode": message["mode"], "at": self.clock_s,
-            "ranks": self.ranks_now, "node": NODE,
+            "wall_ns": 10**18, "ranks": self.ranks_now, "node": NODE,
         }  # fmt: skip
         if message["mode"] == self.mute_on:
             self.look = {"type": "look", "number": message["number"], "problem": "it gave nothing"}
@@ -142,6 +153,10 @@ def test_everybody_waiting_has_the_flight_recorder_asked_before_it_is_said() -> 
     played = Played(rank(0, WAITS), rank(1, WAITS)).go(62)
     assert played.node.asked == ["count", "stacks", "flight"]
     assert len(played.hangs()) == 1 and "at the same line" in played.hangs()[0]
+    used = [one for one in played.node.noted if one["what"] == "used"]
+    assert len(used) == 6 and used[0] == {
+        "what": "used", "at_s": used[0]["at_s"], "rank": 0, "cpu_s": 1.0, "io_bytes": 0
+    }  # fmt: skip
 
 
 def test_a_flight_recorder_that_does_not_answer_hides_no_hang() -> None:

@@ -41,6 +41,13 @@ def two_networks() -> Cluster:
     return clusters.article_002()
 
 
+def one_network() -> Cluster:
+    """The same nodes before node0 had em1."""
+    other = replace(clusters.article_002().nodes[1], peer_names=())
+    fast = clusters.interface("enp99s0", "90.91.33.64/24", speed_gbit_s=10.0)
+    return clusters.cluster(clusters.node("node0", fast), other)
+
+
 def twelve() -> Cluster:
     """Twelve nodes: four have another torch, three a small /dev/shm, one path fails in one direction."""
     special: dict[int, dict[str, Any]] = {
@@ -54,6 +61,7 @@ def twelve() -> Cluster:
 
 COLLECTIONS = {
     "two-networks": two_networks,
+    "one-network": one_network,
     "infiniband": lambda: platform("hdr-roce-down"),
     "roce": lambda: platform("roce"),
     "cluster": twelve,

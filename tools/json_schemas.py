@@ -20,6 +20,8 @@ import msgspec
 
 import ringup
 from ringup.collective_tests import BandwidthReport, RankState, Row
+from ringup.collective_tests.sweep import Trial
+from ringup.differences import FactChange
 from ringup.hang.snapshots import NodeState, RankLook, Ras
 from ringup.hang.stack_frames import Place
 from ringup.hang.verdict import Kind as Progress
@@ -401,6 +403,36 @@ class StoppedBench(Check):
     warnings: list[str]
 
 
+# -- sweep, diff ---------------------------------------------------------------------------------
+
+
+class Sweep(Output):
+    backend: str
+    op: Literal["all_reduce"]
+    settings: list[Trial]
+    keep: int | None
+    """Place of the setting to keep among them; null where none works."""
+    env: list[EnvVar]
+    """All that is to be set for it, ringup's own variables too."""
+    warnings: list[str]
+
+
+class Compared(TypedDict):
+    path: str
+    kind: Literal["run", "facts", "environment"]
+    head: str
+    """When it was, how large and how it ended."""
+
+
+class Diff(Output):
+    a: Compared
+    b: Compared
+    differences: list[FactChange]
+    """The worst first."""
+    not_compared: list[str]
+    """What only one of the two has, with the reason."""
+
+
 # -- stacks, clean, lint, script, explain, config ------------------------------------------------
 
 
@@ -652,6 +684,7 @@ SCHEMAS: dict[str, tuple[Any, ...]] = {
     "check": (Check,),
     "clean": (Clean,),
     "config": (Config,),
+    "diff": (Diff,),
     "env": (Env,),
     "explain": (Problems, Explained),
     "lint": (Lint,),
@@ -661,6 +694,7 @@ SCHEMAS: dict[str, tuple[Any, ...]] = {
     "runs": (Runs, Nodes),
     "script": (Script,),
     "stacks": (Stacks,),
+    "sweep": (Sweep,),
     "test": (Test, StoppedTest, DryRun),
 }
 """Name -> what it may be."""

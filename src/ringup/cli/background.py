@@ -7,23 +7,29 @@ the log while it does, and starts another where it died (cli/supervising.py).
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from ringup import progress
 from ringup.errors import LaunchError
+from ringup.model import Host
 from ringup.runtime.detach import SUPERVISOR
+from ringup.transport import Transport
 from ringup.transport.interrupts import ENDING
 
 LOG = "supervisor.log"
 READ_EVERY_S = 0.2
 LOOK_AGAIN_S, LOOKS = 0.01, 1000
+NOTE_BYTES = 4 << 20
 
 
 class Supervised(NamedTuple):
@@ -32,6 +38,8 @@ class Supervised(NamedTuple):
     pid: int
     host: str
     is_alive: bool
+    more: str = ""
+    """What else it has written there."""
 
 
 class Background:
@@ -103,19 +111,48 @@ def start(work: Callable[[Background], int]) -> int:
             signal.signal(number, handler)
 
 
-def supervised(folder: Path) -> Supervised | None:
-    """Who supervises the run of a folder, or did last; None where nobody ever did."""
+LAUNCHER = ".launcher"
+"""A file in the folder of a run that is not detached: locked by the process that started it."""
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """How the nodes of a run are reached."""
+
+    hosts: tuple[Host, ...]
+    ssh_config: str | None
+
+
+@contextlib.contextmanager
+def noted(folder: Path, transport: Transport, *, is_wanted: bool) -> Iterator[None]:
+    """Note for `ringup top` which process has this run, and the nodes; the note is gone when it ends."""
+    path, config = folder / LAUNCHER, transport.ssh_config
+    reach = Reach(transport.hosts, str(Path(config).absolute()) if config else None)
+    text = f"{os.getpid()} {os.uname().nodename}\n".encode() + msgspec.json.encode(reach)
+    with contextlib.ExitStack() as last:
+        if is_wanted:
+            with contextlib.suppress(OSError):  # no reason not to run
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                last.callback(os.close, lock)
+                last.callback(path.unlink, missing_ok=True)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.write(lock, text)
+        yield
+
+
+def supervised(folder: Path, name: str = SUPERVISOR) -> Supervised | None:
+    """Who supervises (LAUNCHER: started) the run of a folder, or did last; None where nobody ever did."""
     try:
-        with (folder / SUPERVISOR).open("rb") as file:
+        with (folder / name).open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 is_alive = False
             except BlockingIOError:
                 is_alive = True
-            pid, _, host = file.read(300).decode("utf-8", "replace").partition(" ")
+            line, _, more = file.read(NOTE_BYTES).decode("utf-8", "replace").partition("\n")
     except OSError:
         return None
-    return Supervised(int(pid), host, is_alive) if pid.isascii() and pid.isdecimal() else None
+    pid, _, host = line.partition(" ")
+    return Supervised(int(pid), host, is_alive, more) if pid.isascii() and pid.isdecimal() else None
 
 
 def show(folder: Path, write: Callable[[str], object]) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ringup import progress
 from ringup.cli import collective, options, pods
 from ringup.collective_tests.job import OPS, sizes
@@ -82,6 +84,14 @@ def run(args: argparse.Namespace) -> int:
         terminal.show("\n".join(["", *show.bench_lines(outcome, unfolded=args.unfolded), *lines]))
     if args.plot:
         draw(args.plot, outcome)
+    (started.log_dir / collective.BENCH_FILE).write_bytes(msgspec.json.encode(outcome))
+    if args.html:
+        from ringup.output import html_page
+
+        page = html_page.Page("bench")
+        html_page.add_bench(page, outcome)
+        html_page.add_check(page, started.check)
+        terminal.write(Path(args.html), html_page.render(page))
     return started.code(how == "ok" and outcome.correct and outcome.verdict != "slow")
 
 

@@ -19,12 +19,16 @@ from ringup.model import Cluster
 from ringup.output import terminal
 from ringup.planning import Plan
 from ringup.runtime import RunResult
+from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
 
 if TYPE_CHECKING:
     from ringup.collective_tests import CorrectnessReport
+    from ringup.output.console import Report
 
 Line = dict[str, Any]
+BENCH_FILE = "bench.json"
+"""What a bench measured, in its folder."""
 REPORT_S = 30.0
 HOW_FAR = {
     "hello": "{} of {} ranks have started",
@@ -49,6 +53,8 @@ class Started:
     records: Mapping[int, Sequence[Line]]
     ended: CorrectnessReport
     log_dir: Path
+    check: Report
+    """What was found before it started."""
 
     def code(self, is_ok: bool) -> int:
         """The command's exit code; 130 and the like where it was interrupted."""
@@ -94,10 +100,8 @@ def start(
     on_line: Callable[[Line], None] = lambda _line: None,
 ) -> Started | int:
     """Check, plan, run; an exit code where nothing was started."""
-    from ringup.collective_tests import correctness, rank_records
     from ringup.collective_tests import job as tests_job
     from ringup.output import console
-    from ringup.planning import minimal_env, with_transports
 
     if args.from_file:
         hint = "leave --from out, or use `ringup check --from F`"
@@ -124,23 +128,46 @@ def start(
                 shown = console.check_json(judged.brief) | unstarted(args, len(cluster.nodes))
                 print(json.dumps({**shown, "warnings": warnings}))
             return code
-        assert judged.plan is not None
-        plan = with_transports(tests_job.shipped(judged.plan), judged.predictions)
-        plan = minimal_env.with_nccl_debug(plan, cluster, always=backend == "nccl")
+        plan = plan_of(judged, backend)
         if args.dry_run:
             return launching.show_words(plan, args)
         launching.show_before(judged, plan, args)
         # It names who holds the others up before their own limit is over, and ends what does not end itself.
         report_s = min(REPORT_S, max(2.0, args.limit / 2))
         watch = launching.watch_of(report_s, 2 * args.limit + ROLL_CALL_S, transport)
+        started = measure(judged, plan, transport, log_dir, args, on_line=on_line, watcher=watch)
+    show_end(started.records, started.result)
+    return replace(started, warnings=warnings)
 
-        with progress.line():
-            write = reader(mode, plan.world_size, words, on_line)
-            result = launching.follow(plan, transport, judged.findings, log_dir, args, write, watcher=watch)
+
+def plan_of(judged: pipeline.Judgement, backend: str) -> Plan:
+    """The plan of a judgement that has one, with our program in place of the script."""
+    from ringup.collective_tests import job as tests_job
+    from ringup.planning import minimal_env, with_transports
+
+    assert judged.plan is not None
+    plan = with_transports(tests_job.shipped(judged.plan), judged.predictions)
+    return minimal_env.with_nccl_debug(plan, judged.cluster, always=backend == "nccl")
+
+
+def measure(
+    judged: pipeline.Judgement,
+    plan: Plan,
+    transport: Transport,
+    log_dir: Path,
+    args: argparse.Namespace,
+    **more: Any,
+) -> Started:
+    """Run a plan of our program to its end; `more`: `on_line` gets its reports, `watcher` as of a run."""
+    from ringup.collective_tests import correctness, rank_records
+
+    words = plan.job.arguments
+    with progress.line():
+        write = reader(words[0], plan.world_size, words, more.pop("on_line", lambda _line: None))
+        result = launching.follow(plan, transport, judged.findings, log_dir, args, write, **more)
     records = rank_records.by_rank(log_dir, plan)
-    show_end(records, result)
     ended = correctness.report(plan, records, result)
-    return Started(cluster, plan, backend, warnings, result, records, ended, log_dir)
+    return Started(judged.cluster, plan, words[1], (), result, records, ended, log_dir, judged.report)
 
 
 def reader(

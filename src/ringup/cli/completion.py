@@ -24,6 +24,7 @@ HOSTS = {
     "zsh": "",
     "fish": "",
 }
+FILES = ("F", "PY", "PATH", options.SCRIPT_WORDS, "SCRIPT")
 HOSTS_OF = {"bash": "_ringup_hosts", "zsh": "_hosts", "fish": "(__fish_print_hostnames)"}
 """Names of nodes, from ssh's configuration."""
 
@@ -51,7 +52,7 @@ def whole_parser() -> argparse.ArgumentParser:
                 action.complete = HOSTS_OF  # type: ignore[attr-defined]
             elif action.dest in ("chdir", "log_dir"):
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-            elif action.metavar in ("F", "PY", "PATH", options.SCRIPT_WORDS, "SCRIPT"):
+            elif action.metavar in FILES or action.dest in ("before", "after"):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     return root
 

@@ -31,10 +31,13 @@ from ringup.units import plural
 if TYPE_CHECKING:
     from ringup.hang import HangWatch
     from ringup.logs.rule import Cause
+    from ringup.output.console import Report
 
 FAILED = ("rank-failed", "hung", "launcher-error")
 END_FILE = "ringup.log"
 """How a run ended, in its log directory."""
+FACTS_FILE = "facts.json"
+"""What the check before it collected, in the folder of the run."""
 
 
 def new_run_id() -> str:
@@ -204,6 +207,30 @@ def watch_of(report_s: float, end_s: float, transport: Transport) -> HangWatch |
     if not (report_s or end_s):
         return None
     return HangWatch(report_s or end_s, end_s, local if len(local) > 1 else ())
+
+
+MOST_SAVED = 256
+"""Nodes whose facts go to a run's folder: 13 kB each."""
+
+
+def save_facts(cluster: Cluster, log_dir: Path) -> None:
+    """What was collected, for `report` to draw; a run goes on without it."""
+    from ringup import bundle
+
+    if len(cluster.nodes) <= MOST_SAVED:
+        with contextlib.suppress(RingupError):
+            bundle.save(cluster, log_dir / FACTS_FILE)
+
+
+def write_page(check: Report, log_dir: Path, name: str) -> None:
+    """The page of a run in the place of that of its check."""
+    from ringup.output import html_page
+
+    page = html_page.Page("run", f"ringup report {terminal.path_shown(log_dir)}")
+    with contextlib.suppress(RingupError):  # logs without a line
+        html_page.add_logs_of(page, [str(log_dir)])
+    html_page.add_check(page, check)
+    terminal.write(Path(name), html_page.render(page))
 
 
 def write_record(log_dir: Path, content: dict[str, Any]) -> bool:

@@ -51,7 +51,7 @@ OPTIONS = (*options.CHECK, RUN, RESTARTS, SLURM, options.SCHEDULERS, options.SCR
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
     """Collect, judge, decide, launch; the job's own exit code."""
-    from ringup.cli import restarting
+    from ringup.cli import background, restarting
 
     words = request.script_words(args)
     before_run.before_run(args, request.job_from(args, words).file)
@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
             claimed(log_dir, run_id, is_wanted=not args.dry_run) as folder,
             PortClaims() as claims,
             request.open_transport(args) as transport,
+            background.noted(folder, transport, is_wanted=not (args.dry_run or args.detach)),
         ):
             submit.check_node_count(args, transport.hosts)
             check_node_count(args, len(transport.hosts))
@@ -90,8 +91,6 @@ def run(args: argparse.Namespace) -> int:
             return decide_and_start(cluster, transport, run_id, folder, args, claims)
 
     if args.detach and restarting.is_on(args) and not args.dry_run:
-        from ringup.cli import background
-
         return background.start(go_on)
     return go_on()
 
@@ -128,6 +127,7 @@ def decide_and_start(
     if args.dry_run:
         return launching.show_words(plan, args)
     assert transport is not None
+    launching.save_facts(whole, log_dir)
     if args.detach and args.hang_timeout and not restarting.is_on(args):
         words = f"--hang-timeout: a detached run is watched by `ringup attach {plan.run_id}` alone"
         terminal.say(f"ringup: {words}, which has that option, too")
@@ -135,4 +135,7 @@ def decide_and_start(
         from ringup.cli.supervising import DetachedSupervisor
 
         return DetachedSupervisor(whole, transport, log_dir, args).run(plan, findings)
-    return restarting.Supervisor(whole, transport, log_dir, args).run(plan, findings)
+    code = restarting.Supervisor(whole, transport, log_dir, args).run(plan, findings)
+    if args.html:
+        launching.write_page(judged.report, log_dir, args.html)
+    return code

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,22 @@ def detached() -> list[Path]:
     for run in detach.known():
         with contextlib.suppress(RingupError):
             found.append(detach.run_folder(detach.load(run)))
+    return found
+
+
+def paths_of(words: Sequence[str]) -> list[str]:
+    """Paths as they are, and the folders of runs that are named; without words that of the newest run."""
+    if words and all(os.path.lexists(one) or one == "-" for one in words):
+        return [*words]
+    rows = runs_of([*folders(Path("runs")), *detached()])
+    if not words:
+        if not rows:
+            hint = "name a run, its folder, or log files"
+            raise UsageError("no run is in runs/, and no detached one is noted here", hint=hint)
+        return [rows[0]["log_dir"]]
+    known = {row["run"]: row["log_dir"] for row in rows}
+    found = [one if os.path.lexists(one) else known.get(one, one) for one in words]
+    options.some_exist(found)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from ringup.cli import collective, pods
 from ringup.output import terminal
@@ -33,4 +34,11 @@ def run(args: argparse.Namespace) -> int:
         warnings = (style("warning", f"warning: {w}") for w in started.warnings)
         terminal.show("\n".join([*warnings, *show.test_lines(outcome, unfolded=args.unfolded)]))
         terminal.show(style("ok" if outcome.ok else "error", show.test_verdict(outcome)))
+    if args.html:
+        from ringup.output import html_page
+
+        page = html_page.Page("test")
+        html_page.add_test(page, outcome)
+        html_page.add_check(page, started.check)
+        terminal.write(Path(args.html), html_page.render(page))
     return started.code(outcome.ok)

@@ -68,6 +68,8 @@ class Entry(NamedTuple):
     begun_ns: int = 0
     """Since 1970, by the rank's own clock; 0 where the dump does not tell."""
     timeout_ms: int = 0
+    ended_ns: int = 0
+    """When its end was noticed; 0 where the dump does not tell (Gloo, torch 2.13)."""
 
     @property
     def call(self) -> str:
@@ -216,6 +218,7 @@ def _entry(e: dict[Any, Any], place: int, known: dict[Any, Any]) -> Entry | None
         is_retired and not is_gloo and state != "completed",
         _integer(e.get("time_created_ns")),
         _integer(e.get("timeout_ms")),
+        _integer(e.get("time_discovered_completed_ns")),
     )
 
 

@@ -18,6 +18,7 @@ from ringup.hang.snapshots import NodeLook, decode, silent
 from ringup.hang.verdict import PENDING_S, Missing, Verdict, judge
 from ringup.runtime import Event
 from ringup.runtime.node_state import NodeRun
+from ringup.timeline.marks import Used
 from ringup.units import show_seconds
 
 WINDOW_S = 60.0
@@ -32,6 +33,9 @@ Tell = Callable[[Event], object]
 
 class HangWatch:
     """A `runtime.Watcher`.  `end_after_s` 0 never ends a run; `places` as in `snapshots.decode`."""
+
+    keeps_times = True
+    """Whether the nodes are those of a run of ours, with a record of times."""
 
     def __init__(self, window_s: float = WINDOW_S, end_after_s: float = 0.0, places: Sequence[str] = ()):
         self.window_s = min(window_s, end_after_s or window_s)
@@ -67,6 +71,10 @@ class HangWatch:
             return self._answered(now_s, nodes, tell)
         return ""
 
+    def quiet_s(self, now_s: float) -> float:
+        """How long no rank has printed anything, or nothing that is progress."""
+        return now_s - self._quiet_since
+
     def _due(self, now_s: float, heard_s: float) -> str:
         """Which look is to be taken now: "count", "stacks" or none."""
         quiet_s, looked_s = now_s - self._quiet_since, now_s - self._looked_s
@@ -99,6 +107,8 @@ class HangWatch:
             else silent(node.name, "it did not answer in time")
             for node in running
         ]
+        for node, look in zip(running, looks, strict=True) if self.keeps_times else ():
+            self._note(node, look)
         if mode == "flight":  # that it was not told is no reason to forget what was seen before
             looks = [self._seen.get(look.node, look) if look.problem else look for look in looks]
         base, base_s = self._base, self._base_s
@@ -125,6 +135,14 @@ class HangWatch:
         # A rank that was asked for its flight recorder has used CPU time for our sake.
         self._base, self._base_s = ([] if mode == "flight" else looks), now_s
         return reason
+
+    def _note(self, node: NodeRun, look: NodeLook) -> None:
+        """Counters and collectives to the record of times."""
+        at_s, times = node.clock.ours(look.at_s), node.output.times
+        for rank in look.ranks:
+            times.note(Used(at_s, rank.rank, rank.cpu_s, rank.io_bytes))
+            if rank.flight and look.wall_ns:
+                times.calls(at_s, look.wall_ns, rank.rank, rank.flight)
 
     def _goes_on(self, now_s: float, tell: Tell) -> None:
         took = show_seconds(now_s - self._quiet_since)

@@ -74,14 +74,19 @@ def _aside(old: RankLook, new: RankLook) -> tuple[float, int]:
     return sum(c.cpu_s - b.cpu_s for b, c in pairs), sum(c.io_bytes - b.io_bytes for b, c in pairs)
 
 
-def flowing(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[str, str, float]]:
-    """(node, interface, bytes a second) of interfaces that carry more than small talk, fastest first."""
-    rates = [
+def rates(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[str, str, float]]:
+    """(node, interface, bytes a second), fastest first."""
+    found = [
         (node.node, name, (size - old.state.interfaces.get(name, size)) / seconds)
         for old, node, seconds in _both(first, second)
         for name, size in node.state.interfaces.items()
     ]
-    return sorted((one for one in rates if one[2] > FLOWING_BYTES_PER_S), key=lambda one: -one[2])
+    return sorted(found, key=lambda one: -one[2])
+
+
+def flowing(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple[str, str, float]]:
+    """`rates` of interfaces that carry more than small talk."""
+    return [one for one in rates(first, second) if one[2] > FLOWING_BYTES_PER_S]
 
 
 def _both(

@@ -92,6 +92,8 @@ class RankLook:
     """Its interpreter's path."""
     faults: int = 0
     """Pages of memory it has touched for the first time, or had read from a file."""
+    memory_bytes: int = 0
+    """Resident, of its own process."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,8 @@ class NodeLook:
     ras: Ras | None = None
     problem: str = ""
     """Why nothing is known."""
+    wall_ns: int = 0
+    """Since 1970 by the node's clock, at the same moment; 0 where it was not told."""
 
 
 def decode(node: str, answer: Mapping[str, Any], places: Sequence[str] = ()) -> NodeLook:
@@ -147,6 +151,7 @@ def decode(node: str, answer: Mapping[str, Any], places: Sequence[str] = ()) -> 
         if missing := _ALWAYS - state.keys():
             raise KeyError(*missing)
         found = {"node": node, "at_s": answer["at"], "mode": answer["mode"], "ranks": [], "state": state}
+        found["wall_ns"] = answer.get("wall_ns", 0)
         decoded = msgspec.convert(safe_data(found), NodeLook)
         return dataclasses.replace(decoded, ranks=ranks, ras=msgspec.convert(answer.get("ras"), Ras | None))
     except _UNREADABLE as error:

@@ -403,6 +403,26 @@ class Node:
     def interface(self, name: str) -> Interface | None:
         return next((i for i in self.interfaces if i.name == name), None)
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """Releases of what a job uses here, by name; "unknown" for what could not be read."""
+        own = self.interpreter
+        found = {
+            "python": own.version,
+            "torch": own.torch,
+            "cuda": own.cuda,
+            "nccl": own.nccl,
+            **own.packages,
+        }
+        found = dict.fromkeys(found, "unknown") if "interpreter" in self.unknown else found
+        for name, field_name, version in (
+            ("driver", "gpu_driver", self.gpu_driver.version),
+            ("kernel", "kernel", self.kernel),
+            ("firmware", "rdma_ports", ", ".join(dict.fromkeys(p.firmware for p in self.rdma_ports))),
+        ):
+            found[name] = "unknown" if field_name in self.unknown else version
+        return {name: version for name, version in found.items() if version}
+
 
 def unreached_node(host: Host, failure: Unreached) -> Node:
     """A node that could not be asked: every fact unknown, for that reason."""

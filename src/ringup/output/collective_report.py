@@ -18,7 +18,8 @@ HEAD = f"{'size':>9}  {'time (us)':>11}  {'algbw (GB/s)':>12}  {'busbw (GB/s)':>
 MOST_RANKS = 16
 FEW_RANKS, FEW_PAIRS = 4, 8
 """So many are shown one by one."""
-CURVE_WIDTH = 40
+CURVE_WIDTH, FARTHEST_LIMIT = 40, 4.0
+"""Columns; a limit so many times beyond the best rate would leave no curve."""
 
 
 def test_json(report: CorrectnessReport) -> dict[str, Any]:
@@ -100,13 +101,19 @@ def row_line(row: Row) -> str:
     return f"{show_bytes(row.size_bytes):>9}  {row.time_us:>11.1f}  {rates}  {result}"
 
 
-def curve(rows: Sequence[Row]) -> list[str]:
-    """Bus bandwidth by size, as bars of one scale for all sizes."""
+def curve(rows: Sequence[Row], limit_gbyte_s: float | None = None) -> list[str]:
+    """Bus bandwidth by size, as bars of one scale for all sizes, and what the link carries below them."""
     most = max((row.busbw_gbyte_s for row in rows), default=0.0)
     if len(rows) < 2 or most <= 0 or not math.isfinite(most):
         return []
-    points = [(show_bytes(row.size_bytes), row.busbw_gbyte_s) for row in rows]
-    return [f"{size:>9}  {'#' * round(CURVE_WIDTH * rate / most)} {rate:.3g}" for size, rate in points]
+    limit = limit_gbyte_s or 0.0
+    is_near = limit <= FARTHEST_LIMIT * most
+    scale = CURVE_WIDTH / max(most, limit if is_near else 0.0)
+    bars = [(show_bytes(row.size_bytes), "#", row.busbw_gbyte_s) for row in rows]
+    bars += [("the link", "-", limit)] * (limit > 0 and is_near)
+    lines = [f"{name:>9}  {mark * round(scale * rate)} {rate:.3g}" for name, mark, rate in bars]
+    far = f" the link  carries {limit:.3g}, off this scale"
+    return [f"{rows[0].op}: bus bandwidth (GB/s) by size", *lines, *([] if is_near else [far])]
 
 
 def bench_json(report: BandwidthReport, ended: CorrectnessReport) -> dict[str, Any]:
@@ -147,8 +154,9 @@ def _pair_lines(pairs: Sequence[Pair], unfolded: bool) -> list[str]:
 def bench_lines(report: BandwidthReport, *, unfolded: bool = False) -> list[str]:
     lines: list[str] = []
     for op in report.ops:
-        if bars := curve([row for row in report.rows if row.op == op]):
-            lines += [f"{op}: bus bandwidth (GB/s) by size", *bars, ""]
+        limit = report.expected_busbw_gbyte_s if op == report.ops[0] else None
+        if bars := curve([row for row in report.rows if row.op == op], limit):
+            lines += [*bars, ""]
     lines = lines[:-1]
     if report.pairs:
         lines += ["", "nodes in pairs (all_reduce):"]

@@ -11,6 +11,7 @@ from ringup.hosts.folding import MOST_LISTED, node_set
 from ringup.model import Cluster, Link, Node
 from ringup.network.predictions import GLOO, Expected
 from ringup.output import folding
+from ringup.output.pair_matrix import pair_matrix
 from ringup.output.prediction_report import expected_json, prediction_lines
 from ringup.output.terminal import Style, envelope, plain, wrapped
 from ringup.planning import EnvVar, Plan
@@ -469,8 +470,9 @@ def check_text(report: Report, style: Style, *, unfolded: bool = False) -> str:
         style("bold", plural(len(cluster.nodes), "node")),
         *node_lines(cluster, style, unfolded=unfolded),
     ]
-    lines += paragraph(network_line(cluster), style)
-    for li in tested_paths(cluster)[1] if unfolded else ():
+    tried, failed = tested_paths(cluster)
+    lines += [*paragraph(network_line(cluster), style), *pair_matrix(tried, failed, style)]
+    for li in failed if unfolded else ():
         why = printable(li.error or "a large message was lost", 200)
         lines += paragraph(
             f"{li.src} -> {li.dst} {li.dst_interface} {li.address}: {why}", style, "    ", "      "

@@ -1,27 +1,91 @@
-"""`--html F`: a check or a diagnosis as one self-contained page.  No script, nothing fetched."""
+"""`--html F` and `ringup report`: one self-contained page.  No script, nothing fetched."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 from markupsafe import Markup
 
-from ringup.model import Cluster, Node
-from ringup.output.console import Report, counts, network_line, sections
-from ringup.output.terminal import Style
-from ringup.rules import Fix
+from ringup.draw import PATTERNS, STYLE
+from ringup.model import Node
+from ringup.output import network_pictures, timeline_report
+from ringup.output.console import Report, counts, folded, network_line, sections, verdict
+from ringup.output.network_pictures import Figure
+from ringup.output.terminal import Style, path_shown
+from ringup.rules import Finding, Fix
 from ringup.secrets import redact
-from ringup.units import export_line, plural, printable
+from ringup.units import export_line, plural, printable, show_bytes, show_ranks, show_seconds, summarize_names
 from ringup.version import __version__
 
 if TYPE_CHECKING:
+    from ringup.collective_tests import BandwidthReport, CorrectnessReport
     from ringup.logs.read import Diagnosis
+    from ringup.logs.rule import Cause
+    from ringup.timeline import Timeline
+    from ringup.timeline.read import SavedRun
 
-MOST_IN_MATRIX = 32
-MOST_FILES = 2000
+MOST_ROWS = 200
+MOST_CAUSES, MOST_FIRST, MOST_EVIDENCE = 8, 3, 3
+OUTCOMES = {
+    "ok": "The run finished", "rank-failed": "The run failed", "hung": "The run hung",
+    "launcher-error": "The start failed", "check-stopped": "The check stopped the run",
+    "interrupted": "The run was interrupted", "saved": "The run was ended after it saved",
+    "not-saved": "The run was ended before it saved", "running": "The run goes on",
+    "restarting": "The run is being restarted",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Block:
+    """A cause or a finding as it is shown."""
+
+    severity: str
+    rule: str
+    head: str
+    fields: Sequence[tuple[str, str]] = ()
+    evidence: Sequence[str] = ()
+    fix: Fix | None = None
+
+
+@dataclass(frozen=True)
+class Details:
+    """Folded away; a table or lines."""
+
+    title: str
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = ()
+    lines: Sequence[str] = ()
+    left_out: int = 0
+    shown: bool = False
+    """Not folded."""
+
+
+@dataclass
+class Page:
+    """What a page shows, from the top."""
+
+    command: str
+    again: str = ""
+    """What makes it once more."""
+    tone: str = "ok"
+    """error, warning, note or ok."""
+    headline: str = ""
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    entries: list[Block] = field(default_factory=list)
+    first: int = MOST_FIRST
+    """So many of them stand above the pictures."""
+    timeline: Timeline | None = None
+    figures: list[Figure] = field(default_factory=list)
+    findings: list[Block] = field(default_factory=list)
+    details: list[Details] = field(default_factory=list)
 
 
 def _harmless(value: object) -> object:
@@ -50,8 +114,37 @@ def _environment() -> jinja2.Environment:
     return made
 
 
-def _render(command: str, **fields: Any) -> str:
-    return _environment().get_template(f"{command}.j2").render(command=command, version=__version__, **fields)
+def render(page: Page) -> str:
+    """The page's text."""
+    timeline, lanes = page.timeline, None
+    if timeline and timeline.ranks and timeline.end_s > 0:
+        rows, left_out = timeline_report.rows(timeline)
+        lanes = {
+            "rows": [(row, Markup(row.picture)) for row in rows],
+            "left_out": left_out,
+            "axis": timeline_report.axis(timeline),
+            "legend": timeline_report.legend(timeline),
+            "words": [timeline_report.clock_words(timeline), timeline_report.source_words(timeline)],
+        }
+    pictures = [(one, Markup(one.picture)) for one in page.figures]
+    style, patterns = Markup(STYLE), Markup(PATTERNS)
+    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    return (
+        _environment()
+        .get_template("page.j2")
+        .render(
+            page=page,
+            lanes=lanes,
+            pictures=pictures,
+            style=style,
+            patterns=patterns,
+            version=__version__,
+            made=made,
+        )
+    )
+
+
+# -- a check -----------------------------------------------------------------------------------
 
 
 def node_row(node: Node) -> tuple[str, ...]:
@@ -66,50 +159,265 @@ def node_row(node: Node) -> tuple[str, ...]:
     return (node.name, interfaces, software.path, software.torch or "none", str(node.gpu_count))
 
 
-def paths(cluster: Cluster) -> dict[str, list[list[bool]]]:
-    """Of each node to each other, the paths that were tested: whether each works."""
-    names = [n.name for n in cluster.nodes][:MOST_IN_MATRIX]
-    tried: dict[tuple[str, str], list[bool]] = {}
-    for link in cluster.links:
-        if link.purpose == "interface" and link.bound == "routed":
-            tried.setdefault((link.src, link.dst), []).append(link.ok and link.large_packet_ok is not False)
-    return {src: [tried.get((src, dst), []) for dst in names] for src in names} if cluster.links else {}
+def _finding(one: Finding) -> Block:
+    named = {
+        "found": one.found,
+        "wanted": one.wanted,
+        "workaround": one.worked_around_by or "",
+        "why": one.why,
+    }
+    return Block(one.severity or "error", one.rule, one.where, tuple(named.items()), fix=one.fix)
+
+
+def add_check(page: Page, report: Report) -> None:
+    """Findings, pictures of the network and the nodes, what is expected and set."""
+    found = folded(report.findings, report.cluster)
+    size = f"{plural(len(report.cluster.nodes), 'node')}, {counts(report.findings)}"
+    if not page.headline:
+        page.headline = verdict(found, report.skipped, report.plan).replace(" above", " below")
+        page.tone = found[0].severity or "error" if found else "ok"
+        page.facts += [("checked", size), ("network", network_line(report.cluster).partition(": ")[2])]
+        shown = [*map(_finding, found)]
+        worst = [one for one in shown if one.severity != "note"][:MOST_FIRST]
+        page.entries += worst
+        page.findings += [one for one in shown if one not in worst]
+    page.figures += network_pictures.of_cluster(report)
+    rows = [node_row(node) for node in report.cluster.nodes]
+    head = ("node", "interfaces", "python", "torch", "GPUs")
+    page.details.append(_table("Nodes", head, rows))
+    for title, lines in sections(report, Style(io.StringIO())):
+        if lines:
+            page.details.append(Details(title[0].upper() + title[1:], lines=lines))
+    page.details += _versions(report.cluster.nodes)
+
+
+def _versions(nodes: Iterable[Node]) -> Iterator[Details]:
+    """Versions, and which of them differ between nodes."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        if node.unreached:
+            continue
+        software = node.interpreter
+        named = {
+            "python": software.version,
+            "torch": software.torch,
+            "CUDA": software.cuda,
+            "NCCL": software.nccl,
+        }
+        named |= {"GPU driver": node.gpu_driver.version, "kernel": node.kernel}
+        for name, version in named.items():
+            kinds.setdefault((name, version or "none"), []).append(node.name)
+    differ = {name for name, _ in kinds if sum(other == name for other, _ in kinds) > 1}
+    rows = [
+        (name, version, summarize_names(names, 8), "differs" if name in differ else "")
+        for (name, version), names in sorted(kinds.items(), key=lambda one: one[0][0] not in differ)
+    ]
+    if rows:
+        yield _table("Versions" + " (some differ)" * bool(differ), ("what", "version", "nodes", ""), rows)
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Details:
+    return Details(title, head, rows[:MOST_ROWS], left_out=max(0, len(rows) - MOST_ROWS))
+
+
+# -- logs and runs -----------------------------------------------------------------------------
+
+
+def _cause(cause: Cause, diagnosis: Diagnosis, headline: str) -> Block:
+    files = diagnosis.story.files
+    places = ", ".join([*cause.nodes[:16], *([show_ranks(cause.ranks)] if cause.ranks else [])])
+    evidence = cause.evidence[:MOST_EVIDENCE]
+    lines = [f"{path_shown(files[e.file].path)}:{e.line}  {printable(e.text, 300)}" for e in evidence]
+    fields = [("where", places), ("confidence", cause.confidence)]
+    if cause.text not in headline:
+        fields.insert(0, ("cause", cause.text))
+    if defect := cause.known_defect:
+        fields.append(("known", f"{defect.id}: {defect.text}"))
+    return Block(cause.severity or "error", cause.rule, "", fields, lines, cause.fix)
+
+
+def add_logs(page: Page, diagnosis: Diagnosis) -> None:
+    """The causes, and what the logs hold."""
+    from ringup.output.logs_report import used_devices
+
+    causes = diagnosis.causes
+    leads, page.first = causes[0] if causes else None, 1
+    if not page.headline:
+        page.headline = leads.text if leads else "No failure found"
+        page.tone = (leads.severity or "error") if leads else "ok"
+    elif leads and leads.severity == "error" == page.tone:
+        page.headline += f": {leads.text}"
+    page.entries += [_cause(cause, diagnosis, page.headline) for cause in causes[:MOST_CAUSES]]
+    networks = [
+        [h.name, h.kind, " ".join(h.bootstrap or ()), ", ".join(used_devices(h)), ", ".join(h.interfaces)]
+        for h in diagnosis.story.hosts.values()
+        if h.kind or h.bootstrap
+    ]
+    run, init = diagnosis.run, {True: "complete", False: "not complete", None: ""}
+    if networks:
+        head = ("node", "network", "bootstrap", "in use", "available")
+        page.details.append(_table("Networks", head, networks))
+    if called := [*run.transports.items(), *run.collectives.items()]:
+        page.details.append(_table("Transports and collectives", ("what", "count"), called))
+    files = [
+        (
+            path_shown(i.path),
+            i.host,
+            "" if i.rank is None else i.rank,
+            i.lines,
+            init[i.init_complete],
+            i.last_line,
+        )
+        for i in diagnosis.story.files
+    ]
+    if files:
+        page.details.append(
+            _table("Files", ("file", "node", "rank", "lines", "NCCL set-up", "last line"), files)
+        )
+
+
+def add_run(page: Page, record: SavedRun) -> None:
+    """How a run ended, its attempts, environment and findings."""
+    how, took = OUTCOMES.get(record.outcome, record.outcome), show_seconds(record.seconds)
+    page.headline = f"{how} after {took}"
+    if record.outcome == "ok":
+        page.headline += ": all ranks exited with 0"
+    page.tone = "ok" if record.outcome in ("ok", "saved") else "note" if record.exit_code is None else "error"
+    plan = record.plan
+    if plan:
+        what = [plural(len(record.ranks), "rank"), f"on {summarize_names([n.node for n in plan.nodes], 8)}"]
+        page.facts.append(("run", f"{record.run}: {plan.job.script} ({' '.join(what)})"))
+    began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.started))
+    page.facts.append(("started", began))
+    if failure := record.first_failure:
+        page.facts.append(
+            ("first failure", f"{printable(failure.what, 160)}, {show_seconds(failure.at_s)} after the start")
+        )
+    for hang in [h for h in record.hangs if h.verdict == "stalled"][-1:]:
+        since, seen = show_seconds(max(hang.at_s - hang.quiet_s, 0)), show_seconds(hang.at_s)
+        page.facts.append(("no progress", f"from {since} after the start on; noticed after {seen}"))
+    if record.verdict and record.verdict.evidence:
+        page.facts.append(("ranks", "\n".join(record.verdict.evidence)))
+    page.details += _of_run(record)
+
+
+def _of_run(record: SavedRun) -> Iterator[Details]:
+    if len(record.attempts) > 1:
+        attempts = [
+            (a.number, ", ".join(a.nodes), show_seconds((a.ended or a.started) - a.started), a.outcome or "",
+             a.cause.rule if a.cause else "", f"{a.decision or ''}: {a.because or ''}".strip(": "))
+            for a in record.attempts
+        ]  # fmt: skip
+        yield _table("Attempts", ("attempt", "nodes", "took", "outcome", "cause", "then"), attempts)
+    if record.plan and record.plan.env:
+        set_ = [(export_line(v.name, v.value), v.node or "all nodes", v.because) for v in record.plan.env]
+        yield _table("Environment that ringup set", ("variable", "on", "because"), set_)
+    expected, seen = (
+        {one.node: f"{one.network} {' '.join(one.devices)}".strip() for one in listed}
+        for listed in (record.transports.expected, record.transports.seen)
+    )
+    if expected or seen:
+        taken = [(name, expected.get(name, ""), seen.get(name, "")) for name in {**expected, **seen}]
+        yield _table("Network: expected and taken", ("node", "expected", "NCCL took"), taken)
+    if record.notes:
+        yield Details("Notes of the run", lines=record.notes)
+
+
+# -- bench -------------------------------------------------------------------------------------
+
+
+def add_bench(page: Page, outcome: BandwidthReport) -> None:
+    """Curves, pairs, the verdict against the link's rate."""
+    page.tone = {"ok": "ok", "slow": "warning", "not_judged": "note"}[outcome.verdict]
+    page.tone = page.tone if outcome.correct else "error"
+    wrong = "" if outcome.correct else "A result was wrong. "
+    page.headline = f"{wrong}Bandwidth {outcome.verdict.replace('_', ' ')}: {outcome.because}"
+    size = f"{plural(outcome.ranks, 'rank')} on {plural(outcome.nodes, 'node')}, {outcome.backend}"
+    page.facts.append(("measured", size))
+    for slow in outcome.slow:
+        rates = f"{slow.busbw_gbyte_s:.3g} GB/s; the others reach {slow.peers_gbyte_s:.3g} GB/s"
+        page.entries.append(Block("warning", "", slow.node, (("found", slow.found), ("rate", rates))))
+    page.figures = [*network_pictures.of_bench(outcome), *page.figures]
+    head = ("operation", "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "result")
+    rows = [
+        (
+            r.op,
+            show_bytes(r.size_bytes),
+            f"{r.time_us:.1f}",
+            *(f"{rate:.4g}" for rate in (r.algbw_gbyte_s, r.busbw_gbyte_s)),
+            "right" if r.correct else "WRONG",
+        )
+        for r in outcome.rows
+    ]
+    page.details.insert(0, _table("Bench: every size", head, rows))
+
+
+def add_bench_of(page: Page, path: Path) -> None:
+    """What a bench wrote into its folder; nothing where there is no such file."""
+    import msgspec
+
+    from ringup.collective_tests import BandwidthReport
+
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        add_bench(page, msgspec.json.decode(path.read_bytes(), type=BandwidthReport))
+
+
+def add_test(page: Page, outcome: CorrectnessReport) -> None:
+    """Which ranks are at fault, and every rank's result."""
+    from ringup.output.collective_report import test_verdict
+
+    page.tone = "ok" if outcome.ok else "error"
+    page.headline = test_verdict(outcome)
+    for rank in [rank for rank in outcome.ranks if rank.is_cause][:MOST_CAUSES]:
+        where = f"rank {rank.rank} on {rank.node}"
+        page.entries.append(Block("error", "", where, (("device", rank.device), ("found", rank.error or ""))))
+    rows = [(r.rank, r.node, r.device, "right" if r.ok else r.error or "") for r in outcome.ranks]
+    page.details.insert(0, _table("Ranks", ("rank", "node", "device", "result"), rows))
 
 
 def check_page(report: Report) -> str:
-    return _render(
-        "check",
-        counts=counts(report.findings),
-        size=plural(len(report.cluster.nodes), "node"),
-        network=network_line(report.cluster),
-        findings=report.findings,
-        nodes=map(node_row, report.cluster.nodes),
-        paths=paths(report.cluster),
-        sections=sections(report, Style(io.StringIO())),
-    )
+    page = Page("check")
+    add_check(page, report)
+    return render(page)
 
 
 def logs_page(diagnosis: Diagnosis) -> str:
-    from ringup.output.logs_report import used_devices
+    """Of logs, or of a run's folder."""
+    from ringup.timeline.read import folder_of
 
-    files = diagnosis.story.files
-    init = {True: "complete", False: "not complete", None: ""}
-    causes = []
-    for cause in diagnosis.causes:
-        places = ", ".join([*cause.nodes[:16], *(f"rank {r}" for r in cause.ranks[:16])])
-        lines = [f"{files[e.file].path}:{e.line}  {printable(e.text, 500)}" for e in cause.evidence]
-        causes.append((cause, f"({cause.confidence} confidence) {places}", lines))
-    return _render(
-        "logs",
-        causes=causes,
-        networks=[
-            [h.name, h.kind, " ".join(h.bootstrap or ()), ", ".join(used_devices(h)), ", ".join(h.interfaces)]
-            for h in diagnosis.story.hosts.values()
-            if h.kind or h.bootstrap
-        ],
-        counts=[*diagnosis.run.transports.items(), *diagnosis.run.collectives.items()],
-        files=[
-            (i.path, i.host, "" if i.rank is None else i.rank, i.lines, init[i.init_complete], i.last_line)
-            for i in files[:MOST_FILES]
-        ],
-    )
+    page = Page("logs")
+    add_folder(page, diagnosis, folder_of(diagnosis))
+    return render(page)
+
+
+def add_logs_of(page: Page, paths: Sequence[str]) -> None:
+    """Logs of a job or a run; of a restarted run those of the attempt that failed first."""
+    from ringup.timeline.read import read, record_of
+
+    diagnosis, folder = read(paths)
+    is_attempt = folder is not None and folder.parent == Path(paths[0])
+    add_folder(page, diagnosis, folder, record_of(Path(paths[0])) if is_attempt else None)
+
+
+def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: SavedRun | None = None) -> None:
+    """Logs with their timeline, and the run they are of; `whole`: that of which it is an attempt."""
+    from ringup.timeline.read import record_of, timeline_of
+
+    record = whole or (record_of(folder) if folder else None)
+    if record:
+        add_run(page, record)
+        if whole and folder:
+            page.facts.append(("shown", f"{folder.name} of {len(whole.attempts)}, the first that failed"))
+        page.findings += map(_finding, record.findings)
+    page.timeline = timeline_of(diagnosis, folder)
+    add_logs(page, diagnosis)
+
+
+def diff_page(heads: Sequence[str], rows: Sequence[Sequence[str]], lacking: Sequence[str]) -> str:
+    """What is compared, a row for each difference, and what could not be compared."""
+    page = Page("diff", rows[0][0] if rows else "ok", plural(len(rows), "difference"))
+    page.facts = [(head[:1], head[2:]) for head in heads]
+    page.facts.append(("not compared", "\n".join(lacking)))
+    table = _table("What differs", ("severity", "what", "where", "A", "B"), rows)
+    page.details.append(replace(table, shown=True))
+    return render(page)

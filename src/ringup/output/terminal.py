@@ -47,7 +47,7 @@ def fitted(text: str, stream: TextIO) -> str:
     for line in text.split("\n"):
         bare = line.lstrip()
         indent = " " * (len(line) - len(bare) + 2)
-        is_whole = len(line) <= width or bare.startswith(COPIED)
+        is_whole = len(_COLOUR.sub("", line)) <= width or bare.startswith(COPIED)
         found += [line] if is_whole else wrapped(line, width, "", indent)
     return "\n".join(found)
 

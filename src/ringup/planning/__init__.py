@@ -51,6 +51,10 @@ class NodePlan:
     setup: str = ""
     run_dir: str = ""
     """Directory of this run on the node; the guard makes it (0700) and removes it."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """As `Node.versions`: for whoever compares two runs."""
+    preset: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its shell or nccl.conf had set before."""
 
     @property
     def has_shims(self) -> bool:

@@ -253,6 +253,8 @@ def node_plan(
         chdir=job.chdir,
         setup=job.setup,
         run_dir=run_dir,
+        versions=node.versions,
+        preset={**node.nccl_conf, **node.environment},
     )
 
 

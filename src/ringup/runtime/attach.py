@@ -18,6 +18,7 @@ from ringup.runtime.detach import Detached
 from ringup.runtime.node_state import ACKNOWLEDGE_EVERY_BYTES, LONGEST_WORDS, NodeRun
 from ringup.runtime.output import clean
 from ringup.runtime.ssh import BEAT_S, Followed
+from ringup.timeline.marks import Began
 from ringup.transport import Transport
 from ringup.transport.interrupts import Interrupts
 from ringup.units import printable
@@ -59,6 +60,7 @@ class Follower(Followed):
         for node in self.plan.nodes:
             send = functools.partial(self._relay, node.rank)
             self.nodes.append(NodeRun(node, self.output, self.on_change, send, now_s=lambda: self.latest_s))
+        self.nodes[0].clock.round_trip_s = 0.0  # the run's clock is its own
 
     def _relay(self, node: int, data: bytes) -> None:
         """To one node's guard, by way of the head's."""
@@ -143,6 +145,7 @@ class Follower(Followed):
         if kind == "began":
             self.began_s = self.latest_s = message["at"]
             self.wall = message["wall"]
+            self.output.times.note(Began(self.began_s))
         elif kind == "finished":
             self.finished_s, self.reason = message["at"], clean(message["reason"], LONGEST_WORDS)
         elif kind == "gone":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,8 @@ from ringup.model import Unreached
 from ringup.planning import NodePlan
 from ringup.runtime import LAUNCHER, RankEnd
 from ringup.runtime.blame import End
-from ringup.runtime.output import Output, clean, end_words
+from ringup.runtime.output import Output, clean, end_words, file_name
+from ringup.timeline.marks import RankBegan, RankEnded
 from ringup.transport.bootstrap import UNHEARD
 from ringup.units import plural, show_seconds
 
@@ -72,6 +74,11 @@ class Clock:
 
     ahead_s: float = 0.0
     round_trip_s: float = float("inf")
+
+    @property
+    def error_s(self) -> float | None:
+        """How far `ahead_s` may be off; None where nothing was measured."""
+        return self.round_trip_s / 2 if math.isfinite(self.round_trip_s) else None
 
     def hear(self, sent_s: float, clock_s: float, now_s: float) -> None:
         """A beat sent at `sent_s` is back; the node's clock showed `clock_s`."""
@@ -242,6 +249,7 @@ class NodeRun:
     def _on_clock(self, message: Message) -> None:
         # Of a detached run: the head has compared the clocks, and its own is the one that counts.
         self.clock.ahead_s = message["ahead"]
+        self.clock.round_trip_s = 2 * message.get("error", math.inf)
 
     def _on_lost(self, message: Message) -> None:
         self.lost = True
@@ -252,6 +260,8 @@ class NodeRun:
         rank, local_rank, pid = message["rank"], message["local_rank"], message["pid"]
         self.ranks[pid] = RankEnd(rank, local_rank, self.name, pid, None)
         self.output_s = time.monotonic()
+        file, error_s = file_name(self.plan, rank), self.clock.error_s
+        self.output.times.note(RankBegan(self._time(message), rank, self.name, file, error_s))
         self.notify(self, "joined")
 
     def _on_out(self, message: Message) -> None:
@@ -264,7 +274,7 @@ class NodeRun:
             self._speakers.add(rank)
         if rank != LAUNCHER or not self.plan.has_shims:
             self.output_s = time.monotonic()
-        self.output.on_rank_output(self.plan, rank, message["fd"], data)
+        self.output.on_rank_output(self.plan, rank, message["fd"], data, self._time(message))
 
     def _on_dropped(self, message: Message) -> None:
         self.output.on_lost_output(self.plan, message["bytes"])
@@ -286,6 +296,7 @@ class NodeRun:
     def _on_exit(self, message: Message) -> None:
         pid, rank, code = message["pid"], message["rank"], message["code"]
         self.ranks[pid] = RankEnd(rank, message["local_rank"], self.name, pid, code)
+        self.output.times.note(RankEnded(self._time(message), rank, code))
         if late := message.get("late"):
             words = f"rank {rank} ended well, and was {end_words(-late)} while it was torn down"
             self.notes.append(f"{self.name}: {words}")

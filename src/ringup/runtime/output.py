@@ -16,6 +16,7 @@ from pathlib import Path
 from ringup.planning import NodePlan
 from ringup.runtime import LAUNCHER, Event
 from ringup.runtime.transports import NCCL_LINE
+from ringup.timeline import marks
 from ringup.units import printable, show_bytes
 
 TERMINAL_BYTES = 4 << 20
@@ -193,6 +194,7 @@ class Output:
         """Called with whole lines."""
         self.log_dir = log_dir
         self.terminal = Terminal(write)
+        self.times = marks.Recorder(lambda data: self.to_file(marks.FILE, data))
         self.problem = ""
         """Why the files are not complete; "" while they are."""
         self._is_problem_shown = False
@@ -202,11 +204,17 @@ class Output:
         self._begun: set[str] = set()
         self._is_closed = False
 
-    def on_rank_output(self, node: NodePlan, rank: int, stream: int, data: bytes) -> None:
-        """Bytes of a rank (LAUNCHER: of the node's launcher), cut anywhere; `stream` is 1 or 2."""
+    def on_rank_output(
+        self, node: NodePlan, rank: int, stream: int, data: bytes, at_s: float | None = None
+    ) -> None:
+        """
+        Bytes of a rank (LAUNCHER: of the node's launcher), cut anywhere.
+
+        `stream` is 1 or 2, `at_s` when it was read there, on the run's clock.
+        """
         is_quiet = rank == LAUNCHER and node.has_shims
         if is_quiet or not self._nccl_apart:
-            self.to_file(file_name(node, rank), data)
+            self.to_file(file_name(node, rank), data, at_s)
         if is_quiet:
             return
         key = node.node, rank, stream
@@ -221,7 +229,7 @@ class Output:
             nccl = [line for line in lines if NCCL_LINE in line]
             lines = [line for line in lines if NCCL_LINE not in line]
             for file, sorted_out in (partial.file, lines), (partial.file.replace("rank-", "nccl-", 1), nccl):
-                self.to_file(file, b"".join(line + b"\n" for line in sorted_out))
+                self.to_file(file, b"".join(line + b"\n" for line in sorted_out), at_s)
         self._show(partial, lines)
         if lines or not partial.data:
             partial.since_s = time.monotonic()
@@ -258,8 +266,10 @@ class Output:
             self._is_problem_shown = True
             on_event(Event("problem", self.problem))
 
-    def to_file(self, name: str, data: bytes) -> None:
-        """Append to a file of the log directory, later, in the writing thread."""
+    def to_file(self, name: str, data: bytes, at_s: float | None = None) -> None:
+        """Append to a file of the log directory, later, in the writing thread; output came at `at_s`."""
+        if data and at_s is not None:
+            self.times.output(name, at_s, len(data))
         if data and not self.later(lambda: self._append(name, data), self.log_dir / name, len(data)):
             self.problem = (
                 self.problem or f"{self.log_dir} takes data too slowly; some output is missing there"
@@ -293,6 +303,7 @@ class Output:
             return
         self._is_closed = True
         self.on_time(float("inf"))
+        self.times.flush()
         self.terminal.close(2.0)
         if self.terminal.problem:
             self.problem = self.problem or f"not everything was shown: {self.terminal.problem}"

@@ -42,7 +42,13 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         launcher_arguments=redact_words(plan.job.launcher_arguments),
     )
     nodes = [
-        dataclasses.replace(n, env=redact_env(n.env), setup=redact(n.setup), words=redact_words(n.words))
+        dataclasses.replace(
+            n,
+            env=redact_env(n.env),
+            preset=redact_env(n.preset),
+            setup=redact(n.setup),
+            words=redact_words(n.words),
+        )
         for n in plan.nodes
     ]
     env = [dataclasses.replace(v, value=HIDDEN) if holds_secret(v.name, v.value) else v for v in plan.env]

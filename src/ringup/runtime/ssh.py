@@ -21,6 +21,7 @@ from ringup.runtime.node_state import NodeRun
 from ringup.runtime.output import Output
 from ringup.runtime.record import RunRecord, short
 from ringup.runtime.transports import Transports
+from ringup.timeline.marks import Began
 from ringup.transport import Transport
 from ringup.transport.interrupts import Interrupts
 from ringup.units import show_seconds
@@ -220,6 +221,7 @@ class Ssh(Followed):
         if options.detach:
             note(options, options.reach.hosts)
         self.started_s = self._turned_s = time.monotonic()
+        self.output.times.note(Began(self.record.started_s))
         label = f"ringup-guard:{self.plan.run_id}"
         for plan in self.plan.nodes:
             node = NodeRun(plan, self.output, self.on_change, absence_s=self._absence_s)

@@ -277,6 +277,12 @@ def tcp_counters():
     return int(counts.get("OutSegs", 0)), int(counts.get("RetransSegs", 0))
 
 
+def sent_bytes():
+    """Interface -> bytes it has sent, in this network namespace; {} where unreadable."""
+    rows = [line.rpartition(":") for line in text("/proc/net/dev").splitlines()[2:]]
+    return {name.strip(): int(counts.split()[8]) for name, _, counts in rows if len(counts.split()) > 8}
+
+
 def that_fit(world, sizes):
     """The sizes for which every rank has memory; rank 0 reports those that are left out."""
     by_rank = world.agree("memory", world.free_bytes())
@@ -292,7 +298,7 @@ def that_fit(world, sizes):
 
 def bench(world, ops, sizes, with_pairs):
     sizes = that_fit(world, sizes)
-    before = tcp_counters()
+    before, sent = tcp_counters(), sent_bytes()
     largest = next(filter(None, [sweep(world, op, sizes) for op in ops]), None)
     if with_pairs and largest and len(world.nodes) > 2:
         # As much as takes about a tenth of a second, so that a pair is measured in a second.
@@ -300,4 +306,5 @@ def bench(world, ops, sizes, with_pairs):
         pair_rounds(world, size_bytes // ELEMENT_BYTES * ELEMENT_BYTES)
     after = tcp_counters()
     if world.local_rank == 0:
-        report("tcp", segments=after[0] - before[0], retransmitted=after[1] - before[1])
+        sent = {name: now - sent[name] for name, now in sent_bytes().items() if name in sent}
+        report("tcp", segments=after[0] - before[0], retransmitted=after[1] - before[1], sent_bytes=sent)

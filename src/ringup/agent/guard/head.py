@@ -125,7 +125,8 @@ class Head:
         sent, clock = message["echo"], message["clock"]
         if 0 <= now - sent < self.round_trips.get(node, float("inf")):
             self.round_trips[node] = now - sent
-            self._write({"node": node, "type": "clock", "ahead": clock - (sent + now) / 2})
+            ahead, error = clock - (sent + now) / 2, (now - sent) / 2
+            self._write({"node": node, "type": "clock", "ahead": ahead, "error": error})
 
     def _lose(self, node, peer, words):
         self.loop.forget(peer.link.read_fd)

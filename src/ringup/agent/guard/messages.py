@@ -187,7 +187,7 @@ FROM_GUARD = {
 
 IN_JOURNAL = {
     **FROM_GUARD,
-    "clock": Row(a_second=1000, ahead=seconds),
+    "clock": Row(a_second=1000, ahead=seconds, error=maybe(duration)),
     "lost": Row(most=1, words=WORDS, at=seconds),
     "refused": Row(most=1, count=BYTES),
 }

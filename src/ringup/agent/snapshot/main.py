@@ -139,17 +139,18 @@ def process(ranks, pid):
     }  # fmt: skip
 
 
-def entry(ranks, pid, key):
+def entry(ranks, pid, key, with_children=True):
     """One rank without its stack; `switches` are its own alone: a hundred idle workers wake often."""
     _, rank, local_rank, size, run, node, job = key
     pids = below([pid], ranks.children)
     cpu_s, io_bytes, _ = used(pids)
     fields = stat_fields(pid)
     age_s = float(text("/proc/uptime").split()[0]) - ranks.table[pid][1] / HZ
-    children = sorted(child for child in pids if child != pid)[:MOST_CHILDREN]
+    children = sorted(child for child in pids if child != pid)[:MOST_CHILDREN] if with_children else ()
     return dict(
         process(ranks, pid), rank=rank, local_rank=local_rank, world_size=size, run=run, node=node,
         job=list(job), python=python(pid), age_s=max(0.0, age_s), cpu_s=cpu_s, io_bytes=io_bytes,
+        memory_bytes=integer(status(pid).get("VmRSS", "").partition(" ")[0]) * 1024,
         # How often it was given memory that it touched for the first time, or from a file.
         faults=int(fields[7]) + int(fields[9]) if len(fields) > 9 else 0,
         children=[process(ranks, child) for child in children],
@@ -192,16 +193,22 @@ def user_name(user):
         return "user %d" % user
 
 
-def main(mode, run="", place="", pyspy=""):
-    if pyspy:
-        stacks.unpack(pyspy)
-    ranks = RanksHere(run, place)
-    found = [entry(ranks, pid, key) for pid, key in ranks.all]
-    answer = {"type": "look", "mode": mode, "at": time.monotonic(), "ranks": found}
+def snapshot(ranks, mode, with_details=True):
+    """`with_details`: the processes below the ranks, and NCCL's own report, too."""
+    found = [entry(ranks, pid, key, with_details) for pid, key in ranks.all]
+    answer = {
+        "type": "look",
+        "mode": mode,
+        "at": time.monotonic(),
+        "wall_ns": time.time_ns(),
+        "ranks": found,
+        "ras": None,
+    }
     answer["node"] = machine.node(found)
     if not found and mode != "count":
         answer["node"]["others"] = others()
-    answer["ras"] = machine.ras([ranks.env[pid] for pid, _ in ranks.all if pid in ranks.env])
+    if with_details:
+        answer["ras"] = machine.ras([ranks.env[pid] for pid, _ in ranks.all if pid in ranks.env])
     if mode != "count":
         add_stacks(found, mode == "threads")
     if mode == "flight":
@@ -209,6 +216,12 @@ def main(mode, run="", place="", pyspy=""):
         for one in found:
             one["flight"] = dumps.get(one["pid"])
     return answer
+
+
+def main(mode, run="", place="", pyspy=""):
+    if pyspy:
+        stacks.unpack(pyspy)
+    return snapshot(RanksHere(run, place), mode)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ LONGEST_ANSWER_BYTES = 8 << 20
 MOST_ENTRIES, LEAST_ENTRIES = 4000, 20
 """Of all ranks of a node together, at 350 bytes each; of a rank at least."""
 UNREAD = ("output_sizes", "output_dtypes", "op_id", "thread_id", "thread_name", "duration_ms")
-UNREAD += ("time_discovered_started_ns", "time_discovered_completed_ns")
+UNREAD += ("time_discovered_started_ns",)
 RUNNER = "rank_main.py"
 STOPPED = "it is stopped and answers nothing"
 ANSWER_S = 2.0

@@ -1,0 +1,63 @@
+"""How busy the node's NVIDIA GPUs are, by NVML."""
+
+import ctypes
+import threading
+
+MOST_GPUS, MOST_PROCESSES = 64, 256
+
+
+class _Process(ctypes.Structure):
+    """`nvmlProcessInfo_v2_t` of nvml.h, which version 3 of the call fills (driver 510)."""
+
+    _fields_ = [("pid", ctypes.c_uint), ("memory", ctypes.c_ulonglong), ("instances", ctypes.c_uint * 2)]
+
+
+class Gpus(threading.Thread):
+    """
+    Reads them in a thread of its own: a driver that is stuck holds up nothing else.
+
+    `found`: (percent of the time busy, bytes used, pids) of each, in NVML's order; [] without a driver.
+    """
+
+    def __init__(self):
+        threading.Thread.__init__(self, daemon=True)
+        self.found, self.wanted, self.read_at = [], threading.Event(), 0.0
+        try:
+            self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            self.nvml = None
+        else:
+            self.start()
+
+    def run(self):
+        count = ctypes.c_uint()
+        if self.nvml.nvmlInit_v2() or self.nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return
+        while True:
+            self.found = [self._one(index) for index in range(min(count.value, MOST_GPUS))]
+            self.wanted.wait()
+            self.wanted.clear()
+
+    def _one(self, index):
+        device, busy, memory = ctypes.c_void_p(), (ctypes.c_uint * 2)(), (ctypes.c_ulonglong * 3)()
+        self.nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
+        is_known = not self.nvml.nvmlDeviceGetUtilizationRates(device, busy)
+        self.nvml.nvmlDeviceGetMemoryInfo(device, memory)  # total, free, used
+        processes, count = (_Process * MOST_PROCESSES)(), ctypes.c_uint(MOST_PROCESSES)
+        query = getattr(self.nvml, "nvmlDeviceGetComputeRunningProcesses_v3", None)
+        if not query or query(device, ctypes.byref(count), processes):
+            count.value = 0
+        pids = [process.pid for process in processes[: count.value]]
+        return busy[0] if is_known else None, memory[2], pids
+
+    def of_rank(self, pids, local_rank, visible):
+        """[percent busy, bytes used] of the GPU of these processes; None where it is not known."""
+        for busy, memory, users in self.found:
+            if set(users) & set(pids):
+                return [busy, memory]
+        # A container hides the processes: there a rank's GPU is by custom the one of its local rank.
+        order = visible.split(",") if visible else [str(index) for index in range(len(self.found))]
+        index = order[local_rank] if 0 <= local_rank < len(order) else ""
+        if any(users for _, _, users in self.found) or not index.isdigit() or int(index) >= len(self.found):
+            return None
+        return list(self.found[int(index)][:2])

@@ -1,0 +1,126 @@
+"""
+Watches the ranks on this node for `ringup top`: prints a snapshot as one line of JSON again and again.
+
+Arguments: EVERY JOURNAL.  Every so many seconds, counters alone; stacks less often.  JOURNAL: where the head
+of a detached run keeps what the ranks print ("" elsewhere).  `MODE NUMBER` on stdin asks for one more
+snapshot; its answer has the number.  End of file there, or a minute without a byte, ends it.
+
+The ranks come first: it runs at the lowest priority, and rests after each piece of work so long that all of
+them together take less than one percent of a core.
+"""
+
+import json
+import os
+import resource
+import select
+import sys
+import time
+
+from ringup.agent.proc.files import integer, listed
+from ringup.agent.proc.process import stat
+from ringup.agent.snapshot import main
+from ringup.agent.snapshot.gpus import Gpus
+
+SHARES = {"ranks": 0.001, "count": 0.003, "stacks": 0.004, "asked": 0.01}
+"""Of a core, for each kind of work.  Whoever asks may wait, and cannot hurry it."""
+EVERY_S = {"ranks": 10.0, "stacks": 10.0, "asked": 1.0}
+MODES = ("count", "stacks", "threads", "flight")
+SILENT_S = 60.0
+MOST_ASKED_S = 10.0
+"""The longest rest before a snapshot that was asked for."""
+TAIL_BYTES = 64 << 10
+"""Of the journal, in one line; what comes faster is left out."""
+
+
+class Journal:
+    """What is new at the end of a detached run's journal (agent/guard/journal.py): lines of JSON."""
+
+    def __init__(self, folder):
+        self.folder, self.places = folder, {}
+
+    def lines(self):
+        if not self.folder:
+            return []
+        names = sorted((n for n in listed(self.folder) if n.startswith("out-")), key=lambda n: integer(n[4:]))
+        return [
+            line for name in ["control"] + names[-1:] for line in self._new(os.path.join(self.folder, name))
+        ]
+
+    def _new(self, path):
+        try:
+            with open(path, "rb") as file:
+                size = file.seek(0, 2)
+                place = max(self.places.get(path, 0), size - TAIL_BYTES)
+                file.seek(place)
+                data = file.read(TAIL_BYTES)
+        except OSError:
+            return []
+        data = data[: data.rfind(b"\n") + 1]
+        skipped = data.find(b"\n") + 1 if place > self.places.get(path, 0) else 0
+        self.places[path] = place + len(data)
+        return data[skipped:].decode("utf-8", "replace").splitlines()
+
+
+def cpu_s():
+    """CPU seconds of this process, its threads, and its children that have ended."""
+    both = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in both)
+
+
+class Watch:
+    def __init__(self, every_s, journal):
+        self.every_s, self.used_s = dict(EVERY_S, count=every_s), cpu_s()
+        self.due = dict.fromkeys(SHARES, 0.0)
+        self.journal, self.gpus, self.ranks, self.asked = Journal(journal), Gpus(), None, []
+
+    def work(self, kind, now):
+        """Do the work of a kind, and have it rest."""
+        mode, number = self.asked.pop(0) if kind == "asked" else (kind, 0)
+        if kind == "ranks" or mode != "count" or not self.is_whole():
+            self.ranks = main.RanksHere("", "")
+        if kind != "ranks":
+            self.tell(mode, number)
+        before, self.used_s = self.used_s, cpu_s()
+        rest_s = (self.used_s - before) / SHARES[kind]
+        if kind == "asked":
+            rest_s = min(rest_s, MOST_ASKED_S)
+        self.due[kind] = now + max(self.every_s[kind], rest_s)
+
+    def is_whole(self):
+        """Whether every rank that is known still runs."""
+        return bool(self.ranks and self.ranks.all) and all(
+            stat(pid) and stat(pid)[1] == self.ranks.table[pid][1] for pid, _ in self.ranks.all
+        )
+
+    def tell(self, mode, number):
+        answer = main.snapshot(self.ranks, mode, mode != "count" or number)
+        for (pid, key), rank in zip(self.ranks.all, answer["ranks"]):
+            pids = main.below([pid], self.ranks.children)
+            visible = main.first(self.ranks.env.get(pid, {}), "CUDA_VISIBLE_DEVICES")
+            rank["gpu"] = self.gpus.of_rank(pids, key[2], visible)
+        self.gpus.wanted.set()
+        print(json.dumps(dict(answer, number=number, printed=self.journal.lines())), flush=True)
+
+    def run(self):
+        rest, last = b"", time.monotonic()
+        while True:
+            now = time.monotonic()
+            kinds = [kind for kind in SHARES if kind != "asked" or self.asked]
+            next_one = min(kinds, key=lambda kind: self.due[kind])
+            if self.due[next_one] <= now:
+                self.work(next_one, now)
+                continue
+            ready = select.select([0], [], [], min(self.due[next_one] - now, SILENT_S))[0]
+            data = os.read(0, 4096) if ready else b""
+            if (ready and not data) or (not ready and now - last > SILENT_S):
+                return
+            last = now if data else last
+            *lines, rest = (rest + data)[-4096:].split(b"\n")
+            for mode, _, number in (line.decode("utf-8", "replace").partition(" ") for line in lines):
+                if mode in MODES and number.isdigit():
+                    self.asked = [one for one in self.asked if one[0] != mode] + [(mode, int(number))]
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    Watch(float(sys.argv[1]), sys.argv[2]).run()

@@ -1,0 +1,48 @@
+"""
+Write what every rank did when as a trace: drag the file into https://ui.perfetto.dev, which reads it there.
+
+RUN is a run's name or folder; logs and dumps of torch's flight recorder of any job work, too.  Without one,
+the newest run.  A track a rank (launch, NCCL's set-up, steps, waiting, the failure) and one for each of its
+process groups: collectives and transfers with their sizes, and an arrow from the rank that came first to a
+collective to the one that came last.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ringup.cli import options, runs
+from ringup.output import terminal
+
+OPTIONS = (
+    options.words("paths", "RUN", "a run, its folder, or logs and dumps (the newest run)"),
+    options.value("-o --output", "F", "the file (trace.json)", "trace.json", options.writable),
+    options.flag("--quiet", "print nothing but errors"),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, write; 0 where there is something to show."""
+    from ringup import bundle
+    from ringup.errors import LaunchError
+    from ringup.output import timeline_report
+    from ringup.timeline import trace
+    from ringup.timeline.read import read, timeline_of
+    from ringup.units import plural
+
+    timeline = timeline_of(*read(runs.paths_of(args.paths)))
+    count = 0
+    try:
+        with bundle.whole(Path(args.output)) as place, place.open("w", encoding="utf-8") as file:
+            for text in trace.document(timeline, timeline_report.about(timeline)):
+                count += text.count('"ph":')
+                file.write(text)
+    except OSError as error:
+        shown = terminal.path_shown(args.output)
+        hint = "name a file in a directory you may write"
+        raise LaunchError(f"{shown} cannot be written: {error.strerror}", hint=hint) from error
+    ranks, shown = plural(len(timeline.ranks), "rank"), terminal.path_shown(args.output)
+    terminal.say(f"trace written: {shown}: {plural(count, 'event')} of {ranks}", quiet=args.quiet)
+    terminal.say("open https://ui.perfetto.dev and drag the file into it", quiet=args.quiet)
+    return 0

@@ -1,0 +1,169 @@
+"""The job that `ringup top` watches: which it is, how its nodes are reached, how it ended, and its end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ringup.agent_bundle import program
+from ringup.cli import background, options, request, runs
+from ringup.errors import LaunchError, RingupError
+from ringup.model import Host, Unreached
+from ringup.output import terminal
+from ringup.planning import Plan
+from ringup.runtime import detach, record
+from ringup.transport import Transport
+from ringup.units import printable
+
+END_S = 15.0
+"""For the head node of a detached run to answer."""
+
+
+class _Rank(msgspec.Struct):
+    rank: int
+    code: int | None = None
+
+
+class _Failure(msgspec.Struct):
+    what: str
+    rank: int | None = None
+
+
+class _Record(msgspec.Struct):
+    """What of a run.json is of use."""
+
+    outcome: str = ""
+    plan: Plan | None = None
+    ranks: list[_Rank] = []
+    first_failure: _Failure | None = None
+
+
+@dataclass
+class WatchedJob:
+    name: str
+    """A run, a rendezvous, or "" for the largest job."""
+    hosts: tuple[Host, ...]
+    ssh_config: str | None
+    folder: Path | None = None
+    """Of a run of ringup's."""
+    plan: Plan | None = None
+    journal: str = ""
+    """Where the head node of a detached run keeps what the ranks print, unless a process here has it."""
+    record: _Record = field(default_factory=_Record)
+    """Of a run, once it was read."""
+    _read_ns: int = 0
+
+    @property
+    def codes(self) -> dict[int, int]:
+        """Rank -> exit code."""
+        return {one.rank: one.code for one in self.record.ranks if one.code is not None}
+
+    @property
+    def how_ended(self) -> str:
+        """The outcome of a run and its first failure; "" while it goes on."""
+        outcome, failure = self.record.outcome, self.record.first_failure
+        if not outcome or outcome in runs.LIVING:
+            return ""
+        return f"{outcome}: {failure.what}" if failure else outcome
+
+    def read_record(self) -> None:
+        """Take in what is new in run.json."""
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            path = (self.folder or Path("/")) / record.FILE
+            if (changed_ns := path.stat().st_mtime_ns) != self._read_ns:
+                self.record = msgspec.json.decode(path.read_bytes(), type=_Record)
+                self._read_ns, self.plan = changed_ns, self.record.plan or self.plan
+
+    def owner(self) -> background.Supervised | None:
+        """The process that has the run, alive or not; None where there never was one."""
+        names = (detach.SUPERVISOR, background.LAUNCHER) if self.folder and not self.journal else ()
+        found = [background.supervised(self.folder, name) for name in names if self.folder]
+        return next(filter(None, found), None)
+
+    def end(self) -> str:
+        """End the run as Ctrl-C where it was started would; what was done, in words."""
+        if not self.folder:
+            return (
+                "Not ended: ringup has not started this job. End it where it was started (scancel, Ctrl-C)."
+            )
+        if self.journal and self.plan:
+            return self._end_detached(self.plan.nodes[0].run_dir)
+        who = self.owner()
+        if not who or not who.is_alive:
+            return "Not ended: the process that has this run is gone. `ringup clean` finds what it left."
+        if who.host != os.uname().nodename:
+            return f"Not ended: it was started on {printable(who.host)}. There: kill -INT {who.pid}"
+        os.kill(who.pid, signal.SIGINT)
+        return f"The run is ending: Ctrl-C was sent to the process that has it (pid {who.pid})."
+
+    def _end_detached(self, run_dir: str) -> str:
+        reply = _Reply()
+        with Transport(self.hosts[:1], ssh_config=self.ssh_config) as transport:
+            words = program("guard.attach"), (run_dir,), reply
+            way = transport.start(self.hosts[0].name, *words, label=f"ringup-attach:{self.name}")
+            way.write(json.dumps({"type": "end", "reason": "interrupted in ringup top"}).encode() + b"\n")
+            until = time.monotonic() + END_S
+            while not reply.words and time.monotonic() < until:
+                transport.turn(0.1)
+        return reply.words or f"Not known whether it ends: no answer within {END_S:.0f} s."
+
+
+class _Reply:
+    """A `Listener` on the head node's guard: whether it has taken the order to end."""
+
+    def __init__(self) -> None:
+        self.words, self._data = "", b""
+
+    def on_output(self, node: str, data: bytes) -> None:
+        self._data = (self._data + data)[-(1 << 16) :]
+        if b'"ending"' in self._data:
+            self.words = "The run is ending: the head node has the order."
+
+    def on_errors(self, node: str, data: bytes) -> None: ...
+
+    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+        self.words = self.words or f"Not ended: {error.words if error else 'the head node has no such run'}."
+
+
+def job_named(args: argparse.Namespace) -> WatchedJob:
+    """The job of a command line.  Raises UsageError and LaunchError."""
+    options.some_exist([args.log_dir] if args.log_dir else [])
+    given = request.nodes_from(args) if request.named(args) else ()
+    places = [Path(args.name)] if args.name else []
+    rows = runs.runs_of([*places, *runs.folders(Path(args.log_dir or "runs")), *runs.detached()])
+    named = [row for row in rows if args.name and args.name in (row["run"], os.path.relpath(row["log_dir"]))]
+    for row in named[:1] or ([] if args.name or given else rows):
+        folder = Path(row["log_dir"])
+        if row["state"] in runs.LIVING and (job := _of_run(row["run"], folder, given, args.ssh_config)):
+            return job
+        if named and row["state"] in runs.LIVING:
+            hint = "name its nodes with -H, as for `ringup run`"
+            raise LaunchError(f"the process that has run {row['run']} is not known here", hint=hint)
+        if named:
+            hint = f"`ringup logs {terminal.path_shown(folder)}` tells why; `ringup runs` lists the others"
+            raise LaunchError(f"run {row['run']} has ended: {row['outcome']}", hint=hint)
+    return WatchedJob(args.name, given or request.nodes_from(args), args.ssh_config)
+
+
+def _of_run(run: str, folder: Path, given: tuple[Host, ...], ssh_config: str | None) -> WatchedJob | None:
+    """None where the run's nodes are not known, or the process that had it is gone."""
+    with contextlib.suppress(RingupError):
+        known = detach.load(run)
+        job = WatchedJob(run, given or known.hosts, ssh_config or known.ssh_config, folder, known.plan)
+        if not (folder / detach.SUPERVISOR).exists():
+            job.journal = f"{known.plan.nodes[0].run_dir.rstrip('/')}.journal"
+        return job
+    who = background.supervised(folder, background.LAUNCHER)
+    if who and who.is_alive:
+        with contextlib.suppress(ValueError, RecursionError):
+            reach = msgspec.json.decode(who.more, type=background.Reach)
+            return WatchedJob(run, given or reach.hosts, ssh_config or reach.ssh_config, folder)
+    return WatchedJob(run, given, ssh_config, folder) if given else None

@@ -1,0 +1,200 @@
+"""
+Two runs, collections of facts or environments side by side: what differs that matters, worst first.
+
+`Side` is what is known of one of them; `sides` makes it, `compare` is pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from ringup.hosts.folding import node_set
+from ringup.nccl import variables
+from ringup.rules import SEVERITIES, Severity
+from ringup.units import grouped
+
+TOPICS: dict[str, Severity] = {
+    "outcome": "error",
+    "problem": "error",
+    "ssh": "error",
+    "path": "error",
+    "selection": "warning",
+    "plan": "warning",
+    "interface": "warning",
+    "link": "warning",
+    "variable": "warning",
+    "version": "warning",
+    "rate": "warning",
+    "node": "warning",
+    "job": "note",
+    "machine": "note",
+}
+"""What facts are about, the usual answers to "it worked yesterday" first; and how bad a change is."""
+COUNT_AS_NONE = ("interface", "variable", "version", "node")
+"""Topics in which a fact that one of the two lacks is a difference; elsewhere only both together tell one."""
+GOOD = ("ok", "works", "up")
+"""Values that cannot be why something fails now."""
+UNKNOWN = "unknown"
+"""A value that could not be read, which differs from none."""
+MOST_IN_ORDER = 8
+NOISE = 0.1
+"""Part of a measured value below which two measurements of one thing differ."""
+
+
+class Amount(NamedTuple):
+    """Something that was measured."""
+
+    value: float
+    unit: str
+    better: Literal["more", "less"] = "more"
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} {self.unit}"
+
+
+Value = str | Amount
+Key = tuple[str, str]
+"""Topic and name."""
+
+
+@dataclass
+class Side:
+    """One of the two: facts by topic and name, then by node ("" for the whole job)."""
+
+    path: str
+    kind: Literal["run", "facts", "environment"]
+    head: str = ""
+    """When it was, how large and how it ended, in a line."""
+    nodes: tuple[str, ...] = ()
+    facts: dict[Key, dict[str, Value]] = field(default_factory=dict)
+    problems: dict[tuple[str, str], tuple[Severity, str]] = field(default_factory=dict)
+    """Rule and node ("" for several) -> how bad, and what was found."""
+    not_checked: set[tuple[str, str]] = field(default_factory=set)
+    """Rule and node, as far as it is known."""
+    unknown: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Topic and node ("" for all) -> why its facts are not known."""
+
+    def add(self, topic: str, name: str, value: Value | None, node: str = "") -> None:
+        """Note a fact, unless there is none."""
+        if value not in (None, ""):
+            assert value is not None
+            self.facts.setdefault((topic, name), {})[node] = value
+
+
+@dataclass(frozen=True)
+class FactChange:
+    severity: Severity
+    topic: str
+    name: str
+    nodes: tuple[str, ...]
+    """Where; () for the whole job."""
+    before: str
+    """ "" where there was none."""
+    after: str
+    change: float | None = None
+    """Of a measured value: 0.5 is half more."""
+
+
+def compare(a: Side, b: Side) -> list[FactChange]:
+    """What differs from `a` to `b`, worst first."""
+    found, unknown = [*_problems(a, b), *_nodes(a, b)], a.unknown.keys() | b.unknown.keys()
+    for key in dict.fromkeys([*a.facts, *b.facts]):
+        if (key[0], "") not in unknown:
+            found += _changes(key, a, b, unknown)
+    order = [*TOPICS]
+    return sorted(found, key=lambda d: (SEVERITIES.index(d.severity), order.index(d.topic)))
+
+
+def not_compared(a: Side, b: Side) -> list[str]:
+    """What only one of the two has, and why, equal reasons and nodes once."""
+    found = []
+    for side, other in ((a, b), (b, a)):
+        there = {topic for topic, _ in other.facts} | ({"problem"} if other.problems else set())
+        lacking = grouped(((t, why), n) for (t, n), why in side.unknown.items() if t in there)
+        unread = grouped((name, n) for (_, name), own in side.facts.items() for n in own if own[n] == UNKNOWN)
+        lacking |= {(name, "could not be read"): nodes for name, nodes in unread.items()}
+        alike = grouped(
+            ((why, node_set(filter(None, nodes))), topic) for (topic, why), nodes in lacking.items()
+        )
+        for (why, nodes), topics in alike.items():
+            found.append(f"{', '.join(topics)}: {side.path}: {f'{nodes}: ' if nodes else ''}{why}")
+    return found
+
+
+def _changes(key: Key, a: Side, b: Side, unknown: Collection[Key]) -> Iterator[FactChange]:
+    """Of one fact: a difference for each pair of values, with the nodes that have it."""
+    before, after = ({**side.facts.get(key, {})} for side in (a, b))
+    pairs: list[tuple[str, Value | None, Value | None]] = [("", before.get(""), after.get(""))]
+    if {*before, *after} != {""}:
+        before, after = _by_node(before, a.nodes or b.nodes), _by_node(after, b.nodes or a.nodes)
+        known = [n for n in b.nodes or a.nodes if (key[0], n) not in unknown]
+        pairs = [(n, before.get(n), after.get(n)) for n in known if n in (a.nodes or b.nodes)]
+        # A node that was not there before is held against the others.
+        if usual := _usual(before, a.nodes):
+            pairs += [(n, usual, after.get(n)) for n in known if a.nodes and n not in a.nodes]
+    for (old, new), nodes in grouped(((old, new), node) for node, old, new in pairs).items():
+        is_missing = key[0] not in COUNT_AS_NONE and None in (old, new)
+        if old == new or is_missing or UNKNOWN in (old, new):
+            continue
+        change, severity = None, TOPICS[key[0]]
+        if isinstance(old, Amount) and isinstance(new, Amount) and old.value:
+            change = new.value / old.value - 1
+            severity = severity if (change < 0) == (new.better == "more") else "note"
+        if change is None or abs(change) >= NOISE:
+            where = () if nodes == [""] else tuple(nodes)
+            is_harmless = new in GOOD or (key[0] == "interface" and old is None)
+            is_harmless |= key[0] == "variable" and variables.row_of(key[1]).kind == "debugging"
+            severity = "note" if is_harmless else severity
+            yield FactChange(severity, *key, where, _shown(old), _shown(new), change)
+
+
+def _usual(values: Mapping[str, Value], nodes: Sequence[str]) -> Value | None:
+    """What more than half of the nodes have."""
+    most = Counter(values[node] for node in nodes if node in values).most_common(1)
+    return most[0][0] if most and most[0][1] > len(nodes) / 2 else None
+
+
+def _by_node(values: dict[str, Value], nodes: Sequence[str]) -> dict[str, Value]:
+    """What holds for all nodes stands for each that has no value of its own."""
+    return {**dict.fromkeys(nodes, values[""]), **values} if "" in values else values
+
+
+def _shown(value: Value | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _problems(a: Side, b: Side) -> Iterator[FactChange]:
+    """Problems that only one of the two has; those that are not found any more are notes."""
+    if ("problem", "") in a.unknown.keys() | b.unknown.keys():
+        return
+    new = [(key, a.not_checked, *what) for key, what in b.problems.items() if key not in a.problems]
+    for (rule, severity, is_sure), same in grouped(
+        ((rule, severity, (rule, node) not in unsure), (node, found))
+        for (rule, node), unsure, severity, found in new
+    ).items():
+        nodes, before = tuple(node for node, _ in same if node), "" if is_sure else "not checked"
+        yield FactChange(severity, "problem", rule, nodes, before, same[0][1])
+    gone = {key: found for key, (_, found) in a.problems.items() if key not in {**b.problems}}
+    gone = {
+        key: found for key, found in gone.items() if key not in b.not_checked and key[1] in {*b.nodes, ""}
+    }
+    for rule, lost in grouped((rule, (node, found)) for (rule, node), found in gone.items()).items():
+        yield FactChange("note", "problem", rule, tuple(node for node, _ in lost if node), lost[0][1], "")
+
+
+def _nodes(a: Side, b: Side) -> Iterator[FactChange]:
+    """Nodes that left and came, and another order of those that stayed."""
+    if not (a.nodes and b.nodes):
+        return
+    gone, new = (node_set(n for n in x.nodes if n not in y.nodes) for x, y in ((a, b), (b, a)))
+    if gone:
+        yield FactChange("warning", "node", "nodes gone", (), gone, "")
+    if new:
+        yield FactChange("note", "node", "nodes new", (), "", new)
+    stayed = [tuple(n for n in side.nodes if n in a.nodes and n in b.nodes) for side in (a, b)]
+    if stayed[0] != stayed[1]:
+        before, after = (" ".join(order[:MOST_IN_ORDER]) for order in stayed)
+        yield FactChange("note", "node", "order", (), before, after)

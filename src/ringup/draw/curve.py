@@ -1,0 +1,80 @@
+"""Curves: rates over sizes, with the limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from ringup.draw import svg
+from ringup.units import show_bytes
+
+WIDTH, HEIGHT, LEFT, BOTTOM = 640, 280, 56, 34
+LINES = (
+    ("var(--work)", "", "circle"), ("var(--bad)", "6 4", "square"), ("var(--wait)", "2 3", "diamond"),
+    ("var(--ink)", "8 3 2 3", "circle"), ("var(--init)", "1 2", "square"), ("var(--launch)", "", "diamond"),
+)  # fmt: skip
+"""Colour, dashes and marks: none of the three stands alone."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    name: str
+    points: Sequence[tuple[float, float]]
+    """Size in bytes, rate."""
+
+
+def _mark(shape: str, x: float, y: float, colour: str) -> str:
+    if shape == "circle":
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
+    turned = f' transform="rotate(45 {x:.1f} {y:.1f})"' if shape == "diamond" else ""
+    return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" fill="{colour}"{turned}/>'
+
+
+def curves(found: Sequence[Curve], limit: float | None, unit: str, words: str) -> str:
+    """Lines over a size that doubles, the limit dashed across, each line named at its end."""
+    points = [point for one in found for point in one.points if point[0] > 0 and math.isfinite(point[1])]
+    if not points:
+        return ""
+    first, last = (math.log2(f(size for size, _ in points)) for f in (min, max))
+    most = 1.1 * max([rate for _, rate in points] + ([limit] if limit else [])) or 1.0
+    span = max(last - first, 1e-9)
+
+    def x(size: float) -> float:
+        return LEFT + (WIDTH - LEFT - 110) * (math.log2(size) - first) / span
+
+    def y(rate: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - 14) * rate / most
+
+    body = []
+    for n in range(5):
+        rate = most * n / 4
+        body.append(f'<path class="axis" d="M{LEFT} {y(rate):.1f}H{WIDTH - 110}"/>')
+        body.append(f'<text x="{LEFT - 6}" y="{y(rate) + 4:.1f}" text-anchor="end">{rate:.3g}</text>')
+    sizes = sorted({size for size, _ in points})
+    for size in sizes[:: max(1, len(sizes) // 6)]:
+        body.append(
+            f'<text x="{x(size):.1f}" y="{HEIGHT - 14}" text-anchor="middle">{show_bytes(size)}</text>'
+        )
+    body.append(f'<text x="{LEFT}" y="11">{escape(unit)}</text>')
+    body.append(f'<text x="{WIDTH - 110}" y="{HEIGHT - 1}" text-anchor="end">size</text>')
+    if limit:
+        across = f'd="M{LEFT} {y(limit):.1f}H{WIDTH - 110}"'
+        body.append(f'<path class="line" stroke="var(--ink)" stroke-dasharray="3 3" {across}/>')
+    names = []
+    for n, one in enumerate(found):
+        colour, dashes, shape = LINES[n % len(LINES)]
+        own = [(x(size), y(rate)) for size, rate in one.points if size > 0 and math.isfinite(rate)]
+        if own:
+            path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in own)
+            body.append(f'<path class="line" stroke="{colour}" stroke-dasharray="{dashes}" d="{path}"/>')
+            body += [_mark(shape, a, b, colour) for a, b in own]
+            names.append((own[-1][1], one.name))
+    names += [(y(limit), f"limit {limit:.3g}")] if limit else []
+    free = 0.0
+    for at, name in sorted(names):
+        free = max(free, at + 4)
+        body.append(f'<text x="{WIDTH - 104}" y="{free:.1f}">{escape(name)}</text>')
+        free += 13
+    return svg(words, "".join(body), f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"', "curve")

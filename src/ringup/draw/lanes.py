@@ -1,0 +1,107 @@
+"""Lanes: a row for each of many, with bars, ticks and marks over one axis of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from ringup.draw import svg
+
+HEIGHT = 20
+STEPS = 500
+"""Of the axis: ticks nearer to each other than one step are one."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    kind: str
+    """One of `draw.SHADES`."""
+    from_s: float
+    to_s: float
+
+
+@dataclass(frozen=True)
+class Sign:
+    at_s: float
+    shape: str
+    """A character."""
+    words: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    words: str
+    """For those who do not see it."""
+    bars: Sequence[Bar] = ()
+    ticks: Iterable[float] = ()
+    """Times, drawn in the upper half."""
+    calls: Iterable[float] = ()
+    """Times, drawn in the lower half."""
+    signs: Sequence[Sign] = ()
+
+
+def _ticks(times_s: Iterable[float], end_s: float, top: int, kind: str) -> str:
+    """Short vertical lines; where they touch, one block."""
+    places = sorted({min(STEPS, max(0, round(STEPS * at_s / end_s))) for at_s in times_s})
+    path, at = [], 0
+    while at < len(places):
+        first = at
+        while at + 1 < len(places) and places[at + 1] == places[at] + 1:
+            at += 1
+        long = places[at] - places[first]
+        path.append(f"M{places[first]} {top}v6" + (f"h{long}v-6z" if long else ""))
+        at += 1
+    return f'<path class="{kind}" d="{"".join(path)}"/>' if path else ""
+
+
+def lane(one: Lane, end_s: float) -> str:
+    """
+    One row, as wide as its place: bars and marks in percent, ticks stretched.
+
+    >>> lane(Lane("a", [Bar("work", 1.0, 2.0)]), 4.0).count('x="25.00%" width="25.00%"')
+    1
+    """
+    end_s = max(end_s, 1e-9)
+
+    def percent(at_s: float) -> float:
+        return 100 * min(max(at_s / end_s, 0.0), 1.0)
+
+    body = [
+        f'<rect class="b-{bar.kind}" x="{percent(bar.from_s):.2f}%"'
+        f' width="{max(0.15, percent(bar.to_s) - percent(bar.from_s)):.2f}%" y="3" height="14"/>'
+        for bar in one.bars
+        if bar.to_s > bar.from_s
+    ]
+    stretched = _ticks(one.ticks, end_s, 3, "tick") + _ticks(one.calls, end_s, 11, "call")
+    if stretched:
+        box = f'viewBox="0 0 {STEPS} {HEIGHT}" preserveAspectRatio="none" width="100%" height="{HEIGHT}"'
+        body.append(f"<svg {box}>{stretched}</svg>")
+    for sign in one.signs:
+        place = min(max(percent(sign.at_s), 1.0), 99.0)
+        words = escape(sign.words, quote=True)
+        body.append(
+            f'<text class="sign" x="{place:.2f}%" y="16" text-anchor="middle">{escape(sign.shape)}'
+            f"<title>{words}</title></text>"
+        )
+    return svg(one.words, "".join(body), f'width="100%" height="{HEIGHT}"')
+
+
+def marks_of(end_s: float, most: int = 6) -> list[tuple[float, float]]:
+    """
+    Where the axis has a mark: percent and seconds, at round times.
+
+    >>> marks_of(43.5)
+    [(0.0, 0.0), (22.99, 10.0), (45.98, 20.0), (68.97, 30.0), (91.95, 40.0)]
+    """
+    if end_s <= 0:
+        return [(0.0, 0.0)]
+    rough, step = end_s / most, 1e-6
+    sizes = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
+    if rough <= 1:
+        while step < rough:
+            step *= 10
+        step = next(part for part in (step / 5, step / 2, step) if part >= rough)
+    else:
+        step = next((size for size in sizes if size >= rough), 3600.0 * -(-rough // 3600.0))
+    return [(round(100 * n * step / end_s, 2), n * step) for n in range(int(end_s / step) + 1)]

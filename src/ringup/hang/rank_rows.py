@@ -1,0 +1,197 @@
+"""A row a rank for `ringup top`: what two snapshots of counters and the latest stacks show; worst first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ringup.hang import grouping
+from ringup.hang.activity import Move, identity, moves
+from ringup.hang.snapshots import JobLook, NodeLook, RankLook, jobs
+from ringup.hang.stack_frames import doing, place_of
+from ringup.hang.verdict import JudgedRank
+from ringup.runtime.output import end_words
+from ringup.units import grouped, natural
+
+USUAL = ("idle", "waits", "runs", "new", "done")
+"""States of a sound run, too."""
+STATES = ("missing", "failed", "exited", "gone", "stopped", "blocked", "not seen", *USUAL)
+"""Worst first; see docs/reference/commands.md."""
+By = Literal["state", "node", "rank"]
+
+
+@dataclass(frozen=True)
+class RankRow:
+    rank: int
+    """Below 0 for a process whose rank only its script knows."""
+    node: str
+    state: str
+    where: str = ""
+    pid: int = 0
+    cpu_percent: float | None = None
+    memory_bytes: int = 0
+    gpu: tuple[float | None, int] | None = None
+    step: float | None = None
+    steps_per_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.rank) if self.rank >= 0 else f"pid {self.pid}"
+
+    @property
+    def badness(self) -> int:
+        return STATES.index(self.state)
+
+
+@dataclass(frozen=True)
+class JobState:
+    """All that is known of a job at one moment."""
+
+    before: Sequence[NodeLook] = ()
+    now: Sequence[NodeLook] = ()
+    """Counters, some seconds after `before`."""
+    stacks: Mapping[tuple[str, int, int], RankLook] = field(default_factory=dict)
+    """The latest snapshot with a stack of each rank, by its identity."""
+    missing: Collection[int] = ()
+    """Ranks that the verdict on a hang names."""
+    codes: Mapping[int, int] = field(default_factory=dict)
+    """Exit codes of ranks that have ended; minus the signal's number."""
+    failed: int | None = None
+    """The rank that failed first."""
+    planned: Mapping[int, str] = field(default_factory=dict)
+    """Rank -> node, of a run whose plan is known."""
+    earlier: Mapping[int, str] = field(default_factory=dict)
+    """Rank -> node, of ranks that were running at some time."""
+    gpus: Mapping[tuple[str, int, int], tuple[float | None, int]] = field(default_factory=dict)
+    """Of a rank: percent of the time busy, bytes in use."""
+    steps: Mapping[int, tuple[float, float | None]] = field(default_factory=dict)
+    """Rank -> the step that its output shows, and steps a second."""
+
+
+def job_of(seen: JobState, wanted: str) -> JobLook | None:
+    """The job of that name (a run, a rendezvous); its latest attempt; without a name the largest."""
+    found = jobs([replace(node, ranks=tuple(_with_stack(seen, r) for r in node.ranks)) for node in seen.now])
+    fits = [job for job in found if not wanted or wanted in (job.run.partition(".")[0], job.address)]
+    return max(fits, key=lambda job: (_attempt(job.run), len(job.ranks)), default=None)
+
+
+def _attempt(run: str) -> int:
+    number = run.partition(".")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def _with_stack(seen: JobState, rank: RankLook) -> RankLook:
+    old = seen.stacks.get(identity(rank))
+    same = ("frames", "why_not", "children", "flight")
+    return replace(rank, **{name: getattr(old, name) for name in same}) if old else rank
+
+
+def rank_rows(seen: JobState, job: JobLook | None) -> list[RankRow]:
+    """A row for each rank of a job: those that run, have ended, or were never seen."""
+    known = moves(seen.before, seen.now)
+    running = job.ranks if job else ()
+    rows = [_row(seen, rank, known.get(identity(rank))) for rank in running]
+    if job and job.is_spawned:
+        return rows
+    problems = {node.node: node.problem for node in seen.now if node.problem}
+    expected = {**dict.fromkeys(job.unseen if job else (), ""), **seen.planned, **seen.earlier}
+    for rank in sorted(expected.keys() - {rank.rank for rank in running}):
+        node, code = expected[rank], seen.codes.get(rank)
+        if code is not None:
+            state = "done" if code == 0 else "failed" if rank == seen.failed else "exited"
+            where = end_words(code) if code else ""
+        elif node in problems:
+            state, where = "not seen", problems[node]
+        elif rank in seen.earlier:
+            state, where = "gone", "ended; its exit code is not known"
+        else:
+            state, where = "not seen", "not started, ended, or on a node that is not watched"
+        rows.append(_with_step(RankRow(rank, node, state, where), seen))
+    return rows
+
+
+def _with_step(row: RankRow, seen: JobState) -> RankRow:
+    step, rate = seen.steps.get(row.rank, (None, None))
+    return replace(row, step=step, steps_per_s=rate)
+
+
+def _row(seen: JobState, look: RankLook, move: Move | None) -> RankRow:
+    judged = JudgedRank(look, place_of(look.frames), move)
+    state = _state(judged, look.rank in seen.missing)
+    words = "" if judged.place.waits and look.state not in "DTtZ" else doing(look)
+    where = grouping.where(judged.place, words) if judged.place.kind != "unknown" else words
+    if not where and look.why_not:
+        where = f"no stack: {look.why_not}"
+    percent = 100 * move.cpu_s / move.seconds if move and move.seconds > 0 and move.cpu_s >= 0 else None
+    row = RankRow(
+        look.rank,
+        look.node,
+        state,
+        where,
+        look.pid,
+        percent,
+        look.memory_bytes,
+        seen.gpus.get(identity(look)),
+    )
+    return _with_step(row, seen)
+
+
+def _state(judged: JudgedRank, is_missing: bool) -> str:
+    by_kernel = {"T": "stopped", "t": "stopped", "D": "blocked", "Z": "gone"}.get(judged.look.state)
+    if is_missing or by_kernel:
+        return "missing" if is_missing else by_kernel or ""
+    if judged.move is None:
+        return "new"
+    if judged.waits:
+        return "waits"
+    return "runs" if judged.works else "idle"
+
+
+# -- rows as lines ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowLine:
+    """Rows shown in one line, and what opens or closes it."""
+
+    key: Hashable
+    rows: tuple[RankRow, ...]
+    is_open: bool = False
+    is_inner: bool = False
+    """Whether it is a row of the open line above."""
+
+
+def lines_of(rows: Sequence[RankRow], by: By, opened: Collection[Hashable] = ()) -> list[RowLine]:
+    """Equal rows in one line (by "state"), or a node's, or none; an open line's rows follow it."""
+    keys: dict[By, Callable[[RankRow], Hashable]] = {
+        "state": lambda row: (row.state, row.where),
+        "node": lambda row: row.node,
+        "rank": lambda row: (row.name, row.node),
+    }
+
+    alike = Counter((row.state, row.where) for row in rows)
+
+    def order(members: Sequence[RankRow]) -> tuple[object, ...]:
+        # Of the usual states none is bad by itself: the rarer rows come first.
+        worst = min(members[0].badness, STATES.index(USUAL[0]))
+        rarest = min(alike[row.state, row.where] for row in members)
+        return worst, rarest, natural(members[0].node) if by == "node" else (), members[0].rank
+
+    def lines() -> Iterator[RowLine]:
+        worst_first = sorted(rows, key=lambda row: (row.badness, row.rank, row.pid))
+        groups = grouped((keys[by](row), row) for row in worst_first)
+        for key, members in sorted(groups.items(), key=lambda pair: order(pair[1])):
+            is_open = key in opened and len(members) > 1
+            yield RowLine(key, tuple(members), is_open)
+            if is_open:
+                yield from (RowLine((key, row.name), (row,), is_inner=True) for row in members)
+
+    return list(lines())
+
+
+def state_counts(rows: Sequence[RankRow]) -> dict[str, int]:
+    """State -> ranks, worst first."""
+    counts = Counter(row.state for row in rows)
+    return {state: counts[state] for state in STATES if counts[state]}

@@ -1,0 +1,173 @@
+"""A node and its ranks' output while `ringup top` watches: counters and stacks as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from ringup.agent.guard import messages
+from ringup.hang.activity import IDLE_BYTES, flowing, identity, moves
+from ringup.hang.snapshots import RankLook, decode, silent
+from ringup.model import Unreached
+from ringup.recovery.training_progress import StepReader
+from ringup.runtime import RankEnd
+from ringup.runtime.node_state import blob
+from ringup.runtime.output import clean
+
+APART_S = 1.0
+"""Counters of snapshots closer together are not compared."""
+MOST_LINES = 200
+READ_BYTES = 64 << 10
+RATE_S = 60.0
+"""The time over which steps a second are counted."""
+_RANK_FILE = re.compile(r"rank-(\d{1,9})-")
+
+
+GpuUse = tuple[float | None, int]
+"""Percent of the time busy (None: not known), and bytes in use."""
+
+
+class WatchedNode:
+    """A `Listener` on agent/snapshot/watch.py; a `HangWatch` takes it for a `NodeRun`."""
+
+    def __init__(self, name: str, places: tuple[str, ...], is_wanted: Callable[[Mapping[str, Any]], bool]):
+        """`places` as in `decode`; `is_wanted`: whether a rank, as the node tells it, is of the job."""
+        self.name, self.places, self.is_wanted = name, places, is_wanted
+        self.send: Callable[[bytes], object] = lambda data: None
+        self.plan, self.ranks = SimpleNamespace(nproc=0), dict[int, RankEnd]()
+        self.state, self.output_s = "running", 0.0
+        self.look: Mapping[str, Any] = {}
+        """The latest answer to a question with a number, of the job's ranks alone."""
+        self.before = self.now = self._base = silent(name, "no answer yet")
+        self.stacks: dict[tuple[str, int, int], RankLook] = {}
+        self.gpus: dict[tuple[str, int, int], GpuUse] = {}
+        self.stacks_s = self.moved_s = 0.0
+        """When the stacks came, and when data was last seen to move, on our clock."""
+        self.answers = 0
+        self.printed: list[str] = []
+        """New lines of the journal of a detached run."""
+        self._lines, self._words = messages.Lines(), ""
+
+    def tell(self, *, type: str, number: int, mode: str) -> None:
+        self.send(b"%s %d\n" % (mode.encode(), number))
+
+    def on_output(self, node: str, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            self._answered(messages.parse(line) or {})
+
+    def _answered(self, answer: dict[str, Any]) -> None:
+        now = decode(self.name, answer, self.places)
+        if now.problem:
+            self.now = silent(self.name, now.problem)
+            return
+        self.gpus = {}
+        for rank, plain in zip(now.ranks, answer["ranks"], strict=False):
+            with contextlib.suppress(msgspec.ValidationError):
+                self.gpus[identity(rank)] = msgspec.convert(plain.get("gpu"), GpuUse)
+        if now.at_s - self._base.at_s >= APART_S:
+            self.before, self._base = self._base, now
+        self.now, self.answers = now, self.answers + 1
+        pair = [self.before], [now]
+        if flowing(*pair) or any(move.io_bytes > IDLE_BYTES for move in moves(*pair).values()):
+            self.moved_s = time.monotonic()
+        if now.mode != "count":
+            self.stacks, self.stacks_s = {identity(rank): rank for rank in now.ranks}, time.monotonic()
+        if answer.get("number"):
+            self.look = {**answer, "ranks": [rank for rank in answer["ranks"] if self.is_wanted(rank)]}
+        printed = answer.get("printed")
+        self.printed += (
+            [line for line in printed if isinstance(line, str)] if isinstance(printed, list) else []
+        )
+
+    def on_errors(self, node: str, data: bytes) -> None:
+        self._words = clean(data.decode("utf-8", "replace").strip().rpartition("\n")[2], 300) or self._words
+
+    def on_exit(self, node: str, code: int | None, error: Unreached | None) -> None:
+        self.state = "closed"
+        self.now = silent(self.name, error.words if error else self._words or f"watching ended with {code}")
+
+
+class RankOutput:
+    """The last lines of a rank, and the steps that they show."""
+
+    def __init__(self) -> None:
+        self.lines = deque[str](maxlen=MOST_LINES)
+        self._reader, self._rest = StepReader(), b""
+        self._points = deque[tuple[float, float]](maxlen=100)
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-READ_BYTES:]
+        for line in lines:
+            self._reader.read(line, now_s)
+            if text := clean(line.decode("utf-8", "replace"), 500).expandtabs(4).rstrip():
+                self.lines.append(text)
+        step = self._reader.step
+        if step is not None and (not self._points or step != self._points[-1][1]):
+            self._points.append((now_s, step))
+
+    def step(self, now_s: float) -> tuple[float, float | None] | None:
+        """The step, and steps a second while any was seen to begin."""
+        if not self._points:
+            return None
+        last = self._points[-1][1]
+        old = [point for point in self._points if now_s - point[0] > RATE_S][-1:]
+        at_s, step = (old or list(self._points))[0]
+        return last, (last - step) / (now_s - at_s) if len(self._points) > 1 and now_s > at_s else None
+
+
+class Printed:
+    """What the ranks print, from the files of a run here, or from the journal of a detached one."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, RankOutput] = {}
+        self.codes: dict[int, int] = {}
+        """Exit codes, as the journal has them."""
+        self.latest_s = 0.0
+        self.end = ""
+        """The reason for which a detached run has ended."""
+        self._folder, self._places = Path(), dict[Path, int]()
+        self._checker = messages.Checker({**messages.IN_JOURNAL, **messages.FROM_JOURNAL})
+
+    def _feed(self, rank: int, data: bytes, now_s: float) -> None:
+        self.latest_s = now_s
+        self.ranks.setdefault(rank, RankOutput()).feed(data, now_s)
+
+    def read_files(self, folder: Path, now_s: float) -> None:
+        """What is new in the files of a run's latest attempt."""
+        attempts = sorted(folder.glob("attempt-*"), key=lambda path: (len(path.name), path.name))
+        if (latest := attempts[-1] if attempts else folder) != self._folder:
+            self._folder, self.ranks = latest, {}
+        for path in latest.glob("rank-*.log"):
+            match = _RANK_FILE.match(path.name)
+            with contextlib.suppress(OSError):
+                if match and (data := self._new_in(path)):
+                    self._feed(int(match[1]), data, now_s)
+
+    def _new_in(self, path: Path) -> bytes:
+        size, known = path.stat().st_size, self._places.get(path, 0)
+        if size == known:
+            return b""
+        with path.open("rb") as file:
+            file.seek(max(min(known, size), size - READ_BYTES))
+            data = file.read(READ_BYTES)
+            self._places[path] = file.tell()
+        return data
+
+    def read_journal(self, lines: Iterable[str], now_s: float) -> None:
+        for line in lines:
+            message = self._checker.check(messages.parse(line.encode()) or {}) or {}
+            if message.get("type") == "out":
+                self._feed(message["rank"], blob(message["data"]), now_s)
+            elif message.get("type") == "exit":
+                self.codes[message["rank"]] = message["code"]
+            elif message.get("type") == "finished":
+                self.end = clean(message["reason"], 200) or "every rank has ended"

@@ -1,0 +1,264 @@
+"""Pictures of a network: who reaches whom, what each node has and uses, how fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ringup.draw import matrix
+from ringup.draw.boxes import Box, Tie, boxes
+from ringup.draw.curve import Curve, curves
+from ringup.model import Cluster, Link, Node, cpu_starvation
+from ringup.nccl import pci
+from ringup.nccl.selection import Prediction
+from ringup.network.predictions import Expected
+from ringup.output.console import Report, tested_paths
+from ringup.secrets import redact
+from ringup.units import natural, plural, printable, summarize_names
+
+if TYPE_CHECKING:
+    from ringup.collective_tests import BandwidthReport, Pair
+
+MOST_IN_TABLE, MOST_NODES, MOST_MAPS, MOST_BOXES = 32, 2000, 4, 16
+SLOW_SHARE = 0.7
+"""Of the median: a pair below is marked."""
+SLOW_TIMES, LEAST_SLOW_MS = 5, 1.0
+"""A round trip so much longer than the median, and so long, is named."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    title: str
+    words: str
+    """What it shows, in a sentence."""
+    picture: str = ""
+    """SVG or an image; "" where the table is the picture."""
+    names: Sequence[str] = ()
+    cells: Sequence[Sequence[tuple[str, str]]] = ()
+    """Of a table of nodes: words and class of each cell."""
+    lines: Sequence[str] = ()
+
+
+def safe(text: str) -> str:
+    return printable(redact(text), 64)
+
+
+def of_cluster(report: Report) -> Iterator[Figure]:
+    tried, bad = tested_paths(report.cluster)
+    if tried:
+        yield _reach("Paths between nodes", report.cluster, tried)
+        interfaces = dict.fromkeys(link.dst_interface for link in bad)
+        if len({link.dst_interface for link in tried}) > 1:
+            for name in islice(interfaces, MOST_MAPS):
+                yield _reach(
+                    f"Paths to {safe(name)}", report.cluster, [li for li in tried if li.dst_interface == name]
+                )
+    yield from _node_maps(report)
+
+
+def works(link: Link) -> bool:
+    return link.ok and link.large_packet_ok is not False
+
+
+def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
+    """Node x node: how many of the tested paths work."""
+    names = [node.name for node in cluster.nodes][:MOST_NODES]
+    tried: dict[tuple[str, str], list[bool]] = {}
+    for link in links:
+        tried.setdefault((link.src, link.dst), []).append(works(link))
+    good = sum(map(sum, tried.values()))
+    words = f"{good:,} of {len(links):,} paths work (row: from, column: to)."
+    if lines := [*_bad_rows(names, tried), *_slow_paths(links)]:
+        words += f" {lines[0]}"
+    if len(names) > MOST_IN_TABLE:
+        places = {name: place for place, name in enumerate(names)}
+        cells = [[matrix.NOT_TRIED] * len(names) for _ in names]
+        for place in range(len(names)):
+            cells[place][place] = matrix.SAME
+        for (src, dst), answers in tried.items():
+            if src in places and dst in places:
+                how = matrix.WORKS if all(answers) else matrix.PARTLY if any(answers) else matrix.FAILS
+                cells[places[src]][places[dst]] = how
+        order = f"Nodes in order, from {safe(names[0])} (top left) to {safe(names[-1])}."
+        shades = (
+            "Blue works, orange with a stripe works in part, red with a cross fails, white was not tested."
+        )
+        return Figure(title, words, matrix.image(cells, words), lines=[order, shades, *lines[1:]])
+
+    def cell(src: str, dst: str) -> tuple[str, str]:
+        answers = tried.get((src, dst), [])
+        if not answers:
+            return "", "same" if src == dst else ""
+        how = "ok" if all(answers) else "part" if any(answers) else "bad"
+        mark = {"ok": "✔", "part": "◐", "bad": "✖"}[how]
+        return f"{mark} {sum(answers)}/{len(answers)}", how
+
+    return Figure(
+        title, words, names=names, cells=[[cell(a, b) for b in names] for a in names], lines=lines[1:]
+    )
+
+
+def _bad_rows(names: Sequence[str], tried: dict[tuple[str, str], list[bool]]) -> Iterator[str]:
+    """The nodes whose whole row or column fails, then the worst pairs."""
+    named: set[tuple[int, str]] = set()
+    for at, word in ((0, "from"), (1, "to")):
+        of: dict[str, list[bool]] = {name: [] for name in names}
+        for pair, answers in tried.items():
+            of.setdefault(pair[at], []).append(any(answers))
+        found = [name for name, answers in of.items() if len(answers) > 1 and not any(answers)]
+        if found and len(found) < len(names):
+            named.update((at, name) for name in found)
+            yield f"No path {word} {summarize_names(map(safe, found), 8)} works."
+    pairs = [
+        f"{safe(src)} to {safe(dst)}"
+        for (src, dst), answers in tried.items()
+        if not all(answers) and (0, src) not in named and (1, dst) not in named
+    ]
+    if pairs:
+        yield f"Not every path works: {summarize_names(pairs, 10)}."
+
+
+def _slow_paths(links: Sequence[Link]) -> Iterator[str]:
+    """How long answers took, and the paths far from that."""
+    times = {link: link.rtt_ms for link in links if link.rtt_ms is not None}
+    if times:
+        usual = median(times.values())
+        yield f"Median round trip: {usual:.3g} ms."
+        slow = [one for one in times.items() if one[1] > max(SLOW_TIMES * usual, LEAST_SLOW_MS)]
+        slow.sort(key=lambda one: -one[1])
+        named = (
+            f"{safe(li.src)} to {safe(li.dst)} {safe(li.dst_interface)} ({ms:.3g} ms)" for li, ms in slow
+        )
+        if slow:
+            yield f"Much slower: {summarize_names(named, 10)}."
+
+
+def _node_maps(report: Report) -> Iterator[Figure]:
+    """A picture for each kind of node."""
+    kinds: dict[object, tuple[list[str], Node, Expected | None]] = {}
+    expected = {one.prediction.name: one for one in report.predictions}
+    for node in report.cluster.nodes:
+        if not node.unreached:
+            made = expected.get(node.name)
+            cards = tuple(i.name for i in node.interfaces), tuple(p.device for p in node.rdma_ports)
+            shape = (*cards, node.gpu_count, made.prediction.likeness if made else None)
+            kinds.setdefault(shape, ([], node, made))[0].append(node.name)
+    for names, node, made in islice(kinds.values(), MOST_MAPS):
+        if node.gpus or node.rdma_ports or any(i.kind != "loopback" for i in node.interfaces):
+            yield _node_map(names, node, made)
+    if len(kinds) > MOST_MAPS:
+        yield Figure("More kinds of nodes", f"{len(kinds) - MOST_MAPS} more kinds of nodes are not drawn.")
+
+
+def _interfaces(made: Prediction | None) -> set[str]:
+    """What a selection uses: devices, interfaces, the bootstrap's."""
+    if made is None:
+        return set()
+    boot = {made.bootstrap.interface} if made.bootstrap else set()
+    return {entry.partition(":")[0] for entry in made.interfaces} | boot
+
+
+def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Figure:
+    """GPUs, NICs, how far they are from each other, and what is expected to be used."""
+    made = expected.prediction if expected else None
+    alone = _interfaces(expected.alone if expected else None)
+    devices = {one.bus_id: one for one in node.pci}
+    used = {(use.gpu, use.device.partition(":")[0]) for use in made.used} if made else set()
+    chosen = {name for _, name in used} | _interfaces(made)
+    boot = made.bootstrap.interface if made and made.bootstrap else ""
+    left = [Box(f"GPU {gpu.index}", safe(gpu.name)) for gpu in node.gpus[:MOST_BOXES]]
+    cards: dict[str, str] = {}
+    right = []
+    for port in node.rdma_ports[:MOST_BOXES]:
+        rate = f"{port.rate_gbit_s:g} Gb/s " if port.rate_gbit_s else ""
+        cards[port.device] = port.bus_id
+        right.append(
+            Box(
+                f"{safe(port.device)}:{port.number}",
+                f"{rate}{port.link_layer} {port.state}",
+                port.device in chosen,
+            )
+        )
+    for one in [i for i in node.interfaces if i.kind != "loopback"][: MOST_BOXES - len(right)]:
+        state = "" if one.is_up and one.has_carrier else " (down)"
+        addresses = ", ".join(a.address for a in one.usable_addresses[:2]) or "no address"
+        words = f"{addresses}{state}" + (", bootstrap" if one.name == boot else "")
+        words += ", used if nothing is set" if one.name in alone - chosen else ""
+        right.append(Box(safe(one.name), words, one.name in chosen))
+    ties = []
+    names_of = [port.device for port in node.rdma_ports[:MOST_BOXES]]
+    for row, gpu in enumerate(node.gpus[:MOST_BOXES]):
+        for column, name in enumerate(names_of):
+            if (gpu.index, name) in used:
+                pair = devices.get(gpu.bus_id), devices.get(cards[name])
+                how = pci.distance(pair[0], pair[1]) if pair[0] and pair[1] else ""
+                ties.append(Tie(row, column, how, how in ("NODE", "SYS")))
+    who = summarize_names(map(safe, names), 8)
+    if made and made.network:
+        taken = summarize_names(map(safe, sorted(chosen)), 8) or "no device"
+        words = f"{made.network} is expected to use {taken} ({made.confidence} confidence)."
+    else:
+        words = "Which devices will be used is not known."
+    if ties:
+        words += " Lines: which NIC a GPU uses, with their PCI distance; dashed: far, across CPUs."
+    elif not node.gpus:
+        words += " No GPU was found."
+    left = left or [Box("CPU", plural(node.cpu_count, "CPU"))]
+    picture = boxes(left, right, ties, f"{who}: {words}")
+    return Figure(f"Node map: {who}", words, picture)
+
+
+# -- rates -------------------------------------------------------------------------------------
+
+
+def of_bench(outcome: BandwidthReport) -> Iterator[Figure]:
+    """A curve for each operation with the limit, and the pairs of nodes."""
+    found = [
+        Curve(op, [(float(r.size_bytes), r.busbw_gbyte_s) for r in outcome.rows if r.op == op])
+        for op in outcome.ops
+    ]
+    best = max((r.busbw_gbyte_s for r in outcome.rows), default=0.0)
+    limit = outcome.expected_busbw_gbyte_s
+    words = f"At best {best:.3g} GB/s"
+    words += (
+        f"; {limit:.3g} GB/s is expected of the link ({outcome.link.source})."
+        if limit
+        else "; the link's rate is not known."
+    )
+    if picture := curves([one for one in found if one.points], limit, "bus bandwidth (GB/s)", words):
+        yield Figure("Bandwidth over size", words, picture)
+    pairs = [pair for pair in outcome.pairs if pair.stage != "again"]
+    if len(pairs) > 1:
+        yield _pairs(outcome, pairs)
+
+
+def _pairs(outcome: BandwidthReport, pairs: Sequence[Pair]) -> Figure:
+    """Node x node: rates; a slow pair is marked unless it lacked CPU time.  `bandwidth` judges nodes."""
+    by_nodes = {frozenset(pair.nodes): pair for pair in pairs}
+    names = sorted({name for pair in pairs for name in pair.nodes}, key=natural)
+    rates = [pair.busbw_gbyte_s for pair in by_nodes.values()]
+    least = SLOW_SHARE * median(rates)
+    words = f"Pairs of nodes: median {median(rates):.3g} GB/s, slowest {min(rates):.3g} GB/s."
+    if outcome.slow:
+        words += f" Slow: {summarize_names((safe(one.node) for one in outcome.slow), 8)}."
+    if any(pair.starved >= cpu_starvation.SHARE for pair in pairs):
+        words += " Pairs in brackets lacked CPU time."
+    if len(names) > MOST_IN_TABLE:
+        worst = sorted(by_nodes.values(), key=lambda pair: pair.busbw_gbyte_s)[:10]
+        lines = [f"{' - '.join(map(safe, pair.nodes))}: {pair.busbw_gbyte_s:.3g} GB/s" for pair in worst]
+        return Figure("Bandwidth of pairs", words, lines=lines)
+
+    def cell(a: str, b: str) -> tuple[str, str]:
+        pair = by_nodes.get(frozenset((a, b))) if a != b else None
+        if pair is None:
+            return "", "same" if a == b else ""
+        rate = f"{pair.busbw_gbyte_s:.3g}"
+        if pair.starved >= cpu_starvation.SHARE:
+            return f"({rate})", ""
+        return (f"✖ {rate}", "bad") if pair.busbw_gbyte_s < least else (rate, "ok")
+
+    table = [[cell(a, b) for b in names] for a in names]
+    return Figure("Bandwidth of pairs (GB/s)", words, names=names, cells=table)

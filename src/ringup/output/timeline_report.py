@@ -1,0 +1,186 @@
+"""A timeline in words and lanes: who is shown, what is said of each rank, how far its clock may be off."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ringup.draw.lanes import Bar, Lane, Sign, lane, marks_of
+from ringup.secrets import redact
+from ringup.timeline import RankLine, Timeline
+from ringup.units import grouped, printable, show_ranks, show_seconds
+
+MOST_LANES = 64
+PHASES = {
+    "launch": "launch and rendezvous", "start": "start, imports", "init": "NCCL set-up", "work": "runs",
+    "wait": "waits for other ranks", "bad": "does not come, or calls something else",
+    "unknown": "no times recorded",
+}  # fmt: skip
+ROLES = {
+    "missing": "does not come", "differs": "calls something else", "failed": "failed first",
+    "named": "named as the cause",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    node: str
+    words: str
+    picture: str
+    """SVG."""
+    is_named: bool
+
+
+def safe(text: str, limit: int = 300) -> str:
+    return printable(redact(text), limit)
+
+
+def clock_words(timeline: Timeline) -> str:
+    """How times of different ranks compare."""
+    if timeline.clock == "order":
+        return "The logs have no times: a collective's place is its number, and 1 ms stands for each."
+    if timeline.clock == "own":
+        if len({line.node for line in timeline.ranks}) > 1:
+            return "Times are of each node's own clock. The clocks of different nodes were not compared."
+        return "Times are of the node's own clock."
+    if timeline.clock_error_s is None:
+        return "All times are on one clock; how far a node's times may be off is not known."
+    return f"All times are on one clock; a node's are off by at most {show_seconds(timeline.clock_error_s)}."
+
+
+def source_words(timeline: Timeline) -> str:
+    """Where collectives are from."""
+    if not any(line.tracks for line in timeline.ranks):
+        return "No collectives: no flight recorder dump and no NCCL line of a call was found."
+    words = {
+        "watch": "Collectives: from torch's flight recorder, read while the run hung.",
+        "dumps": "Collectives: from dumps of torch's flight recorder.",
+        "lines": "Collectives: from NCCL's lines of calls, which show when each began, not when it ended.",
+    }
+    return words.get(timeline.source, "")
+
+
+def about(timeline: Timeline) -> dict[str, Any]:
+    """What a trace's reader has to know."""
+    started = timeline.started
+    at = {} if started is None else {"started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(started))}
+    return {**at, "clock": clock_words(timeline), "collectives": source_words(timeline)}
+
+
+def rank_words(line: RankLine, end_s: float) -> str:
+    """What became of a rank, the verdict's word first."""
+    parts = [ROLES[line.role]] if line.role else []
+    if line.failed_s is not None:
+        parts[-1:] = [f"failed first, {show_seconds(line.failed_s)} after the start"]
+    if line.where:
+        waits = "waits in " if line.waits_s is not None and not line.role else ""
+        parts.append(f"{waits}{line.where}")
+    elif line.waits_s is not None and not line.role:
+        parts.append("waits for other ranks")
+    if line.waits_s is not None:
+        until = end_s if line.ended_s is None else line.ended_s
+        parts[-1] += f" for {show_seconds(max(until - line.waits_s, 0.0))}"
+    if line.began_s is None and line.code is None and line.first_s is None:
+        parts.append("no process was seen")
+    elif not parts and line.code is None:
+        parts.append("no end recorded")
+    elif line.code == 0:
+        parts.append("finished")
+    elif line.code is not None and (line.role == "failed" or not parts):
+        parts.append(f"exit code {line.code}" if line.code > 0 else f"ended by {_signal(-line.code)}")
+    return safe(", ".join(parts))
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def rows(timeline: Timeline) -> tuple[list[Row], int]:
+    """A row for each rank; of many, the named ones and one for each kind; how many ranks are left out."""
+    lines, end_s = timeline.ranks, timeline.end_s
+    groups = [[line] for line in lines]
+    if len(lines) > MOST_LANES:
+        named = [[line] for line in lines if line.role][: MOST_LANES // 2]
+        alike = grouped((_likeness(line, end_s), line) for line in lines if not line.role)
+        groups = [*named, *sorted(alike.values(), key=len)][:MOST_LANES]
+        groups.sort(key=lambda group: (not group[0].role, group[0].rank))
+    stalled_s = min((line.waits_s for line in lines if line.waits_s is not None), default=None)
+    shown = [_row(group, timeline, stalled_s) for group in groups]
+    return shown, len(lines) - sum(map(len, groups))
+
+
+def _likeness(line: RankLine, end_s: float) -> tuple[object, ...]:
+    phases = [
+        (p.name, round(50 * p.from_s / max(end_s, 1e-9))) for p in line.phases(end_s) if p.to_s > p.from_s
+    ]
+    return line.code, line.where, *phases
+
+
+def _row(group: Sequence[RankLine], timeline: Timeline, stalled_s: float | None) -> Row:
+    line, end_s = group[0], timeline.end_s
+    label = (
+        f"rank {line.rank}"
+        if len(group) == 1
+        else f"{len(group)} ranks ({show_ranks([g.rank for g in group])})"
+    )
+    nodes = list(dict.fromkeys(one.node for one in group))
+    node = safe(nodes[0], 64) if len(nodes) == 1 else f"{len(nodes)} nodes"
+    words = rank_words(line, end_s)
+    drawn = Lane(
+        f"{label}: {words}",
+        list(_bars(line, end_s, stalled_s)),
+        line.steps,
+        [at_s for track in line.tracks for at_s in track.begun_s],
+        list(_signs(line)),
+    )
+    return Row(label, node, words, lane(drawn, end_s), bool(line.role))
+
+
+def _bars(line: RankLine, end_s: float, stalled_s: float | None) -> Iterator[Bar]:
+    until = end_s if line.ended_s is None else line.ended_s
+    for phase in line.phases(end_s):
+        bar = Bar(phase.name, phase.from_s, phase.to_s)
+        if stalled_s is not None and line.role in ("missing", "differs") and bar.to_s > stalled_s:
+            bar = replace(bar, to_s=max(bar.from_s, stalled_s))
+        yield bar
+    if stalled_s is not None and line.role in ("missing", "differs"):
+        yield Bar("bad", stalled_s, until)
+
+
+def _signs(line: RankLine) -> Iterator[Sign]:
+    if line.failed_s is not None:
+        yield Sign(line.failed_s, "✖", f"first failure, {show_seconds(line.failed_s)}")
+    elif line.ended_s is not None:
+        shape, words = ("✔", "finished") if line.code == 0 else ("■", "ended")
+        yield Sign(line.ended_s, shape, f"{words}, {show_seconds(line.ended_s)}")
+
+
+def axis(timeline: Timeline) -> list[tuple[float, str]]:
+    """Percent and words of the marks of time."""
+    return [
+        (place, f"{at_s:g} s" if at_s < 120 else show_seconds(at_s))
+        for place, at_s in marks_of(timeline.end_s)
+    ]
+
+
+def legend(timeline: Timeline) -> list[tuple[str, str]]:
+    """The fills that occur, each with its words; marks have no fill."""
+    lines = timeline.ranks
+    phases = [phase for line in lines for phase in line.phases(timeline.end_s)]
+    found = {phase.name for phase in phases if phase.to_s > phase.from_s}
+    named = {"bad"} if any(line.role in ("missing", "differs") for line in lines) else set()
+    fills = [(name, words) for name, words in PHASES.items() if name in found | named]
+    marks = (
+        (any(line.steps for line in lines), "upper ticks: steps"),
+        (any(line.tracks for line in lines), "lower ticks: collectives"),
+        (any(line.failed_s is not None for line in lines), "✖ first failure"),
+        (any(line.ended_s is not None for line in lines), "✔ finished, ■ ended"),
+    )
+    return [*fills, *(("", words) for occurs, words in marks if occurs)]

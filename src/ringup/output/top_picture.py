@@ -1,0 +1,198 @@
+"""What `ringup top` shows, as lines that a screen of a given size holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ringup.hang.rank_rows import RowLine, state_counts
+from ringup.hosts.folding import folded
+from ringup.output import terminal
+from ringup.units import plural, printable, ranges, show_bytes, show_seconds, summarize_names
+
+LEAST_WHERE = 36
+"""Characters for where a rank is; other columns are left out where there are fewer."""
+MOST_NOTES = 4
+LEAST_ROWS = 6
+TAIL_SHARE = 0.3
+"""Of a screen's height, for the last lines of the chosen rank."""
+COLOURS = {
+    **dict.fromkeys(("missing", "failed", "exited", "gone", "stopped"), "error"),
+    **dict.fromkeys(("blocked", "not seen", "idle"), "warning"),
+    "done": "ok",
+    "new": "dim",
+}
+KEYS = "q leave  s stacks now  f fold  Enter open  / filter  e end the run"
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown; every text is safe for a terminal."""
+
+    title: str
+    verdict: tuple[str, ...]
+    """The first line in its `colour`, then details."""
+    colour: str
+    lines: Sequence[RowLine]
+    rates: Mapping[str, Mapping[str, float]]
+    """Node -> interface -> bytes a second."""
+    notes: Sequence[str] = ()
+    """About nodes."""
+    stacks_age_s: float | None = None
+    chosen: int = 0
+    tail: Sequence[str] = ()
+    """Last lines of the chosen rank."""
+    no_tail: str = ""
+    """Why they are not known."""
+    prompt: str = ""
+    """In the place of the keys."""
+
+
+def _span(values: Iterable[float | None], unit: str = "") -> str:
+    """
+    The least and the greatest, as whole numbers; "" where nothing is known.
+
+    >>> _span([97.2, 100.0, None], "%"), _span([3.0]), _span([None])
+    ('97-100%', '3', '')
+    """
+    known = sorted(round(value) for value in values if value is not None)
+    if not known:
+        return ""
+    return f"{known[0]}{unit}" if known[0] == known[-1] else f"{known[0]}-{known[-1]}{unit}"
+
+
+def _rate(per_s: float) -> str:
+    """
+    Steps a second, or the time of one.
+
+    >>> _rate(12.3), _rate(0.25), _rate(0.0)
+    ('12.3/s', '4.0 s each', 'none')
+    """
+    return f"{per_s:.3g}/s" if per_s >= 1 else f"{show_seconds(1 / per_s)} each" if per_s > 0 else "none"
+
+
+def _size(values: Iterable[int]) -> str:
+    most = max(values, default=0)
+    return show_bytes(most).replace(" ", "") if most else ""
+
+
+def network(nodes: Iterable[str], rates: Mapping[str, Mapping[str, float]]) -> str:
+    """
+    Each interface with its rate, the fastest first; of several nodes the range.
+
+    >>> network(["a", "b"], {"a": {"ib0": 2 << 30, "em1": 900}, "b": {"ib0": 1 << 30}})
+    'ib0 1 GiB/s-2 GiB/s, em1 900 B/s'
+    """
+    found: dict[str, list[float]] = {}
+    for node in dict.fromkeys(nodes):
+        for name, rate in rates.get(node, {}).items():
+            found.setdefault(name, []).append(rate)
+    parts = []
+    for name, values in sorted(found.items(), key=lambda pair: -max(pair[1])):
+        least, most = (f"{show_bytes(value)}/s" for value in (min(values), max(values)))
+        parts.append(f"{name} {least if least == most else f'{least}-{most}'}")
+    return ", ".join(parts)
+
+
+def _cells(line: RowLine, rates: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    rows = line.rows
+    numbers = [row.rank for row in rows if row.rank >= 0]
+    states, places = state_counts(rows), Counter(row.where for row in rows)
+    steps = [row.step for row in rows]
+    speed = [row.steps_per_s for row in rows if row.steps_per_s is not None]
+    names = ranges(numbers) if len(numbers) == len(rows) else rows[0].name
+    mark = "  " if line.is_inner else "- " if line.is_open else "+ " if len(rows) > 1 else "  "
+    return {
+        "RANKS": mark + (names if len(names) <= 16 else f"{len(rows)} ({names[:9]}…)"),
+        "NODE": folded(dict.fromkeys(row.node for row in rows if row.node)),
+        "STATE": next(iter(states))
+        if len(states) == 1
+        else ", ".join(f"{count} {state}" for state, count in states.items()),
+        "STEP": _span(steps),
+        "SPEED": _rate(min(speed)) if speed else "",
+        "CPU": _span((row.cpu_percent for row in rows), "%"),
+        "GPU": _span((row.gpu[0] for row in rows if row.gpu), "%"),
+        "GPUMEM": _size(row.gpu[1] for row in rows if row.gpu),
+        "MEM": _size(row.memory_bytes for row in rows),
+        "NET": network((row.node for row in rows), rates),
+        "WHERE": summarize_names((place for place, _ in places.most_common() if place), 1, "; "),
+    }
+
+
+COLUMNS = ("RANKS", "NODE", "STATE", "STEP", "SPEED", "CPU", "GPU", "GPUMEM", "MEM", "NET", "WHERE")
+LEFT_OUT = ("MEM", "NET", "GPUMEM", "NODE", "SPEED", "STEP", "GPU", "CPU")
+"""Columns that a narrow screen leaves out, in this order.  What they hold is shown of the chosen line."""
+WIDEST = {"NODE": 20, "NET": 32, "STATE": 30}
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def table(lines: Sequence[RowLine], rates: Mapping[str, Mapping[str, float]], width: int) -> list[str]:
+    """A heading, and a text for each line, none wider than `width`."""
+    cells = [_cells(line, rates) for line in lines]
+    names = [n for n in COLUMNS if n in ("RANKS", "WHERE") or any(row[n] for row in cells)]
+    widths = {n: min(max(len(row[n]) for row in ({n: n}, *cells)), WIDEST.get(n, width)) for n in names}
+    for name in LEFT_OUT:
+        if sum(widths[n] + 2 for n in names if n != "WHERE") + LEAST_WHERE <= width:
+            break
+        names = [n for n in names if n != name]
+    rows = [dict(zip(names, names, strict=True)), *cells]
+    shown = []
+    for row in rows:
+        parts = [f"{_cut(row[n], widths[n]):<{widths[n]}}" for n in names if n != "WHERE"]
+        shown.append(_cut("  ".join([*parts, row["WHERE"]]).rstrip(), width))
+    return shown
+
+
+def details(line: RowLine, view: View) -> str:
+    """All that is known of a line: who, where, and what a narrow table leaves out."""
+    row, found = line.rows[0], _cells(line, view.rates)
+    who = f"rank {row.name}" if row.rank >= 0 else row.name
+    parts = [f"{who} on {row.node}" if row.node else who, f"pid {row.pid}" if row.pid else "", row.where]
+    sizes = ("MEM", "memory"), ("GPUMEM", "GPU memory")
+    parts += [f"{found[name]} {words}" for name, words in sizes if found[name]]
+    parts.append(network([row.node], view.rates))
+    return printable("; ".join(part for part in parts if part), 1000)
+
+
+Text = tuple[str, str]
+"""A line and its colour; "chosen" for the chosen one."""
+
+
+def _above(view: View, width: int) -> list[Text]:
+    verdict = terminal.wrapped("".join(view.verdict[:1]), width, "", "  ")
+    found = [(view.title, "bold"), *((text, view.colour) for text in verdict)]
+    found += [(note, "warning") for note in view.notes[:MOST_NOTES]]
+    return found + [(text, "dim") for text in view.verdict[1:]]
+
+
+def _below(view: View, width: int, height: int) -> list[Text]:
+    """The chosen line, the last lines of its rank, and the keys."""
+    keys = (view.prompt or KEYS, "note" if view.prompt else "dim")
+    if not view.lines:
+        return [keys]
+    title = terminal.wrapped(f"-- {details(view.lines[view.chosen], view)}", width, "", "   ")
+    tail = [(text, "") for text in view.tail[-max(2, int(height * TAIL_SHARE)) :]] or [(view.no_tail, "dim")]
+    return [*((text, "bold") for text in title[:MOST_NOTES]), *tail, keys]
+
+
+def picture(view: View, width: int, height: int, with_keys: bool = True) -> list[Text]:
+    """All of it, at most `width` by `height`; `with_keys`: where somebody can type."""
+    below = _below(view, width, height) if with_keys else []
+    above = _above(view, width)[: max(2, height - len(below) - LEAST_ROWS)]
+    room = max(1, height - len(above) - len(below) - 1)
+    first = max(0, min(view.chosen - room // 2, len(view.lines) - room))
+    last = first + room - (len(view.lines) > first + room)
+    heading, *rows = table(view.lines[first:last], view.rates, width)
+    age = "" if view.stacks_age_s is None else f" ({show_seconds(view.stacks_age_s)} ago)"
+    found = [*above, *[(f"{heading}{age}", "dim")] * bool(rows)]
+    for number, text in enumerate(rows, first):
+        colour = COLOURS.get(next(iter(state_counts(view.lines[number].rows))), "")
+        found.append((text, "chosen" if with_keys and number == view.chosen else colour))
+    if left := view.lines[last:]:
+        ranks = {row for line in left for row in line.rows}
+        found.append((f"… {plural(len(left), 'more line')}, {plural(len(ranks), 'rank')}", "dim"))
+    return [(_cut(text, width), colour) for text, colour in (*found, *below)][:height]

@@ -1,0 +1,146 @@
+"""
+A run's timeline: what each rank did when, on one clock, and how far that clock may be off.
+
+`marks` are the times that a run notes while it goes on, `calls` reads collectives out of logs and dumps,
+`read` puts a timeline together, `trace` writes it for Perfetto.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+Seconds: TypeAlias = "array[float]"
+Role = Literal["", "missing", "differs", "failed", "named"]
+"""Of a rank in the verdict: it did not come, called something else, failed first, or its name was given."""
+PhaseName = Literal["launch", "start", "init", "work", "wait", "unknown"]
+ClockKind = Literal["one", "own", "order"]
+"""Times of one clock, of each node's own clock (not compared), or none: then a collective's number."""
+CallSource = Literal["", "watch", "dumps", "lines"]
+"""Torch's flight recorder, asked by the watch or written to dumps; NCCL's lines of calls."""
+UNKNOWN, PENDING = math.nan, math.inf
+"""Ends of calls: not known, and not ended."""
+
+
+class RankPhase(NamedTuple):
+    name: PhaseName
+    from_s: float
+    to_s: float
+
+
+class Kind(NamedTuple):
+    """What calls that are alike ask for."""
+
+    op: str
+    what: str = ""
+    """Sizes and type: "[8] Float"."""
+    size_bytes: int = -1
+    """-1 where it is not known."""
+    where: str = ""
+    """The line of the script, "" where it is not known."""
+    peers: str = ""
+    """Of a transfer: "0->1"."""
+
+
+@dataclass
+class Track:
+    """A rank's calls on a group, in order and as columns: there may be millions."""
+
+    group: str
+    ranks: int = 0
+    """Of the group; 0 where that is not known."""
+    begun_s: Seconds = field(default_factory=lambda: array("d"))
+    ended_s: Seconds = field(default_factory=lambda: array("d"))
+    """NaN where it is not known, infinite where the call has not ended."""
+    number: array[int] = field(default_factory=lambda: array("Q"))
+    """Among the group's collectives, from 1; 0 for a transfer."""
+    kind: array[int] = field(default_factory=lambda: array("I"))
+    """Index into the timeline's kinds."""
+
+    def add(self, begun_s: float, ended_s: float, number: int, kind: int) -> None:
+        self.begun_s.append(begun_s)
+        self.ended_s.append(ended_s)
+        self.number.append(number)
+        self.kind.append(kind)
+
+
+class RankUse(NamedTuple):
+    """Counters at a time, since the rank began."""
+
+    at_s: float
+    cpu_s: float
+    io_bytes: int
+
+
+@dataclass
+class RankLine:
+    """What is known of one rank; times in seconds since the run began, None where they are not known."""
+
+    rank: int
+    node: str = ""
+    began_s: float | None = None
+    ended_s: float | None = None
+    code: int | None = None
+    """Its exit code, or minus the signal's number."""
+    first_s: float | None = None
+    """First and last output, or call."""
+    last_s: float | None = None
+    init_s: tuple[float, float] | None = None
+    """NCCL's set-up; infinite where it did not end."""
+    failed_s: float | None = None
+    role: Role = ""
+    where: str = ""
+    """Where it was at the end, as the watch or the flight recorder has it."""
+    steps: Seconds = field(default_factory=lambda: array("d"))
+    tracks: list[Track] = field(default_factory=list)
+    use: list[RankUse] = field(default_factory=list)
+    waits_s: float | None = None
+    """Since when it waits for others, where it did at the end."""
+    clock_error_s: float | None = None
+
+    def phases(self, end_s: float) -> Iterator[RankPhase]:
+        """What it did from the run's begin to its own end (or the run's), as far as that is known."""
+        until = end_s if self.ended_s is None else self.ended_s
+        doing: PhaseName = "work"
+        at = self.began_s
+        if at is not None:
+            yield RankPhase("launch", 0.0, min(at, until))
+        elif self.first_s is not None:
+            at = self.first_s
+        elif self.code is not None or self.waits_s is not None:
+            at, doing = 0.0, "unknown"
+        if at is None or at > until:
+            return
+        if self.init_s:
+            yield RankPhase("start", at, min(self.init_s[0], until))
+            at = min(self.init_s[1], until)
+            yield RankPhase("init", min(self.init_s[0], until), at)
+        elif self.began_s is not None and (works := self._works_s()) is not None:
+            yield RankPhase("start", at, min(works, until))
+            at = min(works, until)
+        wait = until if self.waits_s is None else min(max(self.waits_s, at), until)
+        yield RankPhase(doing, at, wait)
+        yield RankPhase("wait", wait, until)
+
+    def _works_s(self) -> float | None:
+        """When it made its first step or call, None where no output or record shows one."""
+        firsts = [times[0] for times in (self.steps, *(track.begun_s for track in self.tracks)) if times]
+        return min(firsts, default=None)
+
+
+@dataclass
+class Timeline:
+    ranks: list[RankLine]
+    end_s: float
+    started: float | None = None
+    """Since the epoch, by the launching machine's clock."""
+    outcome: str = ""
+    """Of a run of ringup's, as run.json has it."""
+    kinds: list[Kind] = field(default_factory=list)
+    clock: ClockKind = "own"
+    clock_error_s: float | None = None
+    """Of "one": how far any node's times may be off; None where that is not known."""
+    source: CallSource = ""

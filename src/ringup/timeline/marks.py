@@ -1,0 +1,233 @@
+"""
+When things happened to a run: `times.jsonl` in its folder, a JSON object a line, written while it runs.
+
+Times are seconds of one clock, the launching machine's (a detached run's: its head node's).  How far a node's
+clock may be off is written with the node's ranks.  Of the output it is noted how long each file was when,
+seldom enough that the file stays far smaller than the output: so every byte of a log has a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ringup.flight_recorder.dump import Flight
+
+FILE = "times.jsonl"
+LEAST_GAP_S = 0.2
+MARKS = 500
+"""Output of a file is noted so often in the time since the run began."""
+MOST_CALLS = 2000
+"""Kept of a rank's flight recorder."""
+LARGEST_BYTES = 512 << 20
+LATEST_S = 1e12
+"""A later time is none."""
+
+
+class Began(msgspec.Struct, tag_field="what", tag="began"):
+    at_s: float
+
+
+class RankBegan(msgspec.Struct, tag_field="what", tag="rank"):
+    at_s: float
+    rank: int
+    node: str
+    file: str
+    """Of its output."""
+    error_s: float | None
+    """How far its node's clock may be off; None where that is not known."""
+
+
+class RankEnded(msgspec.Struct, tag_field="what", tag="exit"):
+    at_s: float
+    rank: int
+    code: int
+
+
+class Written(msgspec.Struct, tag_field="what", tag="output"):
+    """How long a file was; what was added to it since the last time came from `since_s` on."""
+
+    at_s: float
+    since_s: float
+    file: str
+    bytes: int
+
+
+class Used(msgspec.Struct, tag_field="what", tag="used"):
+    """A rank's counters, with its descendants', since it began."""
+
+    at_s: float
+    rank: int
+    cpu_s: float
+    io_bytes: int
+
+
+class RecordedCall(msgspec.Struct, array_like=True):
+    """A collective or transfer of torch's flight recorder."""
+
+    group: str
+    number: int
+    is_p2p: bool
+    op: str
+    sizes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    where: str
+    is_done: bool
+    begun_s: float
+    ended_s: float | None
+    """None where it has not ended, or nobody noted when."""
+
+
+class Calls(msgspec.Struct, tag_field="what", tag="calls"):
+    """What a rank's flight recorder had; a later one takes the place of an earlier one."""
+
+    at_s: float
+    rank: int
+    calls: list[RecordedCall]
+
+
+Mark = Began | RankBegan | RankEnded | Written | Used | Calls
+
+
+@dataclass
+class _Growing:
+    """A file of output; `noted_s`: when its length was last written, `since_s`: when more came after that."""
+
+    at_s: float = float("-inf")
+    bytes: int = 0
+    noted_s: float = float("-inf")
+    since_s: float = 0.0
+
+
+class Recorder:
+    """Notes times; `write` takes whole lines, and does not block."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._began_s: float | None = None
+        self._files: dict[str, _Growing] = {}
+
+    def note(self, mark: Mark) -> None:
+        if isinstance(mark, Began):
+            self._began_s = mark.at_s
+        if isinstance(mark, RankEnded):
+            self.flush()
+        self._write(msgspec.json.encode(mark) + b"\n")
+
+    def output(self, file: str, at_s: float, size_bytes: int) -> None:
+        """Output came; its time is written when the last one is old enough, and where a silence ends."""
+        known = self._files.setdefault(file, _Growing())
+        if self._began_s is None:  # a detached run's begin is replayed after its first output
+            self._began_s = at_s
+        gap_s = max(LEAST_GAP_S, (at_s - self._began_s) / MARKS)
+        is_due = at_s - known.noted_s >= gap_s
+        if at_s - known.at_s >= gap_s and known.at_s > known.noted_s:
+            self._note_length(file, known)
+        if known.at_s <= known.noted_s:
+            known.since_s = at_s
+        known.at_s = at_s
+        known.bytes += size_bytes
+        if is_due:
+            self._note_length(file, known)
+
+    def flush(self) -> None:
+        for file, known in self._files.items():
+            if known.at_s > known.noted_s:
+                self._note_length(file, known)
+
+    def _note_length(self, file: str, known: _Growing) -> None:
+        known.noted_s = known.at_s
+        self.note(Written(known.at_s, known.since_s, file, known.bytes))
+
+    def calls(self, at_s: float, wall_ns: int, rank: int, flight: Flight) -> None:
+        """What a rank's flight recorder had; `at_s` on the run's clock is `wall_ns` on its node's."""
+
+        def ours(theirs_ns: int) -> float | None:
+            return round(at_s - (wall_ns - theirs_ns) / 1e9, 6) if theirs_ns else None
+
+        found = [
+            RecordedCall(*entry[:6], entry.where, entry.is_done, begun_s, ours(entry.ended_ns))
+            for entry in flight.entries[-MOST_CALLS:]
+            if (begun_s := ours(entry.begun_ns)) is not None
+        ]
+        self.note(Calls(at_s, rank, found))
+
+
+@dataclass
+class Lengths:
+    """How long a file was when, so that each of its bytes has a time."""
+
+    at_s: list[float] = field(default_factory=list)
+    since_s: list[float] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+
+    def byte_s(self, offset: int) -> float | None:
+        """About when a byte came; None after the last length that was noted."""
+        place = bisect_right(self.bytes, offset)
+        if place >= len(self.at_s):
+            return None
+        before, since_s = self.bytes[place - 1] if place else 0, self.since_s[place]
+        share = (offset - before) / (self.bytes[place] - before)
+        return since_s + (self.at_s[place] - since_s) * share
+
+
+@dataclass
+class Times:
+    """What was noted of a run; times in seconds since it began."""
+
+    ranks: dict[int, RankBegan] = field(default_factory=dict)
+    ends: dict[int, RankEnded] = field(default_factory=dict)
+    files: dict[str, Lengths] = field(default_factory=dict)
+    used: dict[int, list[Used]] = field(default_factory=dict)
+    calls: dict[int, Calls] = field(default_factory=dict)
+
+
+def read(folder: Path) -> Times | None:
+    """What was noted in a run's folder; lines that are none are left out.  None where nothing is."""
+    path, decoder = folder / FILE, msgspec.json.Decoder(Mark)
+    found, began_s = Times(), 0.0
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            return None
+        for is_begin in (True, False):  # it may come late
+            with path.open("rb") as file:
+                for line in file:
+                    if is_begin and b'"began"' not in line:
+                        continue
+                    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+                        mark = decoder.decode(line)
+                        if isinstance(mark, Began):
+                            began_s = mark.at_s
+                        elif not is_begin and abs(mark.at_s) < LATEST_S:
+                            mark.at_s -= began_s
+                            _add(found, mark, began_s)
+    except OSError:
+        return None
+    return found if found.ranks else None
+
+
+def _add(found: Times, mark: Mark, began_s: float) -> None:
+    if isinstance(mark, RankBegan):
+        found.ranks[mark.rank] = mark
+    elif isinstance(mark, RankEnded):
+        found.ends[mark.rank] = mark
+    elif isinstance(mark, Used):
+        found.used.setdefault(mark.rank, []).append(mark)
+    elif isinstance(mark, Written):
+        lengths = found.files.setdefault(mark.file, Lengths())
+        if lengths.bytes and mark.bytes <= lengths.bytes[-1]:
+            return
+        lengths.at_s.append(mark.at_s)
+        lengths.since_s.append(mark.since_s - began_s)
+        lengths.bytes.append(mark.bytes)
+    elif isinstance(mark, Calls):
+        mark.calls = [call for call in mark.calls if abs(call.begun_s) + abs(call.ended_s or 0) < LATEST_S]
+        for call in mark.calls:
+            call.begun_s -= began_s
+            call.ended_s = None if call.ended_s is None else call.ended_s - began_s
+        found.calls[mark.rank] = mark

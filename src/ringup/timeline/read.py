@@ -1,0 +1,391 @@
+"""A timeline out of what there is: a run's folder, or logs and dumps of any job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ringup.errors import LogsError
+from ringup.logs import counts, files
+from ringup.logs.evidence import LogEvidence
+from ringup.logs.read import Diagnosis, read_attempts, read_logs
+from ringup.rules import Finding
+from ringup.timeline import PENDING, CallSource, RankLine, RankUse, Role, Timeline, Track
+from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, of_dump, recorded
+from ringup.timeline.marks import Times
+from ringup.timeline.marks import read as times_in
+
+MOST_BYTES = 64 << 20
+MOST_RANKS = 1 << 16
+ROLES: dict[str, Role] = {"rank-fell-behind": "missing", "collective-mismatch": "differs"}
+
+
+class _Rank(msgspec.Struct):
+    rank: int
+    node: str = ""
+    code: int | None = None
+
+
+class _Failure(msgspec.Struct):
+    at_s: float
+    rank: int | None = None
+    node: str = ""
+    what: str = ""
+
+
+class _Missing(msgspec.Struct):
+    rank: int | None
+    where: str = ""
+
+
+class _Hang(msgspec.Struct):
+    at_s: float
+    quiet_s: float
+    verdict: str
+    missing: list[_Missing] = []
+
+
+class _Verdict(msgspec.Struct):
+    rule: str = ""
+    ranks: list[int] = []
+    evidence: list[str] = []
+
+
+class _Node(msgspec.Struct):
+    node: str
+    nproc: int
+    first_rank: int
+
+
+class _Variable(msgspec.Struct):
+    name: str
+    value: str
+    because: str = ""
+    node: str | None = None
+
+
+class _Job(msgspec.Struct):
+    script: str = ""
+
+
+class _Plan(msgspec.Struct):
+    nodes: list[_Node] = []
+    env: list[_Variable] = []
+    job: _Job = msgspec.field(default_factory=_Job)
+
+
+class _Cause(msgspec.Struct):
+    rule: str = ""
+
+
+class AttemptRow(msgspec.Struct):
+    number: int
+    nodes: list[str] = []
+    started: float = 0.0
+    ended: float | None = None
+    outcome: str | None = None
+    cause: _Cause | None = None
+    decision: str | None = None
+    because: str | None = None
+
+
+class _Transport(msgspec.Struct):
+    node: str
+    network: str = ""
+    devices: list[str] = []
+
+
+class _Transports(msgspec.Struct):
+    expected: list[_Transport] = []
+    seen: list[_Transport] = []
+
+
+class SavedRun(msgspec.Struct):
+    """What a timeline and a page take from run.json."""
+
+    run: str
+    outcome: str
+    started: float
+    seconds: float = 0.0
+    exit_code: int | None = None
+    ranks: list[_Rank] = []
+    first_failure: _Failure | None = None
+    hangs: list[_Hang] = []
+    verdict: _Verdict | None = None
+    plan: _Plan | None = None
+    findings: list[Finding] = []
+    notes: list[str] = []
+    attempts: list[AttemptRow] = []
+    transports: _Transports = msgspec.field(default_factory=_Transports)
+
+
+def record_of(folder: Path) -> SavedRun | None:
+    """A run's run.json, None where there is none that can be read."""
+    try:
+        data, _ = files.whole(str(folder / "run.json"), MOST_BYTES)
+        return msgspec.json.decode(data, type=SavedRun)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def folder_of(diagnosis: Diagnosis) -> Path | None:
+    """The folder of the run whose logs were read; None where they are of several folders, or of no run."""
+    folders = {Path(info.path).parent for info in diagnosis.logs}
+    found = [folder for folder in folders if (folder / "run.json").is_file()]
+    return found[0] if len(found) == 1 else None
+
+
+@dataclass
+class _Reading:
+    """A timeline in the making."""
+
+    diagnosis: Diagnosis
+    folder: Path | None
+    record: SavedRun | None
+    times: Times | None
+    kinds: Kinds = field(default_factory=Kinds)
+    ranks: dict[int, RankLine] = field(default_factory=dict)
+    is_ordered: bool = False
+    """Whether calls have no times, only their order."""
+
+    def rank(self, number: int) -> RankLine:
+        return self.ranks.setdefault(number, RankLine(number))
+
+
+def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
+    """
+    Diagnosis of logs, and the folder of the run they are of; None where they are of none.
+
+    Of a restarted run, those of the attempt that failed first.  Raises LogsError where nothing is to be read;
+    a run that has printed nothing yet has an empty diagnosis.
+    """
+    if attempts := files.attempts(paths):
+        diagnosis = read_attempts(attempts)[0]
+        return diagnosis, folder_of(diagnosis)
+    try:
+        diagnosis = read_logs(paths)
+    except LogsError:
+        if len(paths) != 1 or record_of(Path(paths[0])) is None:
+            raise
+        return Diagnosis([], LogEvidence([], []), counts.join({})), Path(paths[0])
+    return diagnosis, folder_of(diagnosis)
+
+
+def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
+    """The timeline of the run in a folder, or of logs and dumps of any job, whose diagnosis this is."""
+    reading = _Reading(
+        diagnosis, folder, record_of(folder) if folder else None, times_in(folder) if folder else None
+    )
+    _add_ranks(reading)
+    source = _add_recorded(reading)
+    from_logs = _add_logs(reading, not source)
+    found = Timeline([], 0.0, kinds=reading.kinds.all, source=source or from_logs)
+    found.outcome = reading.record.outcome if reading.record else ""
+    found.ranks = [reading.ranks[number] for number in sorted(reading.ranks)]
+    _set_end(found, reading)
+    _add_verdict(found, reading)
+    if reading.is_ordered:
+        found.clock = "order"
+    elif reading.times:
+        errors = [one.error_s for one in reading.times.ranks.values()]
+        known = [error_s for error_s in errors if error_s is not None]
+        found.clock, found.clock_error_s = "one", max(known) if len(known) == len(errors) else None
+    return found
+
+
+def _add_ranks(reading: _Reading) -> None:
+    """Every rank of the plan, of run.json and of the logs; of each when it began and ended."""
+    record, times = reading.record, reading.times
+    for node in record.plan.nodes if record and record.plan else ():
+        for number in range(node.first_rank, min(node.first_rank + node.nproc, MOST_RANKS)):
+            reading.rank(number).node = node.node
+    for one in record.ranks if record else ():
+        if 0 <= one.rank < MOST_RANKS:
+            reading.rank(one.rank).node, reading.rank(one.rank).code = one.node, one.code
+    for number, began in times.ranks.items() if times else ():
+        if 0 <= number < MOST_RANKS:
+            line = reading.rank(number)
+            line.node, line.began_s, line.clock_error_s = began.node, began.at_s, began.error_s
+    for number, ended in times.ends.items() if times else ():
+        if number in reading.ranks:
+            reading.ranks[number].ended_s, reading.ranks[number].code = ended.at_s, ended.code
+    for number, used in times.used.items() if times else ():
+        if number in reading.ranks:
+            reading.ranks[number].use = [RankUse(one.at_s, one.cpu_s, one.io_bytes) for one in used]
+    if not record:
+        for info in reading.diagnosis.story.files:
+            if info.rank is not None and 0 <= info.rank < MOST_RANKS:
+                line = reading.rank(info.rank)
+                line.node = line.node or info.host
+        for communicator in reading.diagnosis.run.by_communicator.values():
+            for member in communicator.members:
+                if member.name.isdigit() and int(member.name) < MOST_RANKS:
+                    line = reading.rank(int(member.name))
+                    line.node = line.node or member.host
+
+
+def _add_recorded(reading: _Reading) -> CallSource:
+    """Collectives of torch's flight recorder, as the watch got them, else of dumps."""
+    times, dumps = reading.times, reading.diagnosis.story.recorded.dumps
+    if times and times.calls:
+        for number, found in times.calls.items():
+            if number in reading.ranks:
+                reading.ranks[number].tracks = list(recorded(found.calls, reading.kinds))
+        return "watch"
+    if not dumps:
+        return ""
+    begun = [e.begun_ns for dump in dumps.values() for e in dump.flight.entries if e.begun_ns]
+    if not begun:
+        return ""
+    started_ns = round(reading.record.started * 1e9) if reading.record else min(begun)
+    for number, dump in dumps.items():
+        calls = of_dump(dump.flight.entries, started_ns)
+        reading.rank(number).tracks = list(recorded(calls, reading.kinds))
+    return "dumps"
+
+
+def _places(diagnosis: Diagnosis, path: str) -> Places:
+    found = {}
+    for communicator in diagnosis.run.by_communicator.values():
+        for member in communicator.members:
+            if member.file == path:
+                _, pid, pointer, uses = member.key
+                rank = int(member.name) if member.name.isdigit() else None
+                found[pid, pointer, uses] = Group(communicator.id, communicator.nranks, rank)
+    return found
+
+
+def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
+    """Steps, NCCL's set-up and, where wanted, NCCL's lines of calls."""
+    read = {info.path: found for info, found in _read_logs(reading)}
+    has_calls = with_calls and any(found.tracks for found in read.values())
+    has_times = any(found.has_times for found in read.values())
+    if not reading.times and not has_times:
+        reading.is_ordered = has_calls
+    base_s = 0.0
+    if not reading.times:
+        base_s = min((found.first_s for found in read.values() if found.has_times), default=0.0)
+    for info in reading.diagnosis.logs:
+        found = read.get(info.path)
+        if found:
+            _add_file(reading, _owner(info.path, info.rank, reading), found, base_s, has_calls)
+    return "lines" if has_calls else ""
+
+
+def _owner(path: str, rank: int | None, reading: _Reading) -> int | None:
+    """The rank whose output a file is, as the run named it or the log shows it."""
+    name = Path(path).name
+    if reading.folder and name.startswith(("rank-", "nccl-")) and name[5:10].isdigit():
+        return int(name[5:10])
+    return rank
+
+
+def _read_logs(reading: _Reading) -> Iterator[tuple[files.FileInfo, FileCalls]]:
+    for info in reading.diagnosis.logs:
+        lengths = reading.times.files.get(Path(info.path).name) if reading.times else None
+        if info.path == "-" or (reading.times and lengths is None):
+            continue
+        time_of = lengths.byte_s if lengths else None
+        owner = _owner(info.path, info.rank, reading)
+        reader = CallReader(reading.kinds, _places(reading.diagnosis, info.path), owner, time_of)
+        try:
+            yield info, reader.read(files.blocks(info.path))
+        except OSError:
+            continue
+
+
+def _add_file(
+    reading: _Reading, owner: int | None, found: FileCalls, base_s: float, with_calls: bool
+) -> None:
+    if owner is not None and owner in reading.ranks and found.first_s <= found.last_s:
+        line = reading.ranks[owner]
+        line.first_s = min(found.first_s - base_s, math.inf if line.first_s is None else line.first_s)
+        line.last_s = max(found.last_s - base_s, -math.inf if line.last_s is None else line.last_s)
+        line.steps.extend(at_s - base_s for at_s in found.steps)
+    for number, (begun_s, ended_s) in found.init_s.items():
+        if number in reading.ranks:
+            reading.ranks[number].init_s = (begun_s - base_s, ended_s - base_s)
+    for (rank, _), track in found.tracks.items() if with_calls else ():
+        if rank is not None and rank < MOST_RANKS:
+            if base_s:
+                for place, at_s in enumerate(track.begun_s):
+                    track.begun_s[place] = at_s - base_s
+            reading.rank(rank).tracks.append(track)
+
+
+def _set_end(found: Timeline, reading: _Reading) -> None:
+    """When the run ended, and each rank's first and last sign of life."""
+    record = reading.record
+    for line in found.ranks:
+        times = [at_s for track in line.tracks for at_s in (track.begun_s[0], track.begun_s[-1])]
+        lengths = reading.times.files.get(reading.times.ranks[line.rank].file) if (
+            reading.times and line.rank in reading.times.ranks
+        ) else None  # fmt: skip
+        times += [lengths.since_s[0], lengths.at_s[-1]] if lengths else []
+        times += [at_s for at_s in (line.first_s, line.last_s) if at_s is not None]
+        if times:
+            line.first_s, line.last_s = min(times), max(times)
+    ends = [at_s for line in found.ranks for at_s in (line.ended_s, line.last_s) if at_s is not None]
+    ends += [
+        at_s
+        for line in found.ranks
+        for track in line.tracks
+        for at_s in track.ended_s[-8:]
+        if math.isfinite(at_s)
+    ]
+    if record:
+        found.started = record.started
+        if any(line.ended_s is None for line in found.ranks):
+            ends.append(record.seconds)
+    found.end_s = max(ends, default=0.0)
+
+
+def _add_verdict(found: Timeline, reading: _Reading) -> None:
+    """Who is named, since when the others wait, when the first failed."""
+    record, ranks = reading.record, reading.ranks
+    hang = next((h for h in reversed(record.hangs) if h.verdict == "stalled"), None) if record else None
+    if record and record.verdict:
+        for number in record.verdict.ranks:
+            if number in ranks:
+                ranks[number].role = ROLES.get(record.verdict.rule, "named")
+    failure = record.first_failure if record else None
+    if failure and failure.rank in ranks:
+        ranks[failure.rank].role, ranks[failure.rank].failed_s = "failed", failure.at_s
+    if not any(line.role for line in found.ranks):
+        _name_by_cause(found, reading)
+    for one in hang.missing if hang else ():
+        if one.rank in ranks:
+            ranks[one.rank].where = one.where
+    for line in found.ranks:
+        pending = _first_pending(line.tracks)
+        if pending:
+            track, place = pending
+            kind = found.kinds[track.kind[place]]
+            line.where = line.where or " ".join(filter(None, (kind.op, kind.where)))
+            line.waits_s = None if line.role == "missing" else track.begun_s[place]
+        elif hang and line.role != "missing" and line.code != 0:
+            line.waits_s = max(hang.at_s - hang.quiet_s, 0.0)
+
+
+def _first_pending(tracks: Iterable[Track]) -> tuple[Track, int] | None:
+    """The call that has been pending longest."""
+    found = [
+        (track, place)
+        for track in tracks
+        for place in range(len(track.ended_s))
+        if track.ended_s[place] == PENDING
+    ]
+    return min(found, key=lambda one: one[0].begun_s[one[1]], default=None)
+
+
+def _name_by_cause(found: Timeline, reading: _Reading) -> None:
+    """The ranks of the first cause, where it does not name most of them."""
+    cause = next((c for c in reading.diagnosis.causes if c.severity == "error"), None)
+    if cause and cause.ranks and 2 * len(cause.ranks) <= len(found.ranks):
+        for number in cause.ranks:
+            if number in reading.ranks:
+                reading.ranks[number].role = ROLES.get(cause.rule, "named")
