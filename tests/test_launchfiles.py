@@ -533,6 +533,26 @@ SKY = """num_nodes: 2
 run: |
   torchrun --nnodes=$SKYPILOT_NUM_NODES --node_rank=$SKYPILOT_NODE_RANK --nproc_per_node=8 --master_addr=n t.py
 """
+PLACES = """#BSUB -n 16
+#BSUB -R "span[ptile=8]"
+H=($(sort -u $LSB_DJOB_HOSTFILE))
+for i in "${!H[@]}"; do
+  blaunch -z "${H[$i]}" torchrun --nproc_per_node=8 --nnodes=${#H[@]} --node_rank=$i --master_addr=${H[0]} t.py &
+done
+wait
+"""
+WORKERS = """#SBATCH --nodes=4
+H=($(scontrol show hostnames $SLURM_JOB_NODELIST))
+for ((i = 1; i < SLURM_NNODES; i++)); do
+  srun -N 1 -n 1 -w ${H[$i]} ray start --address ${H[0]}:6379 --block &
+done
+"""
+BY_SRUN = """#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+export FORCE_TORCHRUN=1 NNODES=2 MASTER_PORT=29666
+export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
+srun bash -c 'NODE_RANK=$SLURM_NODEID llamafactory-cli train a.yaml'
+"""
 COMPOSE = """services:
   a: {command: 'sh -c "torchrun --nnodes=2 --node_rank=$$R --master_addr=a t.py"', environment: [R=0]}
   b: {command: torchrun --nnodes=2 --node_rank=1 --master_addr=a t.py}
@@ -640,6 +660,10 @@ OTHER_TRAPS = [
     ),
     ("a.sh", OPENMPI, "n2 slots=8", "n2 slots=4", "hostfile-wrong"),
     ("a.yaml", SKY, "SKYPILOT_NODE_RANK", "{NODE_RANK:-0}", "node-rank-duplicate"),
+    ("a.yaml", SKY, "SKYPILOT_NUM", "SKPILOT_NUM", "variable-never-set"),
+    ("a.sh", PLACES, " &\n", "\n", "nodes-started-in-turn"),
+    ("a.sh", WORKERS, "--block &", "--block", "command-never-returns"),
+    ("a.sh", BY_SRUN, "bash -c 'NODE_RANK=$SLURM_NODEID ", "bash -c '", "node-rank-duplicate"),
     ("a.yaml", COMPOSE, "R=0", "R=1", "node-rank-duplicate"),
     ("a.yaml", INDEXED, "parallelism: 4", "parallelism: 2", "world-size-disagrees"),
     ("a.yaml", SETTINGS, "32", "30", "world-size-disagrees"),
@@ -664,6 +688,17 @@ def test_what_looks_like_a_trap_and_works() -> None:
 def test_the_length_of_a_list_that_is_read_elsewhere_is_no_variable() -> None:
     text = COUNTED.replace("(n1 n2 n3)", "($(cat hosts))").replace("=3", "=${#H[@]}")
     assert not errors(text, severities=("error", "warning")) - {"ssh-loop-leaves-ranks"}
+
+
+def test_the_older_name_of_a_variable_of_slurm_is_no_slip() -> None:
+    text = f"{TWO}{HEAD}srun torchrun --nnodes=2 {C10D} --rdzv_endpoint=$HEAD:1 t.py\n"
+    assert not errors(text.replace("SLURM_JOB_ID", "SLURM_JOBID"))
+    assert errors(text.replace("SLURM_JOB_ID", "SLURM_JOB_IT")) == {"variable-never-set"}
+
+
+def test_words_are_counted_as_the_shell_counts_them() -> None:
+    assert only("G=$(echo 0 1 2 | wc -w)\ntorchrun --nproc_per_node=$G t.py\n").ranks_per_node == 3
+    assert only("G=$(echo 0,1,2 | wc -w)\ntorchrun --nproc_per_node=$G t.py\n").ranks_per_node == 1
 
 
 def test_a_word_is_whole_where_the_grammar_cuts_it() -> None:

@@ -219,6 +219,11 @@ class Expansion:
         value = self.lookup(name, scope)
         if sign == "#":
             return self._length(value, index, raw, scope)
+        if sign == "!" and index in ("@", "*"):  # the places of a list
+            items = value if isinstance(value, tuple) else (value,)
+            if any(self._is_list(item) for item in items):
+                return items[0]
+            return BREAK.join(map(str, range(len(items))))
         if sign == "!":
             target = first(value)
             return (

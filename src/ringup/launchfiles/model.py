@@ -36,7 +36,8 @@ OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "to
 _NOT_TRAINING = re.compile("pip|venv|http.server|json.tool|site|ensurepip|virtualenv|zipfile|tensorboard")
 _BY_MPI = re.compile("mpirun|mpiexec|prterun|prun|mpiexec.hydra|mpirun_rsh|aprun|jsrun|ibrun")
 _ON_ONE_HOST = {
-    **dict.fromkeys(("ssh", "blaunch", "kubectl", "pbs_tmrsh"), ()),
+    **dict.fromkeys(("ssh", "kubectl", "pbs_tmrsh"), ()),
+    "blaunch": ("-z",),
     "srun": ("-w", "--nodelist"),
     "pbsdsh": ("-n", "-h"),
     "pdsh": ("-w",),

@@ -59,6 +59,8 @@ def _stage(words: list[str], given: str, site: str, known: Marks) -> str:
         return known.make(marks.OTHER_NODE if _FIRST.search(" ".join(rest)) else marks.NODES, site)
     if program == "wc":
         counted = {marks.NODES: marks.NODE_COUNT, "@gpus": marks.GPU_COUNT}.get(name, "")
+        if rest == ["-w"] and given and not known.all_of(given):
+            return str(len(given.split()))
         return known.make(counted, site) if counted else ""
     if program == "nvidia-smi" or program == "rocm-smi":
         return known.make("@gpus", site)

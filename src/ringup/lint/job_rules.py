@@ -453,7 +453,7 @@ def has_one_rank_for_all(launch: Launch, assigned: AbstractSet[str] = frozenset(
     if not is_static or not launch.is_away or one or on_one or is_open or (launch.nnodes or 0) < 2:
         return ""
     text = launch.node_rank_text
-    if not text and launch.launcher == "llamafactory":
+    if not text and launch.launcher == "llamafactory" and launch.srun is None:
         return ""  # the machine may set NODE_RANK
     if not text:
         is_set = "rank=" in launch.option("rdzv-conf") or has_mark(launch.option("rdzv-conf"))

@@ -192,12 +192,13 @@ def command_never_returns(job: JobFile) -> Found:
     commands = job.job.commands
     ends = [_never_ends(command) for command in commands]
     for at, (command, program) in enumerate(zip(commands, ends, strict=True)):
-        if not program or command.detached or command.loop is not None:
+        is_next = command.loop is not None and len(command.loop.split()) != 1
+        if not program or command.detached or (command.loop is not None and program != "ray"):
             continue
         taken = dict(command.branches)
         follow = range(at + 1, len(commands))
         later = (commands[n] for n in follow if id(commands[n]) in launched or ends[n] == "ray" == program)
-        if any(all(taken.get(line, number) == number for line, number in c.branches) for c in later):
+        if is_next or any(all(taken.get(line, n) == n for line, n in c.branches) for c in later):
             found = f"`{program}` stays in the foreground: nothing below it runs"
             yield command.line, found, f"{program} ... &"
             return

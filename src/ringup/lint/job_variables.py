@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator
 
 from ringup.launchfiles.marks import is_mark
-from ringup.launchfiles.model import Launch
+from ringup.launchfiles.model import COUNT_NAMES, GPU_NAMES, Launch
 from ringup.launchfiles.passing import keeps
 from ringup.launchfiles.shell import Command, Word
 from ringup.lint.across_files import All
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import ACROSS, SHELL, Found, fault
 from ringup.lint.source import INIT
+from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS
 from ringup.rules import Finding, Fix, Severity
 
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=")
@@ -25,6 +26,13 @@ _READ = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _TESTED = re.compile(r"-[nzv] {1,4}\"?\$?\{?([A-Za-z_]\w{0,60})|\{([A-Za-z_]\w{0,60}):?[-+?=]")
 _OF_SCHEDULER = re.compile(r"\b(SLURM_|PBS_|LSB_)[A-Z]")
 GIVEN = frozenset(("i", "j", "k", "n", "host", "node", "line", "f"))
+WELL_KNOWN = frozenset((
+    *(*RANK_VARIABLES, *RANKS, *LOCAL_RANKS, *COUNT_NAMES, *GPU_NAMES),
+    *("SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
+    *("SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS", "SKYPILOT_NUM_GPUS_PER_NODE"),
+    *("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "JOB_COMPLETION_INDEX"),
+))  # fmt: skip
+"""What schedulers and launchers set; a name that is nearly one of these is misspelt."""
 SCHEDULERS = {"SBATCH": "SLURM_", "PBS": "PBS_", "BSUB": "LSB_"}
 """Whose directives -> how the variables begin that it sets."""
 
@@ -55,13 +63,14 @@ def variable_never_set(job: JobFile) -> Found:
     if job.job.sources:
         return  # they may set it
     known = names_set(job) if job.launches else set()
-    for launch in (one for one in job.launches if one.replicas is None):
+    for launch in job.launches:
         for word in _words(launch):
             for name in _names(job, word):
-                if name in known or name in GIVEN or name in launch.command.withheld:
+                if name in known or name in GIVEN or name in WELL_KNOWN or name in launch.command.withheld:
                     continue
-                near = difflib.get_close_matches(name, known, 1, 0.85)
-                if not name.isupper() or (near and _is_slip(name, near[0])):
+                near = difflib.get_close_matches(name, known | WELL_KNOWN, 1, 0.85)
+                is_slip = bool(near) and _is_slip(name, near[0])
+                if is_slip or (launch.replicas is None and not name.isupper()):
                     wanted, severity = (f"${near[0]}", "error") if near else ("a value", "warning")
                     found = f"${name} is set nowhere in this file"
                     yield job.finding(word.line, found, wanted, severity=severity)
@@ -79,8 +88,8 @@ def _is_slip(name: str, other: str) -> bool:
     (True, False, False)
     """
     is_end = name.startswith(other) or name.endswith(other) or other.startswith(name) or other.endswith(name)
-    if is_end or len(name) < 6 or re.sub(r"\d", "", name) == re.sub(r"\d", "", other):
-        return False
+    if is_end or len(name) < 6 or re.sub(r"[\d_]", "", name) == re.sub(r"[\d_]", "", other):
+        return False  # SLURM_JOBID is as well known as SLURM_JOB_ID
     same = difflib.SequenceMatcher(None, name, other, autojunk=False).get_matching_blocks()
     return sum(block.size for block in same) >= max(len(name), len(other)) - 1
 
