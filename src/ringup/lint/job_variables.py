@@ -35,6 +35,7 @@ WELL_KNOWN = frozenset((
 """What schedulers and launchers set; a name that is nearly one of these is misspelt."""
 SCHEDULERS = {"SBATCH": "SLURM_", "PBS": "PBS_", "BSUB": "LSB_"}
 """Whose directives -> how the variables begin that it sets."""
+_PLACES = {"SLURM_": "job of Slurm", "PBS_": "job of PBS", "LSB_": "job of LSF", "-": "pod"}
 
 
 def names_set(job: JobFile) -> set[str]:
@@ -131,18 +132,19 @@ def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
     `apptainer exec --cleanenv --env NAME=$NAME`, `srun --export=ALL`.
     """
     for launch in job.launches if not _may_set_more(job) else ():
-        command, done = launch.command, set[str]()
+        command, left = launch.command, dict[str, list[str]]()
         for word in _words(launch):
-            for name in (n for n in _names(job, word) if n in _inside(word) and n not in done):
+            for name in (n for n in _names(job, word) if n in _inside(word)):
                 is_of_scheduler = name.startswith(tuple(SCHEDULERS.values()))
                 keeper = next((s.program for s in command.around if not keeps(s, name)), "")
                 program = keeper if is_of_scheduler else command.withheld.get(name, "export")
-                if program in ("", "export"):
-                    continue
-                done.add(name)
-                program = posixpath.basename(program)
-                found = f"${name} is read behind {program}, which does not pass it on: it is empty"
-                yield job.finding(launch.line, found, _HANDED.get(program, _QUOTED).format(name))
+                if program not in ("", "export") and name not in left.get(program, ()):
+                    left.setdefault(program, []).append(name)
+        for program, names in left.items():
+            program = posixpath.basename(program)
+            shown = ", ".join(f"${name}" for name in names[:5]) + (" ..." if len(names) > 5 else "")
+            found = f"{shown}: read behind {program}, which does not pass it on, so it is empty"
+            yield job.finding(launch.line, found, _HANDED.get(program, _QUOTED).format(names[0]))
 
 
 _QUOTED = "the value: double quotes around the command"
@@ -201,8 +203,7 @@ def variable_of_other_scheduler(job: JobFile) -> Iterator[Finding]:
             # sbatch reads #PBS and #BSUB lines as well.
             is_sure = mine in ("SLURM_", "-") or mine in _OF_SCHEDULER.findall(job.text)
             severity: Severity = "error" if is_sure else "warning"
-            place = "pod" if mine == "-" else "job of this scheduler"
-            found = f"${name} is not set in a {place}: it is empty"
+            found = f"${name} is not set in a {_PLACES[mine]}: it is empty"
             yield job.finding(line, found, f"a variable {mine}..." if own else "a value", severity=severity)
             break
 
