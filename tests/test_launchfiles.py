@@ -690,10 +690,11 @@ def test_the_length_of_a_list_that_is_read_elsewhere_is_no_variable() -> None:
     assert not errors(text, severities=("error", "warning")) - {"ssh-loop-leaves-ranks"}
 
 
-def test_the_older_name_of_a_variable_of_slurm_is_no_slip() -> None:
+@pytest.mark.parametrize("name", ["SLURM_JOBID", "SLURM_CPUS_PER_TASK", "MASTER_PORT"])
+def test_a_variable_of_slurm_that_is_like_another_is_no_slip(name: str) -> None:
     text = f"{TWO}{HEAD}srun torchrun --nnodes=2 {C10D} --rdzv_endpoint=$HEAD:1 t.py\n"
-    assert not errors(text.replace("SLURM_JOB_ID", "SLURM_JOBID"))
-    assert errors(text.replace("SLURM_JOB_ID", "SLURM_JOB_IT")) == {"variable-never-set"}
+    assert not errors(text.replace("SLURM_JOB_ID", name))
+    assert errors(text.replace("SLURM_JOB_ID", "SLRUM_JOB_ID")) == {"variable-never-set"}
 
 
 def test_words_are_counted_as_the_shell_counts_them() -> None:

@@ -33,6 +33,7 @@ WELL_KNOWN = frozenset((
     *("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "JOB_COMPLETION_INDEX"),
 ))  # fmt: skip
 """What schedulers and launchers set; a name that is nearly one of these is misspelt."""
+_FAMILIES = ("SLURM_", "SKYPILOT_", "PBS_", "LSB_", "OMPI_", "PMI_", "PMIX_", "PET_", "TORCHELASTIC_")
 SCHEDULERS = {"SBATCH": "SLURM_", "PBS": "PBS_", "BSUB": "LSB_"}
 """Whose directives -> how the variables begin that it sets."""
 _PLACES = {"SLURM_": "job of Slurm", "PBS_": "job of PBS", "LSB_": "job of LSF", "-": "pod"}
@@ -69,7 +70,8 @@ def variable_never_set(job: JobFile) -> Found:
             for name in _names(job, word):
                 if name in known or name in GIVEN or name in WELL_KNOWN or name in launch.command.withheld:
                     continue
-                near = difflib.get_close_matches(name, known | WELL_KNOWN, 1, 0.85)
+                is_real = name.startswith(_FAMILIES)  # SLURM_CPUS_PER_TASK and _GPUS_ are both Slurm's
+                near = difflib.get_close_matches(name, known if is_real else known | WELL_KNOWN, 1, 0.85)
                 is_slip = bool(near) and _is_slip(name, near[0])
                 if is_slip or (launch.replicas is None and not name.isupper()):
                     wanted, severity = (f"${near[0]}", "error") if near else ("a value", "warning")
