@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import struct
@@ -148,7 +149,7 @@ def test_times_on_the_page_are_those_of_run_json(tmp_path: Path) -> None:
     assert sign and float(sign[1]) == pytest.approx(100 * 12.5 / 25.0) and sign[2] == "first failure, 12 s"
 
 
-@pytest.mark.parametrize("where", ["node", "log", "op"])
+@pytest.mark.parametrize("where", ["node", "log", "op", "env"])
 def test_hostile_words_stay_words(tmp_path: Path, where: str) -> None:
     ranks = [
         Planted(
@@ -165,6 +166,10 @@ def test_hostile_words_stay_words(tmp_path: Path, where: str) -> None:
     if where == "node":
         ranks[0] = replace(ranks[0], output=())
     folder = run_folders.write(tmp_path / "run", ranks, "hung", **run_folders.hang(0, EVIL))
+    if where == "env":
+        content = json.loads((folder / "run.json").read_text())
+        content["plan"]["env"] = [{"name": EVIL, "value": EVIL, "because": EVIL, "node": EVIL}]
+        (folder / "run.json").write_text(json.dumps(content))
     reader = read(reported(folder, to=tmp_path / "r.html"))
     assert "document.title='bad'" in "".join(reader.words)
 
@@ -425,6 +430,8 @@ def test_a_browser_runs_nothing_asks_for_nothing_and_reports_no_error(pages: dic
         done = browsed(page, "--dump-dom", f"--log-net-log={log}")
         assert console_lines(done.stderr) == [], name
         assert "<title>ringup report: The run " in done.stdout
+        named = re.findall(r'<tr class="named"><th scope="row">▶ (rank \d+)', done.stdout)
+        assert named == [{"hang": "rank 2", "evil": "rank 0"}[name]]
         urls = set(re.findall(r'"url":"([^"]+)"', log.read_text(errors="replace")))
         assert not [url for url in urls if page.name not in url and url.startswith(("file:", "data:text"))]
 
