@@ -22,6 +22,7 @@ from ringup import bundle
 from ringup.cli.command_line import dispatch
 from ringup.collective_tests import BandwidthReport, LinkRate, Pair, Row, Slow
 from ringup.draw import boxes, curve, lanes, matrix
+from ringup.model import Gpu, RdmaPort
 from ringup.output import console, html_page, network_pictures
 from tests import clusters, run_folders
 from tests.run_folders import Planted, call
@@ -257,6 +258,22 @@ def test_more_than_32_nodes_are_an_image_with_the_words_as_its_alternative() -> 
     image = next(attrs for tag, attrs in read(page).tags if tag == "img")
     assert "No path to n7 works." in str(image["alt"])
     assert len(page) < 100_000
+
+
+def test_what_nodes_say_of_themselves_holds_no_control_characters_in_a_picture() -> None:
+    evil = EVIL + "\x1b[2J\u202e"
+    report = many(2)
+    node = report.cluster.nodes[0]
+    ports = (RdmaPort(evil, 1, evil, link_layer=evil, rate_gbit_s=100.0),)
+    gpus = (Gpu(0, evil),)
+    interfaces = tuple(replace(one, name=evil) for one in node.interfaces)
+    nodes = (
+        replace(node, name=evil, rdma_ports=ports, gpus=gpus, interfaces=interfaces),
+        report.cluster.nodes[1],
+    )
+    page = html_page.check_page(report._replace(cluster=replace(report.cluster, nodes=nodes)))
+    read(page)
+    assert "\x1b" not in page and "\u202e" not in page and "Node map" in page
 
 
 def bench(**known: object) -> BandwidthReport:
