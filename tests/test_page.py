@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import struct
@@ -21,6 +22,7 @@ from ringup import bundle
 from ringup.cli.command_line import dispatch
 from ringup.collective_tests import BandwidthReport, LinkRate, Pair, Row, Slow
 from ringup.draw import boxes, curve, lanes, matrix
+from ringup.model import Gpu, RdmaPort
 from ringup.output import console, html_page, network_pictures
 from tests import clusters, run_folders
 from tests.run_folders import Planted, call
@@ -148,7 +150,7 @@ def test_times_on_the_page_are_those_of_run_json(tmp_path: Path) -> None:
     assert sign and float(sign[1]) == pytest.approx(100 * 12.5 / 25.0) and sign[2] == "first failure, 12 s"
 
 
-@pytest.mark.parametrize("where", ["node", "log", "op"])
+@pytest.mark.parametrize("where", ["node", "log", "op", "env"])
 def test_hostile_words_stay_words(tmp_path: Path, where: str) -> None:
     ranks = [
         Planted(
@@ -165,6 +167,10 @@ def test_hostile_words_stay_words(tmp_path: Path, where: str) -> None:
     if where == "node":
         ranks[0] = replace(ranks[0], output=())
     folder = run_folders.write(tmp_path / "run", ranks, "hung", **run_folders.hang(0, EVIL))
+    if where == "env":
+        content = json.loads((folder / "run.json").read_text())
+        content["plan"]["env"] = [{"name": EVIL, "value": EVIL, "because": EVIL, "node": EVIL}]
+        (folder / "run.json").write_text(json.dumps(content))
     reader = read(reported(folder, to=tmp_path / "r.html"))
     assert "document.title='bad'" in "".join(reader.words)
 
@@ -252,6 +258,22 @@ def test_more_than_32_nodes_are_an_image_with_the_words_as_its_alternative() -> 
     image = next(attrs for tag, attrs in read(page).tags if tag == "img")
     assert "No path to n7 works." in str(image["alt"])
     assert len(page) < 100_000
+
+
+def test_what_nodes_say_of_themselves_holds_no_control_characters_in_a_picture() -> None:
+    evil = EVIL + "\x1b[2J\u202e"
+    report = many(2)
+    node = report.cluster.nodes[0]
+    ports = (RdmaPort(evil, 1, evil, link_layer=evil, rate_gbit_s=100.0),)
+    gpus = (Gpu(0, evil),)
+    interfaces = tuple(replace(one, name=evil) for one in node.interfaces)
+    nodes = (
+        replace(node, name=evil, rdma_ports=ports, gpus=gpus, interfaces=interfaces),
+        report.cluster.nodes[1],
+    )
+    page = html_page.check_page(report._replace(cluster=replace(report.cluster, nodes=nodes)))
+    read(page)
+    assert "\x1b" not in page and "\u202e" not in page and "Node map" in page
 
 
 def bench(**known: object) -> BandwidthReport:
@@ -425,6 +447,8 @@ def test_a_browser_runs_nothing_asks_for_nothing_and_reports_no_error(pages: dic
         done = browsed(page, "--dump-dom", f"--log-net-log={log}")
         assert console_lines(done.stderr) == [], name
         assert "<title>ringup report: The run " in done.stdout
+        named = re.findall(r'<tr class="named"><th scope="row">▶ (rank \d+)', done.stdout)
+        assert named == [{"hang": "rank 2", "evil": "rank 0"}[name]]
         urls = set(re.findall(r'"url":"([^"]+)"', log.read_text(errors="replace")))
         assert not [url for url in urls if page.name not in url and url.startswith(("file:", "data:text"))]
 

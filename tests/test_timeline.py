@@ -153,6 +153,21 @@ def test_stamps_of_the_lines_are_the_times_where_a_job_is_not_ours(tmp_path: Pat
     assert [list(line.tracks[0].begun_s) for line in found.ranks] == [[2.0, 4.0, 5.0], [3.0, 5.0, 6.0]]
 
 
+def test_times_that_have_no_common_begin_are_not_mixed(tmp_path: Path) -> None:
+    lines = run_folders.coll_lines("node0", 0, 1, 3).splitlines()
+    stamped = "\n".join(f"[2026-05-05 06:16:{10 + n}] {line}" for n, line in enumerate(lines))
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps" / "r0.log").write_text(stamped)
+    flight_dumps.written(tmp_path / "dumps", {0: flight_dumps.dump([flight_dumps.call()])})
+    found = timeline(tmp_path / "dumps")
+    assert found.source == "dumps" and not found.ranks[0].steps and found.ranks[0].init_s is None
+    folder = run_folders.write(tmp_path / "run", [Planted(0, ended_s=5.0, code=0)], seconds=6.0)
+    (folder / marks.FILE).unlink()
+    (folder / "rank-00000-node0.log").write_text(stamped)
+    found = timeline(folder)
+    assert not found.ranks[0].tracks and found.end_s == 6.0
+
+
 def test_dumps_alone_give_their_calls_and_the_end_of_those_that_ended(tmp_path: Path) -> None:
     dumps = {
         0: flight_dumps.dump([flight_dumps.call(), flight_dumps.waits("barrier")], ranks=range(2)),

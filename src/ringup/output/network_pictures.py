@@ -178,7 +178,7 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
         right.append(
             Box(
                 f"{safe(port.device)}:{port.number}",
-                f"{rate}{port.link_layer} {port.state}",
+                safe(f"{rate}{port.link_layer} {port.state}"),
                 port.device in chosen,
             )
         )
@@ -187,7 +187,7 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
         addresses = ", ".join(a.address for a in one.usable_addresses[:2]) or "no address"
         words = f"{addresses}{state}" + (", bootstrap" if one.name == boot else "")
         words += ", used if nothing is set" if one.name in alone - chosen else ""
-        right.append(Box(safe(one.name), words, one.name in chosen))
+        right.append(Box(safe(one.name), safe(words), one.name in chosen))
     ties = []
     names_of = [port.device for port in node.rdma_ports[:MOST_BOXES]]
     for row, gpu in enumerate(node.gpus[:MOST_BOXES]):
@@ -199,7 +199,7 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
     who = summarize_names(map(safe, names), 8)
     if made and made.network:
         taken = summarize_names(map(safe, sorted(chosen)), 8) or "no device"
-        words = f"{made.network} is expected to use {taken} ({made.confidence} confidence)."
+        words = f"{safe(made.network)} is expected to use {taken} ({made.confidence} confidence)."
     else:
         words = "Which devices will be used is not known."
     if ties:
@@ -217,7 +217,7 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
 def of_bench(outcome: BandwidthReport) -> Iterator[Figure]:
     """A curve for each operation with the limit, and the pairs of nodes."""
     found = [
-        Curve(op, [(float(r.size_bytes), r.busbw_gbyte_s) for r in outcome.rows if r.op == op])
+        Curve(safe(op), [(float(r.size_bytes), r.busbw_gbyte_s) for r in outcome.rows if r.op == op])
         for op in outcome.ops
     ]
     best = max((r.busbw_gbyte_s for r in outcome.rows), default=0.0)

@@ -162,8 +162,9 @@ class CallReader:
         track, kind, is_counted = known
         number = len(track.number) + 1
         at_s = self._time(line)
-        # Only collectives have numbers; without a time the number is the place.
-        track.add(number * ORDER_S if at_s is None else at_s, UNKNOWN, number * is_counted, kind)
+        if at_s is None:  # as the line before; where no line has a time the number is the place
+            at_s = max(self.found.last_s, 0.0) if self.found.has_times else number * ORDER_S
+        track.add(at_s, UNKNOWN, number * is_counted, kind)
         return True
 
     def _made_of(self, line: bytes, mark: int, asked: int) -> tuple[Track, int, bool] | None:

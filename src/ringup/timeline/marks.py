@@ -186,6 +186,10 @@ class Times:
     used: dict[int, list[Used]] = field(default_factory=dict)
     calls: dict[int, Calls] = field(default_factory=dict)
 
+    def of_rank(self, rank: int) -> Lengths | None:
+        """Of a rank's own file."""
+        return self.files.get(self.ranks[rank].file) if rank in self.ranks else None
+
 
 def read(folder: Path) -> Times | None:
     """What was noted in a run's folder; lines that are none are left out.  None where nothing is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -260,19 +261,21 @@ def _places(diagnosis: Diagnosis, path: str) -> Places:
 
 
 def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
-    """Steps, NCCL's set-up and, where wanted, NCCL's lines of calls."""
-    read = {info.path: found for info, found in _read_logs(reading)}
-    has_calls = with_calls and any(found.tracks for found in read.values())
-    has_times = any(found.has_times for found in read.values())
-    if not reading.times and not has_times:
-        reading.is_ordered = has_calls
-    base_s = 0.0
-    if not reading.times:
-        base_s = min((found.first_s for found in read.values() if found.has_times), default=0.0)
-    for info in reading.diagnosis.logs:
-        found = read.get(info.path)
-        if found:
-            _add_file(reading, _owner(info.path, info.rank, reading), found, base_s, has_calls)
+    """
+    Steps, NCCL's set-up and, where wanted, NCCL's lines of calls.
+
+    Stamps of lines and times of a record or of dumps have no common begin: they are not mixed.
+    """
+    if not reading.times and (reading.record or not with_calls):
+        return ""
+    found = [(info, one) for info, one in _read_logs(reading)]
+    has_times = any(one.has_times for _, one in found)
+    found = [(info, one) for info, one in found if one.has_times or not has_times]
+    has_calls = with_calls and any(one.tracks for _, one in found)
+    reading.is_ordered = has_calls and not has_times
+    stamped = [one.first_s for _, one in found if has_times and not reading.times]
+    for info, one in found:
+        _add_file(reading, _owner(info.path, info.rank, reading), one, min(stamped, default=0.0), has_calls)
     return "lines" if has_calls else ""
 
 
@@ -312,8 +315,7 @@ def _add_file(
     for (rank, _), track in found.tracks.items() if with_calls else ():
         if rank is not None and rank < MOST_RANKS:
             if base_s:
-                for place, at_s in enumerate(track.begun_s):
-                    track.begun_s[place] = at_s - base_s
+                track.begun_s = array("d", (max(at_s - base_s, 0.0) for at_s in track.begun_s))
             reading.rank(rank).tracks.append(track)
 
 
@@ -322,9 +324,7 @@ def _set_end(found: Timeline, reading: _Reading) -> None:
     record = reading.record
     for line in found.ranks:
         times = [at_s for track in line.tracks for at_s in (track.begun_s[0], track.begun_s[-1])]
-        lengths = reading.times.files.get(reading.times.ranks[line.rank].file) if (
-            reading.times and line.rank in reading.times.ranks
-        ) else None  # fmt: skip
+        lengths = reading.times.of_rank(line.rank) if reading.times else None
         times += [lengths.since_s[0], lengths.at_s[-1]] if lengths else []
         times += [at_s for at_s in (line.first_s, line.last_s) if at_s is not None]
         if times:
