@@ -265,7 +265,7 @@ def test_steps_a_second_are_counted_from_what_comes_while_it_is_watched() -> Non
     output.feed(b"step 500 loss 2\nstep 5", 102.0)
     output.feed(b"01 loss\n", 104.0)
     assert output.step(104.0) == (501, 0.5)
-    assert output.step(300.0) == (501, 0.0)
+    assert output.step(113.0) == (501, 0.5) and output.step(114.5) == (501, 0.0) == output.step(300.0)
 
 
 def test_lines_of_a_rank_are_safe_for_a_terminal() -> None:
@@ -467,6 +467,15 @@ def test_a_folder_that_cannot_be_written_ends_no_run(home: Path) -> None:
         pass
     with noted(home, Noted(), is_wanted=False):  # type: ignore[arg-type]
         assert not (home / LAUNCHER).exists()
+
+
+def test_the_end_of_a_run_is_shown_though_the_nodes_have_not_told_it_yet(home: Path) -> None:
+    ranks = [{"rank": n, "node": "node0", "code": 3 if n == 5 else -15} for n in range(8)]
+    failure = {"what": "rank 5 on node0: exit code 3", "rank": 5}
+    run_json(home, "r", "rank-failed", ranks=ranks, first_failure=failure)
+    shown, _ = opened(8, job=WatchedJob("r", hosts_for(8), None, home))
+    assert [(line.rows[0].state, len(line.rows)) for line in shown.lines] == [("failed", 1), ("exited", 7)]
+    assert shown.end_of_job(0.0).startswith("The run has ended: rank-failed: rank 5 on node0: exit code 3\n")
 
 
 def test_codes_and_the_end_of_a_run_are_read_from_its_record(home: Path) -> None:

@@ -104,9 +104,11 @@ class Top:
             printed.read_files(job.folder, now_s)
         stalled = self.hang.stalled if self.hang else None
         plan = job.plan.nodes if job.plan else ()
+        is_over = job.how_ended or printed.end  # which the nodes may not have told yet
+        nodes = [] if is_over else self.nodes
         self.seen = JobState(
-            before=[node.before for node in self.nodes],
-            now=[node.now for node in self.nodes],
+            before=[node.before for node in nodes],
+            now=[node.now for node in nodes],
             stacks={key: rank for node in self.nodes for key, rank in node.stacks.items()},
             gpus={key: gpu for node in self.nodes for key, gpu in node.gpus.items()},
             missing=[*(m.rank for m in stalled.missing), *(n for n, _ in stalled.apart)] if stalled else (),

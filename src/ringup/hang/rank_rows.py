@@ -96,7 +96,8 @@ def rank_rows(seen: JobState, job: JobLook | None) -> list[RankRow]:
     if job and job.is_spawned:
         return rows
     problems = {node.node: node.problem for node in seen.now if node.problem}
-    expected = {**dict.fromkeys(job.unseen if job else (), ""), **seen.planned, **seen.earlier}
+    expected = dict.fromkeys((*seen.codes, *(job.unseen if job else ())), "")
+    expected = {**expected, **seen.planned, **seen.earlier}
     for rank in sorted(expected.keys() - {rank.rank for rank in running}):
         node, code = expected[rank], seen.codes.get(rank)
         if code is not None:

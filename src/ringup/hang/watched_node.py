@@ -28,6 +28,8 @@ MOST_LINES = 200
 READ_BYTES = 64 << 10
 RATE_S = 60.0
 """The time over which steps a second are counted."""
+LATE_S, LATE_STEPS = 10.0, 5
+"""A step that has not come for so long, and for the time of so many, is overdue."""
 _RANK_FILE = re.compile(r"rank-(\d{1,9})-")
 
 
@@ -115,13 +117,16 @@ class RankOutput:
             self._points.append((now_s, step))
 
     def step(self, now_s: float) -> tuple[float, float | None] | None:
-        """The step, and steps a second while any was seen to begin."""
+        """The step, and steps a second while any was seen to begin; 0 once the next one is long overdue."""
         if not self._points:
             return None
-        last = self._points[-1][1]
         old = [point for point in self._points if now_s - point[0] > RATE_S][-1:]
-        at_s, step = (old or list(self._points))[0]
-        return last, (last - step) / (now_s - at_s) if len(self._points) > 1 and now_s > at_s else None
+        (began_s, first), (at_s, last) = (old or list(self._points))[0], self._points[-1]
+        if at_s == began_s:
+            return last, 0.0 if len(self._points) > 1 else None
+        rate = (last - first) / (at_s - began_s)
+        is_overdue = now_s - at_s > max(LATE_S, LATE_STEPS / rate) if rate > 0 else True
+        return last, 0.0 if is_overdue else rate
 
 
 class Printed:
