@@ -22,7 +22,7 @@ from ringup.errors import LaunchError
 from ringup.hang.activity import identity
 from ringup.hang.rank_rows import JobState, RankRow, RowLine, job_of, lines_of, rank_rows
 from ringup.hang.snapshots import NodeLook, RankLook
-from ringup.hang.watched_node import Printed, RankOutput, WatchedNode
+from ringup.hang.watched_node import Printed, RankOutput, Usage, WatchedNode
 from ringup.hosts import local_nodes
 from ringup.output.screen import Screen
 from ringup.output.top_picture import View, picture
@@ -211,7 +211,7 @@ def test_what_is_no_use_of_a_gpu_is_left_out(gpu: object) -> None:
     node, answer = watched(), look(0, 2, "count", 10.0)
     answer["ranks"][0]["gpu"] = gpu
     told(node, answer)
-    assert list(node.gpus.values()) == [(97.0, 61 << 30)] and not node.now.problem
+    assert list(node.usage.values()) == [Usage(3 << 30, (97.0, 61 << 30))] and not node.now.problem
 
 
 def test_stacks_stay_until_newer_ones_come() -> None:

@@ -33,8 +33,13 @@ LATE_S, LATE_STEPS = 10.0, 5
 _RANK_FILE = re.compile(r"rank-(\d{1,9})-")
 
 
-GpuUse = tuple[float | None, int]
-"""Percent of the time busy (None: not known), and bytes in use."""
+class Usage(msgspec.Struct, frozen=True):
+    """What a rank takes, as far as it is known."""
+
+    memory_bytes: int = 0
+    """Resident, of its own process."""
+    gpu: tuple[float | None, int] | None = None
+    """Percent of the time busy, and bytes in use."""
 
 
 class WatchedNode:
@@ -50,7 +55,7 @@ class WatchedNode:
         """The latest answer to a question with a number, of the job's ranks alone."""
         self.before = self.now = self._base = silent(name, "no answer yet")
         self.stacks: dict[tuple[str, int, int], RankLook] = {}
-        self.gpus: dict[tuple[str, int, int], GpuUse] = {}
+        self.usage: dict[tuple[str, int, int], Usage] = {}
         self.stacks_s = self.moved_s = 0.0
         """When the stacks came, and when data was last seen to move, on our clock."""
         self.answers = 0
@@ -70,10 +75,10 @@ class WatchedNode:
         if now.problem:
             self.now = silent(self.name, now.problem)
             return
-        self.gpus = {}
+        self.usage = {}
         for rank, plain in zip(now.ranks, answer["ranks"], strict=False):
             with contextlib.suppress(msgspec.ValidationError):
-                self.gpus[identity(rank)] = msgspec.convert(plain.get("gpu"), GpuUse)
+                self.usage[identity(rank)] = msgspec.convert(plain, Usage)
         if now.at_s - self._base.at_s >= APART_S:
             self.before, self._base = self._base, now
         self.now, self.answers = now, self.answers + 1
