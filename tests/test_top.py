@@ -286,7 +286,7 @@ def test_files_of_the_latest_attempt_are_followed(tmp_path: Path) -> None:
     with (tmp_path / "rank-00003-node1.log").open("a") as file:
         file.write("step 8 loss\n")
     printed.read_files(tmp_path, 7.0)
-    assert printed.ranks[3].step(7.0) == (8, 0.5)
+    assert printed.ranks[3].step(7.0) == (8, None)
     for number in (2, 10):
         (tmp_path / f"attempt-{number}").mkdir()
         (tmp_path / f"attempt-{number}" / "rank-00000-n.log").write_text(f"step {number} loss\n")
@@ -467,6 +467,16 @@ def test_a_folder_that_cannot_be_written_ends_no_run(home: Path) -> None:
         pass
     with noted(home, Noted(), is_wanted=False):  # type: ignore[arg-type]
         assert not (home / LAUNCHER).exists()
+
+
+def test_where_nothing_runs_one_picture_says_so() -> None:
+    shown, transport = opened(8, "--once", job=WatchedJob("other", hosts_for(8), None))
+    assert not shown.end_of_job(shown.seen_s)
+    for node in transport.nodes:
+        told(node.listener, look(node.first, 8, "count", 14.0))  # type: ignore[arg-type]
+    assert shown.end_of_job(shown.seen_s) == "You have no running ranks on these nodes."
+    shown.earlier[0] = "node0"
+    assert shown.end_of_job(shown.seen_s + 60.0) == "The job's ranks are gone."
 
 
 def test_the_end_of_a_run_is_shown_though_the_nodes_have_not_told_it_yet(home: Path) -> None:

@@ -35,6 +35,7 @@ from ringup.output import terminal
 from ringup.output.screen import Screen, screen_for
 from ringup.output.top_picture import View, picture
 from ringup.runtime import Event, RankEnd
+from ringup.runtime.ssh import interpreters_of
 from ringup.transport import Transport
 from ringup.units import plural, printable, show_seconds
 
@@ -208,7 +209,7 @@ class Top:
             chosen=chosen,
             tail=[*shown.lines] if shown else (),
             no_tail="nothing printed yet" if self.printed.latest_s else "what it prints is not known here",
-            prompt=self.prompt(),
+            prompt=printable(self.prompt(), 1000),
         )
 
     # -- what is typed -----------------------------------------------------------------------
@@ -223,7 +224,11 @@ class Top:
     def press(self, key: str) -> None:
         keys, self.note = [line.key for line in self.lines], ""
         if self.asks == "filter":
-            typed = self.filter[:-1] if key == "back" else self.filter + key * (len(key) == 1)
+            typed = (
+                self.filter[:-1]
+                if key == "back"
+                else self.filter + key * (len(key) == 1 and key.isprintable())
+            )
             self.filter = "" if key == "escape" else typed
             self.asks = "" if key in ("enter", "escape") else "filter"
         elif self.asks == "end":
@@ -259,10 +264,10 @@ class Top:
             return f"The run has ended. `ringup attach {job.name}` tells how."
         if all(node.state == "closed" for node in self.nodes):
             return "No node can be watched."
-        if is_gone and not job.folder:
-            return (
-                "The job's ranks are gone." if self.earlier else "You have no running ranks on these nodes."
-            )
+        if is_gone and not job.folder and self.earlier:
+            return "The job's ranks are gone."
+        if not self.ranks and ((is_gone and not job.folder) or (self.once and self.is_known())):
+            return "You have no running ranks on these nodes."
         if is_gone and not job.journal and not ((who := job.owner()) and who.is_alive):
             return "The process that has this run is gone. `ringup clean` finds what it left."
         return ""
@@ -305,7 +310,9 @@ class Top:
 
 def run(args: argparse.Namespace) -> int:
     job, code = job_named(args), 0
+    job.read_record()
     with Transport(job.hosts, ssh_config=job.ssh_config) as transport:
+        transport.interpreters.update(interpreters_of(job.plan) if job.plan else {})
         transport.interpreters.update({host.name: args.python for host in job.hosts if args.python})
         with screen_for() as screen:
             top = Top(job, transport, screen, args)

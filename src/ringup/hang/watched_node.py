@@ -28,6 +28,8 @@ MOST_LINES = 200
 READ_BYTES = 64 << 10
 RATE_S = 60.0
 """The time over which steps a second are counted."""
+LEAST_S = 3.0
+"""A shorter time tells no rate: output comes in batches."""
 LATE_S, LATE_STEPS = 10.0, 5
 """A step that has not come for so long, and for the time of so many, is overdue."""
 _RANK_FILE = re.compile(r"rank-(\d{1,9})-")
@@ -127,8 +129,8 @@ class RankOutput:
             return None
         old = [point for point in self._points if now_s - point[0] > RATE_S][-1:]
         (began_s, first), (at_s, last) = (old or list(self._points))[0], self._points[-1]
-        if at_s == began_s:
-            return last, 0.0 if len(self._points) > 1 else None
+        if at_s - began_s < LEAST_S:
+            return last, 0.0 if now_s - at_s > RATE_S else None
         rate = (last - first) / (at_s - began_s)
         is_overdue = now_s - at_s > max(LATE_S, LATE_STEPS / rate) if rate > 0 else True
         return last, 0.0 if is_overdue else rate
