@@ -22,7 +22,7 @@ from ringup.errors import LaunchError
 from ringup.hang.activity import identity
 from ringup.hang.rank_rows import JobState, RankRow, RowLine, job_of, lines_of, rank_rows
 from ringup.hang.snapshots import NodeLook, RankLook
-from ringup.hang.watched_node import Printed, RankOutput, WatchedNode
+from ringup.hang.watched_node import Printed, RankOutput, Usage, WatchedNode
 from ringup.hosts import local_nodes
 from ringup.output.screen import Screen
 from ringup.output.top_picture import View, picture
@@ -211,7 +211,7 @@ def test_what_is_no_use_of_a_gpu_is_left_out(gpu: object) -> None:
     node, answer = watched(), look(0, 2, "count", 10.0)
     answer["ranks"][0]["gpu"] = gpu
     told(node, answer)
-    assert list(node.gpus.values()) == [(97.0, 61 << 30)] and not node.now.problem
+    assert list(node.usage.values()) == [Usage(3 << 30, (97.0, 61 << 30))] and not node.now.problem
 
 
 def test_stacks_stay_until_newer_ones_come() -> None:
@@ -265,7 +265,7 @@ def test_steps_a_second_are_counted_from_what_comes_while_it_is_watched() -> Non
     output.feed(b"step 500 loss 2\nstep 5", 102.0)
     output.feed(b"01 loss\n", 104.0)
     assert output.step(104.0) == (501, 0.5)
-    assert output.step(300.0) == (501, 0.0)
+    assert output.step(113.0) == (501, 0.5) and output.step(114.5) == (501, 0.0) == output.step(300.0)
 
 
 def test_lines_of_a_rank_are_safe_for_a_terminal() -> None:
@@ -286,7 +286,7 @@ def test_files_of_the_latest_attempt_are_followed(tmp_path: Path) -> None:
     with (tmp_path / "rank-00003-node1.log").open("a") as file:
         file.write("step 8 loss\n")
     printed.read_files(tmp_path, 7.0)
-    assert printed.ranks[3].step(7.0) == (8, 0.5)
+    assert printed.ranks[3].step(7.0) == (8, None)
     for number in (2, 10):
         (tmp_path / f"attempt-{number}").mkdir()
         (tmp_path / f"attempt-{number}" / "rank-00000-n.log").write_text(f"step {number} loss\n")
@@ -467,6 +467,25 @@ def test_a_folder_that_cannot_be_written_ends_no_run(home: Path) -> None:
         pass
     with noted(home, Noted(), is_wanted=False):  # type: ignore[arg-type]
         assert not (home / LAUNCHER).exists()
+
+
+def test_where_nothing_runs_one_picture_says_so() -> None:
+    shown, transport = opened(8, "--once", job=WatchedJob("other", hosts_for(8), None))
+    assert not shown.end_of_job(shown.seen_s)
+    for node in transport.nodes:
+        told(node.listener, look(node.first, 8, "count", 14.0))  # type: ignore[arg-type]
+    assert shown.end_of_job(shown.seen_s) == "You have no running ranks on these nodes."
+    shown.earlier[0] = "node0"
+    assert shown.end_of_job(shown.seen_s + 60.0) == "The job's ranks are gone."
+
+
+def test_the_end_of_a_run_is_shown_though_the_nodes_have_not_told_it_yet(home: Path) -> None:
+    ranks = [{"rank": n, "node": "node0", "code": 3 if n == 5 else -15} for n in range(8)]
+    failure = {"what": "rank 5 on node0: exit code 3", "rank": 5}
+    run_json(home, "r", "rank-failed", ranks=ranks, first_failure=failure)
+    shown, _ = opened(8, job=WatchedJob("r", hosts_for(8), None, home))
+    assert [(line.rows[0].state, len(line.rows)) for line in shown.lines] == [("failed", 1), ("exited", 7)]
+    assert shown.end_of_job(0.0).startswith("The run has ended: rank-failed: rank 5 on node0: exit code 3\n")
 
 
 def test_codes_and_the_end_of_a_run_are_read_from_its_record(home: Path) -> None:

@@ -35,6 +35,7 @@ from ringup.output import terminal
 from ringup.output.screen import Screen, screen_for
 from ringup.output.top_picture import View, picture
 from ringup.runtime import Event, RankEnd
+from ringup.runtime.ssh import interpreters_of
 from ringup.transport import Transport
 from ringup.units import plural, printable, show_seconds
 
@@ -106,11 +107,13 @@ class Top:
             printed.read_files(job.folder, now_s)
         stalled = self.hang.stalled if self.hang else None
         plan = job.plan.nodes if job.plan else ()
+        is_over = job.how_ended or printed.end  # which the nodes may not have told yet
+        nodes = [] if is_over else self.nodes
         self.seen = JobState(
-            before=[node.before for node in self.nodes],
-            now=[node.now for node in self.nodes],
+            before=[node.before for node in nodes],
+            now=[node.now for node in nodes],
             stacks={key: rank for node in self.nodes for key, rank in node.stacks.items()},
-            gpus={key: gpu for node in self.nodes for key, gpu in node.gpus.items()},
+            usage={key: used for node in self.nodes for key, used in node.usage.items()},
             missing=[*(m.rank for m in stalled.missing), *(n for n, _ in stalled.apart)] if stalled else (),
             codes={**job.codes, **printed.codes},
             failed=job.record.first_failure.rank if job.record.first_failure else None,
@@ -208,7 +211,7 @@ class Top:
             chosen=chosen,
             tail=[*shown.lines] if shown else (),
             no_tail="nothing printed yet" if self.printed.latest_s else "what it prints is not known here",
-            prompt=self.prompt(),
+            prompt=printable(self.prompt(), 1000),
         )
 
     # -- what is typed -----------------------------------------------------------------------
@@ -223,7 +226,11 @@ class Top:
     def press(self, key: str) -> None:
         keys, self.note = [line.key for line in self.lines], ""
         if self.asks == "filter":
-            typed = self.filter[:-1] if key == "back" else self.filter + key * (len(key) == 1)
+            typed = (
+                self.filter[:-1]
+                if key == "back"
+                else self.filter + key * (len(key) == 1 and key.isprintable())
+            )
             self.filter = "" if key == "escape" else typed
             self.asks = "" if key in ("enter", "escape") else "filter"
         elif self.asks == "end":
@@ -259,10 +266,10 @@ class Top:
             return f"The run has ended. `ringup attach {job.name}` tells how."
         if all(node.state == "closed" for node in self.nodes):
             return "No node can be watched."
-        if is_gone and not job.folder:
-            return (
-                "The job's ranks are gone." if self.earlier else "You have no running ranks on these nodes."
-            )
+        if is_gone and not job.folder and self.earlier:
+            return "The job's ranks are gone."
+        if not self.ranks and ((is_gone and not job.folder) or (self.once and self.is_known())):
+            return "You have no running ranks on these nodes."
         if is_gone and not job.journal and not ((who := job.owner()) and who.is_alive):
             return "The process that has this run is gone. `ringup clean` finds what it left."
         return ""
@@ -305,7 +312,9 @@ class Top:
 
 def run(args: argparse.Namespace) -> int:
     job, code = job_named(args), 0
+    job.read_record()
     with Transport(job.hosts, ssh_config=job.ssh_config) as transport:
+        transport.interpreters.update(interpreters_of(job.plan) if job.plan else {})
         transport.interpreters.update({host.name: args.python for host in job.hosts if args.python})
         with screen_for() as screen:
             top = Top(job, transport, screen, args)

@@ -12,6 +12,7 @@ from ringup.hang.activity import Move, identity, moves
 from ringup.hang.snapshots import JobLook, NodeLook, RankLook, jobs
 from ringup.hang.stack_frames import doing, place_of
 from ringup.hang.verdict import JudgedRank
+from ringup.hang.watched_node import Usage
 from ringup.runtime.output import end_words
 from ringup.units import grouped, natural
 
@@ -64,8 +65,7 @@ class JobState:
     """Rank -> node, of a run whose plan is known."""
     earlier: Mapping[int, str] = field(default_factory=dict)
     """Rank -> node, of ranks that were running at some time."""
-    gpus: Mapping[tuple[str, int, int], tuple[float | None, int]] = field(default_factory=dict)
-    """Of a rank: percent of the time busy, bytes in use."""
+    usage: Mapping[tuple[str, int, int], Usage] = field(default_factory=dict)
     steps: Mapping[int, tuple[float, float | None]] = field(default_factory=dict)
     """Rank -> the step that its output shows, and steps a second."""
 
@@ -96,7 +96,8 @@ def rank_rows(seen: JobState, job: JobLook | None) -> list[RankRow]:
     if job and job.is_spawned:
         return rows
     problems = {node.node: node.problem for node in seen.now if node.problem}
-    expected = {**dict.fromkeys(job.unseen if job else (), ""), **seen.planned, **seen.earlier}
+    expected = dict.fromkeys((*seen.codes, *(job.unseen if job else ())), "")
+    expected = {**expected, **seen.planned, **seen.earlier}
     for rank in sorted(expected.keys() - {rank.rank for rank in running}):
         node, code = expected[rank], seen.codes.get(rank)
         if code is not None:
@@ -125,16 +126,8 @@ def _row(seen: JobState, look: RankLook, move: Move | None) -> RankRow:
     if not where and look.why_not:
         where = f"no stack: {look.why_not}"
     percent = 100 * move.cpu_s / move.seconds if move and move.seconds > 0 and move.cpu_s >= 0 else None
-    row = RankRow(
-        look.rank,
-        look.node,
-        state,
-        where,
-        look.pid,
-        percent,
-        look.memory_bytes,
-        seen.gpus.get(identity(look)),
-    )
+    used = seen.usage.get(identity(look), Usage())
+    row = RankRow(look.rank, look.node, state, where, look.pid, percent, used.memory_bytes, used.gpu)
     return _with_step(row, seen)
 
 

@@ -92,8 +92,6 @@ class RankLook:
     """Its interpreter's path."""
     faults: int = 0
     """Pages of memory it has touched for the first time, or had read from a file."""
-    memory_bytes: int = 0
-    """Resident, of its own process."""
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,20 @@ MOST_LINES = 200
 READ_BYTES = 64 << 10
 RATE_S = 60.0
 """The time over which steps a second are counted."""
+LEAST_S = 3.0
+"""A shorter time tells no rate: output comes in batches."""
+LATE_S, LATE_STEPS = 10.0, 5
+"""A step that has not come for so long, and for the time of so many, is overdue."""
 _RANK_FILE = re.compile(r"rank-(\d{1,9})-")
 
 
-GpuUse = tuple[float | None, int]
-"""Percent of the time busy (None: not known), and bytes in use."""
+class Usage(msgspec.Struct, frozen=True):
+    """What a rank takes, as far as it is known."""
+
+    memory_bytes: int = 0
+    """Resident, of its own process."""
+    gpu: tuple[float | None, int] | None = None
+    """Percent of the time busy, and bytes in use."""
 
 
 class WatchedNode:
@@ -48,7 +57,7 @@ class WatchedNode:
         """The latest answer to a question with a number, of the job's ranks alone."""
         self.before = self.now = self._base = silent(name, "no answer yet")
         self.stacks: dict[tuple[str, int, int], RankLook] = {}
-        self.gpus: dict[tuple[str, int, int], GpuUse] = {}
+        self.usage: dict[tuple[str, int, int], Usage] = {}
         self.stacks_s = self.moved_s = 0.0
         """When the stacks came, and when data was last seen to move, on our clock."""
         self.answers = 0
@@ -68,10 +77,10 @@ class WatchedNode:
         if now.problem:
             self.now = silent(self.name, now.problem)
             return
-        self.gpus = {}
+        self.usage = {}
         for rank, plain in zip(now.ranks, answer["ranks"], strict=False):
             with contextlib.suppress(msgspec.ValidationError):
-                self.gpus[identity(rank)] = msgspec.convert(plain.get("gpu"), GpuUse)
+                self.usage[identity(rank)] = msgspec.convert(plain, Usage)
         if now.at_s - self._base.at_s >= APART_S:
             self.before, self._base = self._base, now
         self.now, self.answers = now, self.answers + 1
@@ -115,13 +124,16 @@ class RankOutput:
             self._points.append((now_s, step))
 
     def step(self, now_s: float) -> tuple[float, float | None] | None:
-        """The step, and steps a second while any was seen to begin."""
+        """The step, and steps a second while any was seen to begin; 0 once the next one is long overdue."""
         if not self._points:
             return None
-        last = self._points[-1][1]
         old = [point for point in self._points if now_s - point[0] > RATE_S][-1:]
-        at_s, step = (old or list(self._points))[0]
-        return last, (last - step) / (now_s - at_s) if len(self._points) > 1 and now_s > at_s else None
+        (began_s, first), (at_s, last) = (old or list(self._points))[0], self._points[-1]
+        if at_s - began_s < LEAST_S:
+            return last, 0.0 if now_s - at_s > RATE_S else None
+        rate = (last - first) / (at_s - began_s)
+        is_overdue = now_s - at_s > max(LATE_S, LATE_STEPS / rate) if rate > 0 else True
+        return last, 0.0 if is_overdue else rate
 
 
 class Printed:

@@ -39,6 +39,12 @@ DRAIN_S = 5.0
 """How long the last output may make no progress."""
 
 
+def interpreters_of(plan: Plan) -> dict[str, str]:
+    """Node -> the job's Python, for our programs where nobody has found a better one: its own may be old."""
+    words = {node.node: node.words[0] for node in plan.nodes if node.words}
+    return {n: w for n, w in words.items() if w.startswith("/") and "python" in w.rpartition("/")[2]}
+
+
 class Followed:
     """A run under way, and how it is ended."""
 
@@ -61,11 +67,8 @@ class Followed:
         self.is_limit = False
         """Whether they began to for the job's time limit, and no signal came since."""
         self._joined, self._has_failed = 0, False
-        for node in self.plan.nodes:
-            # Where nobody has found a better one our programs run by the job's: a node's own may be old.
-            word = node.words[0] if node.words else ""
-            if word.startswith("/") and "python" in word.rpartition("/")[2]:
-                options.reach.interpreters.setdefault(node.node, word)
+        for name, python in interpreters_of(self.plan).items():
+            options.reach.interpreters.setdefault(name, python)
 
     def result(self) -> RunResult:
         """Start, and follow the run to its end."""

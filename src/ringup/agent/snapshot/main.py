@@ -150,7 +150,6 @@ def entry(ranks, pid, key, with_children=True):
     return dict(
         process(ranks, pid), rank=rank, local_rank=local_rank, world_size=size, run=run, node=node,
         job=list(job), python=python(pid), age_s=max(0.0, age_s), cpu_s=cpu_s, io_bytes=io_bytes,
-        memory_bytes=integer(status(pid).get("VmRSS", "").partition(" ")[0]) * 1024,
         # How often it was given memory that it touched for the first time, or from a file.
         faults=int(fields[7]) + int(fields[9]) if len(fields) > 9 else 0,
         children=[process(ranks, child) for child in children],

@@ -17,7 +17,7 @@ import sys
 import time
 
 from ringup.agent.proc.files import integer, listed
-from ringup.agent.proc.process import stat
+from ringup.agent.proc.process import stat, status
 from ringup.agent.snapshot import main
 from ringup.agent.snapshot.gpus import Gpus
 
@@ -97,6 +97,7 @@ class Watch:
         for (pid, key), rank in zip(self.ranks.all, answer["ranks"]):
             pids = main.below([pid], self.ranks.children)
             visible = main.first(self.ranks.env.get(pid, {}), "CUDA_VISIBLE_DEVICES")
+            rank["memory_bytes"] = integer(status(pid).get("VmRSS", "").partition(" ")[0]) * 1024
             rank["gpu"] = self.gpus.of_rank(pids, key[2], visible)
         self.gpus.wanted.set()
         print(json.dumps(dict(answer, number=number, printed=self.journal.lines())), flush=True)
