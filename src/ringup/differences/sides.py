@@ -8,7 +8,6 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -45,9 +44,13 @@ UNREAD = (
 # -- a run ---------------------------------------------------------------------------------------
 
 
+class _Seen(msgspec.Struct):
+    node: str
+    network: str
+
+
 class _Transports(msgspec.Struct):
-    expected: list[dict[str, Any]] = []
-    seen: list[dict[str, Any]] = []
+    seen: list[_Seen] = []
 
 
 class _Finding(msgspec.Struct):
@@ -91,7 +94,7 @@ def of_run(path: str, folder: Path, data: bytes) -> Side:
             why = "an earlier ringup did not record all of it"
             side.unknown |= {("version", ""): why, ("variable", ""): why}
     for seen in run.transports.seen:
-        side.add("selection", "network seen", str(seen.get("network", "")), str(seen.get("node", "")))
+        side.add("selection", "network seen", seen.network, seen.node)
     for one in run.findings:
         side.problems[one.rule, one.node or ""] = (one.severity or "error", redact(one.found))
     side.unknown["path", ""] = side.unknown["interface", ""] = (
