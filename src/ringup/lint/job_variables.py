@@ -15,7 +15,7 @@ from ringup.lint.across_files import All
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import ACROSS, SHELL, Found, fault
 from ringup.lint.source import INIT
-from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS
+from ringup.model import LOCAL_RANKS, RANK_VARIABLES, RANKS, TORCHRUN_PREFIXES
 from ringup.rules import Finding, Fix, Severity
 
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=")
@@ -33,7 +33,7 @@ WELL_KNOWN = frozenset((
     *("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "JOB_COMPLETION_INDEX"),
 ))  # fmt: skip
 """What schedulers and launchers set; a name that is nearly one of these is misspelt."""
-_FAMILIES = ("SLURM_", "SKYPILOT_", "PBS_", "LSB_", "OMPI_", "PMI_", "PMIX_", "PET_", "TORCHELASTIC_")
+_FAMILIES = ("SLURM_", "SKYPILOT_", "PBS_", "LSB_", "OMPI_", "PMI_", "PMIX_", *TORCHRUN_PREFIXES)
 SCHEDULERS = {"SBATCH": "SLURM_", "PBS": "PBS_", "BSUB": "LSB_"}
 """Whose directives -> how the variables begin that it sets."""
 _PLACES = {"SLURM_": "job of Slurm", "PBS_": "job of PBS", "LSB_": "job of LSF", "-": "pod"}
