@@ -13,7 +13,7 @@ COMMANDS = {
     "run": "check, decide, launch, watch, clean up",
     "attach": "follow a run started with --detach",
     "runs": "list the runs of a log directory: state, nodes, script, outcome, cause",
-    "top": "watch a running job: a row a rank, worst first, and the verdict on a hang",
+    "top": "watch a running job: one row per rank, worst first, and the verdict on a hang",
     "diff": "compare two runs, saved facts or environments: what differs, worst first",
     "stacks": "show where every rank of a running job is in its code",
     "lint": "find what breaks on several nodes in a training script or job file",

@@ -1,5 +1,5 @@
 """
-Watch a running job: a row a rank, worst first, and why it hangs if it does.
+Watch a running job: one row per rank, worst first, and why it hangs if it does.
 
 RUN is a run of ringup's (its name or folder), detached or not, or the MASTER_ADDR:PORT of another job of
 yours on the nodes named.  Without RUN and nodes it is the newest run that has not ended, else the largest job
