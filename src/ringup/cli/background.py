@@ -128,15 +128,19 @@ def noted(folder: Path, transport: Transport, *, is_wanted: bool) -> Iterator[No
     path, config = folder / LAUNCHER, transport.ssh_config
     reach = Reach(transport.hosts, str(Path(config).absolute()) if config else None)
     text = f"{os.getpid()} {os.uname().nodename}\n".encode() + msgspec.json.encode(reach)
-    with contextlib.ExitStack() as last:
-        if is_wanted:
-            with contextlib.suppress(OSError):  # no reason not to run
+    lock = -1
+    try:
+        with contextlib.suppress(OSError):  # no reason not to run
+            if is_wanted:
                 lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                last.callback(os.close, lock)
-                last.callback(path.unlink, missing_ok=True)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.write(lock, text)
         yield
+    finally:
+        if lock >= 0:
+            with contextlib.suppress(OSError):  # the folder may be gone
+                path.unlink()
+            os.close(lock)
 
 
 def supervised(folder: Path, name: str = SUPERVISOR) -> Supervised | None:
