@@ -101,6 +101,8 @@ def start() -> Iterator[Start]:
         for one in (pid, *descendants(pid)):
             if parent_of(one) is not None:
                 os.kill(one, signal.SIGKILL)
+                # It has gone before its foster parent goes: init's child would pass for a living job's.
+                wait_for(lambda one=one: parent_of(one) is None, "it has ended")
         foster.communicate()
 
 

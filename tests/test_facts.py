@@ -446,6 +446,14 @@ def test_a_reverse_look_up_for_which_no_time_was_left_is_not_called_slow(
         found.reverse_s()
 
 
+def test_a_look_up_that_has_no_time_at_all_took_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, stuck = part("names"), threading.Event()
+    monkeypatch.setattr(names, "forward", lambda name: stuck.wait(60))
+    found = names.Found({"limits": {"names": 0.1}})
+    stuck.set()
+    assert found.resolution("peer")["took_s"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("line", "launcher"),
     [

@@ -26,8 +26,9 @@ def ringup(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=dict(os.environ))
 
 
-def run(log_dir: Path, script: Path, nodes: int) -> subprocess.CompletedProcess[str]:
-    words = ["--local", str(nodes), "--nproc", "1", "--backend", "gloo", "--with", "python"]
+def run(log_dir: Path, script: Path, ranks: int) -> subprocess.CompletedProcess[str]:
+    """On one node: between several, a machine without CPU time for the pair test stops the start."""
+    words = ["--local", "1", "--nproc", str(ranks), "--backend", "gloo", "--with", "python"]
     return ringup("run", *words, "--anyway", "--log-dir", str(log_dir), "--", str(script))
 
 
@@ -88,7 +89,9 @@ def test_a_failed_run_does_not_end_in_the_verdict_of_the_next_with_the_same_log_
     (tmp_path / "fails.py").write_text(FAILS)
     (tmp_path / "sound.py").write_text("print('step 1 loss 0.5')\n")
     logs = tmp_path / "logs"
-    assert run(logs, tmp_path / "fails.py", 3).returncode == 1
+    failed = run(logs, tmp_path / "fails.py", 3)
+    outcome = json.loads((logs / "run.json").read_text())["outcome"]
+    assert (failed.returncode, outcome) == (1, "rank-failed"), failed.stderr
     first = sorted(p.name for p in logs.iterdir())
     sound = run(logs, tmp_path / "sound.py", 2)
     assert sound.returncode == 0, sound.stderr

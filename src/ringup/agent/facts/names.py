@@ -86,7 +86,7 @@ class Found(Lookups):
         self.own = socket.gethostname()
         self.names = request.get("names", [])
         self.peers = list(request.get("addresses", []))
-        begin, self.left = time.monotonic(), request["limits"]["names"] - 0.5
+        begin, self.left = time.monotonic(), max(0.0, request["limits"]["names"] - 0.5)
         super().__init__([self.own] + self.names, self.peers, self.left)
         if not self.peers:
             # Who the peers are is known only from their names so far.
