@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ringup import saved_run
 from ringup.cli import options, runs
 from ringup.cli.launching import (
     RankLines,
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         runs.show(noted)
         return 0
-    living = [row["run"] for row in noted if row["state"] in runs.LIVING]
+    living = [row["run"] for row in noted if row["state"] in saved_run.LIVING]
     found = detach.load(args.run_id or next(iter((*living, *known))))
     if (folder := detach.run_folder(found)) != Path(found.log_dir):
         from ringup.cli import supervising

@@ -116,7 +116,7 @@ class Top:
             usage={key: used for node in self.nodes for key, used in node.usage.items()},
             missing=[*(m.rank for m in stalled.missing), *(n for n, _ in stalled.apart)] if stalled else (),
             codes={**job.codes, **printed.codes},
-            failed=job.record.first_failure.rank if job.record.first_failure else None,
+            failed=job.failure.rank if job.failure else None,
             planned={node.first_rank + i: node.node for node in plan for i in range(node.nproc)},
             earlier=self.earlier,
             steps={rank: step for rank, one in printed.ranks.items() if (step := one.step(now_s))},

@@ -18,7 +18,8 @@ from ringup.model import Cluster, Link, Node
 from ringup.nccl.selection import Prediction
 from ringup.network.reachability import routed
 from ringup.planning import NodePlan, Plan
-from ringup.rules import Finding, Severity, Skipped
+from ringup.rules import Finding, Skipped
+from ringup.saved_run import SavedNode, SavedPlan, SavedRun, SavedVariable
 from ringup.secrets import HIDDEN, holds_secret, redact
 from ringup.units import grouped, plural, show_bytes, show_seconds, word
 
@@ -44,42 +45,9 @@ UNREAD = (
 # -- a run ---------------------------------------------------------------------------------------
 
 
-class _Seen(msgspec.Struct):
-    node: str
-    network: str
-
-
-class _Transports(msgspec.Struct):
-    seen: list[_Seen] = []
-
-
-class _Finding(msgspec.Struct):
-    rule: str
-    found: str
-    severity: Severity | None = None
-    node: str | None = None
-
-
-class _Cause(msgspec.Struct):
-    rule: str = ""
-    text: str = ""
-
-
-class _Run(msgspec.Struct):
-    run: str
-    outcome: str
-    started: float
-    seconds: float = 0.0
-    plan: Plan | None = None
-    findings: list[_Finding] = []
-    transports: _Transports = msgspec.field(default_factory=_Transports)
-    cause: _Cause | None = None
-    verdict: _Cause | None = None
-
-
 def of_run(path: str, folder: Path, data: bytes) -> Side:
     """A run by its run.json and the output in its folder.  Raises ValueError for something else."""
-    run = msgspec.json.decode(data, type=_Run)
+    run = msgspec.json.decode(data, type=SavedRun)
     plan, cause = run.plan, run.cause or run.verdict
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started))
     side = Side(path, "run", f"{run.outcome} after {show_seconds(run.seconds)}, started {began}")
@@ -104,7 +72,7 @@ def of_run(path: str, folder: Path, data: bytes) -> Side:
     return side
 
 
-def _plan(side: Side, plan: Plan) -> None:
+def _plan(side: Side, plan: Plan | SavedPlan) -> None:
     """What a plan sets and starts."""
     side.nodes = tuple(node.node for node in plan.nodes)
     for node in plan.nodes:
@@ -128,7 +96,7 @@ def _selected(side: Side, node: str, network: str, devices: Sequence[str]) -> No
     side.add("selection", "devices", " ".join(one.partition(cut)[0] for one in devices) or "none", node)
 
 
-def _variables(side: Side, node: NodePlan, env: Mapping[str, str]) -> None:
+def _variables(side: Side, node: NodePlan | SavedNode, env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if not name.startswith(OWN_VARIABLES) and name not in node.reasons:
             side.add("variable", name, HIDDEN if holds_secret(name, value) else value or '""', node.node)
@@ -242,15 +210,9 @@ def _paths(side: Side, links: Sequence[Link]) -> None:
 # -- an environment ------------------------------------------------------------------------------
 
 
-class _Variable(msgspec.Struct):
-    name: str
-    value: str
-    node: str | None = None
-
-
 class _Env(msgspec.Struct):
-    env: list[_Variable]
-    kept: list[_Variable]
+    env: list[SavedVariable]
+    kept: list[SavedVariable]
 
 
 def of_environment(path: str, data: bytes) -> Side:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup
 
+from ringup import saved_run
 from ringup.draw import PATTERNS, STYLE
 from ringup.model import Node
 from ringup.output import network_pictures, timeline_report
@@ -21,6 +22,7 @@ from ringup.output.console import Report, counts, folded, network_line, sections
 from ringup.output.network_pictures import Figure
 from ringup.output.terminal import Style, path_shown
 from ringup.rules import Finding, Fix
+from ringup.saved_run import SavedRun
 from ringup.secrets import redact
 from ringup.units import export_line, plural, printable, show_bytes, show_ranks, show_seconds, summarize_names
 from ringup.version import __version__
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from ringup.logs.read import Diagnosis
     from ringup.logs.rule import Cause
     from ringup.timeline import Timeline
-    from ringup.timeline.read import SavedRun
 
 MOST_ROWS = 200
 MOST_CAUSES, MOST_FIRST, MOST_EVIDENCE = 8, 3, 3
@@ -392,18 +393,18 @@ def logs_page(diagnosis: Diagnosis) -> str:
 
 def add_logs_of(page: Page, paths: Sequence[str]) -> None:
     """Logs of a job or a run; of a restarted run those of the attempt that failed first."""
-    from ringup.timeline.read import read, record_of
+    from ringup.timeline.read import read
 
     diagnosis, folder = read(paths)
     is_attempt = folder is not None and folder.parent == Path(paths[0])
-    add_folder(page, diagnosis, folder, record_of(Path(paths[0])) if is_attempt else None)
+    add_folder(page, diagnosis, folder, saved_run.read(Path(paths[0])) if is_attempt else None)
 
 
 def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: SavedRun | None = None) -> None:
     """Logs with their timeline, and the run they are of; `whole`: that of which it is an attempt."""
-    from ringup.timeline.read import record_of, timeline_of
+    from ringup.timeline.read import timeline_of
 
-    record = whole or (record_of(folder) if folder else None)
+    record = whole or (saved_run.read(folder) if folder else None)
     if record:
         add_run(page, record)
         if whole and folder:

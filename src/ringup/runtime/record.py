@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from ringup import saved_run
 from ringup.errors import LaunchError, RingupError
 from ringup.planning import NodePlan, Plan
 from ringup.rules import PROBLEMS, Finding, complete
@@ -26,7 +27,7 @@ from ringup.secrets import HIDDEN, holds_secret, redact, redact_data, redact_env
 from ringup.units import printable, show_ranks, show_seconds, summarize_names, word
 from ringup.version import __version__
 
-FILE = "run.json"
+FILE = saved_run.FILE
 LONGEST_SHOWN = 2000
 PROGRESS_S = 1.0
 SAME_MOMENT_S = 0.5
@@ -269,9 +270,8 @@ class RunRecord:
 
     def says_running(self) -> bool:
         """Whether run.json, as it is in the log directory, holds no end of the run yet."""
-        with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
-            return bool(json.loads((self.log_dir / FILE).read_bytes())["outcome"] == "running")
-        return False
+        found = saved_run.read(self.log_dir)
+        return found is not None and found.outcome == "running"
 
     def broke_off(self, error: BaseException, nodes: Sequence[NodeRun]) -> None:
         """Write down that ringup itself has failed; never raises."""

@@ -8,135 +8,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
+from ringup import saved_run
 from ringup.errors import LogsError
 from ringup.logs import counts, files
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.read import Diagnosis, read_attempts, read_logs
-from ringup.rules import Finding
+from ringup.saved_run import SavedRun
 from ringup.timeline import PENDING, CallSource, RankLine, RankUse, Role, Timeline, Track
 from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, of_dump, recorded
 from ringup.timeline.marks import Times
 from ringup.timeline.marks import read as times_in
 
-MOST_BYTES = 64 << 20
 MOST_RANKS = 1 << 16
 ROLES: dict[str, Role] = {"rank-fell-behind": "missing", "collective-mismatch": "differs"}
-
-
-class _Rank(msgspec.Struct):
-    rank: int
-    node: str = ""
-    code: int | None = None
-
-
-class _Failure(msgspec.Struct):
-    at_s: float
-    rank: int | None = None
-    node: str = ""
-    what: str = ""
-
-
-class _Missing(msgspec.Struct):
-    rank: int | None
-    where: str = ""
-
-
-class _Hang(msgspec.Struct):
-    at_s: float
-    quiet_s: float
-    verdict: str
-    missing: list[_Missing] = []
-
-
-class _Verdict(msgspec.Struct):
-    rule: str = ""
-    ranks: list[int] = []
-    evidence: list[str] = []
-
-
-class _Node(msgspec.Struct):
-    node: str
-    nproc: int
-    first_rank: int
-
-
-class _Variable(msgspec.Struct):
-    name: str
-    value: str
-    because: str = ""
-    node: str | None = None
-
-
-class _Job(msgspec.Struct):
-    script: str = ""
-
-
-class _Plan(msgspec.Struct):
-    nodes: list[_Node] = []
-    env: list[_Variable] = []
-    job: _Job = msgspec.field(default_factory=_Job)
-
-
-class _Cause(msgspec.Struct):
-    rule: str = ""
-
-
-class AttemptRow(msgspec.Struct):
-    number: int
-    nodes: list[str] = []
-    started: float = 0.0
-    ended: float | None = None
-    outcome: str | None = None
-    cause: _Cause | None = None
-    decision: str | None = None
-    because: str | None = None
-
-
-class _Transport(msgspec.Struct):
-    node: str
-    network: str = ""
-    devices: list[str] = []
-
-
-class _Transports(msgspec.Struct):
-    expected: list[_Transport] = []
-    seen: list[_Transport] = []
-
-
-class SavedRun(msgspec.Struct):
-    """What a timeline and a page take from run.json."""
-
-    run: str
-    outcome: str
-    started: float
-    seconds: float = 0.0
-    exit_code: int | None = None
-    ranks: list[_Rank] = []
-    first_failure: _Failure | None = None
-    hangs: list[_Hang] = []
-    verdict: _Verdict | None = None
-    plan: _Plan | None = None
-    findings: list[Finding] = []
-    notes: list[str] = []
-    attempts: list[AttemptRow] = []
-    transports: _Transports = msgspec.field(default_factory=_Transports)
-
-
-def record_of(folder: Path) -> SavedRun | None:
-    """A run's run.json, None where there is none that can be read."""
-    try:
-        data, _ = files.whole(str(folder / "run.json"), MOST_BYTES)
-        return msgspec.json.decode(data, type=SavedRun)
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def folder_of(diagnosis: Diagnosis) -> Path | None:
     """The folder of the run whose logs were read; None where they are of several folders, or of no run."""
     folders = {Path(info.path).parent for info in diagnosis.logs}
-    found = [folder for folder in folders if (folder / "run.json").is_file()]
+    found = [folder for folder in folders if (folder / saved_run.FILE).is_file()]
     return found[0] if len(found) == 1 else None
 
 
@@ -170,7 +60,7 @@ def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
     try:
         diagnosis = read_logs(paths)
     except LogsError:
-        if len(paths) != 1 or record_of(Path(paths[0])) is None:
+        if len(paths) != 1 or saved_run.read(Path(paths[0])) is None:
             raise
         return Diagnosis([], LogEvidence([], []), counts.join({})), Path(paths[0])
     return diagnosis, folder_of(diagnosis)
@@ -178,9 +68,8 @@ def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
 
 def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
     """The timeline of the run in a folder, or of logs and dumps of any job, whose diagnosis this is."""
-    reading = _Reading(
-        diagnosis, folder, record_of(folder) if folder else None, times_in(folder) if folder else None
-    )
+    record, times = (saved_run.read(folder), times_in(folder)) if folder else (None, None)
+    reading = _Reading(diagnosis, folder, record, times)
     _add_ranks(reading)
     source = _add_recorded(reading)
     from_logs = _add_logs(reading, not source)
