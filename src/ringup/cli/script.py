@@ -40,7 +40,6 @@ from ringup.units import printable
 
 IN_CONTAINERS = ("docker", *PODS)
 """Kinds whose paths are those of an image."""
-"""Of the time limit, for what is left to end and to record."""
 OURS = {
     *("slurm", "nodes", "name", "queue", "account", "time", "cpus", "gpus", "option"),
     *("script", "help", "hosts", "hostfile", "local", "ssh_config", "from_file", "save", "html"),

@@ -20,6 +20,7 @@ from ringup import bundle
 from ringup.cli import background, launching, request
 from ringup.cli.background import Background
 from ringup.cli.command_line import Ended, options_of
+from ringup.cli.rechecking import pause
 from ringup.cli.restarting import ASK_EVERY_S, RETURN_S, Attempt, Supervisor
 from ringup.errors import LaunchError, NodeUnreachable, UsageError
 from ringup.output import terminal
@@ -142,7 +143,7 @@ class DetachedSupervisor(Supervisor):
                 if not lost_s or now_s - asked_s > patience_s:  # it answered in between
                     lost_s = now_s
                     self.say(f"ringup: {error}; asking again")
-            self.wait(ASK_EVERY_S)
+            pause(self.transport, ASK_EVERY_S)
             self.transport.reopen(attempt.nodes[0])
             silent_s = time.monotonic() - lost_s
             if silent_s > patience_s and self.has_ended(attempt):
@@ -218,9 +219,9 @@ class DetachedSupervisor(Supervisor):
         """The attempt of a supervisor that died while it started it; its guards end by the lease."""
         if attempt.number == 1:
             raise LaunchError("the run never began: its supervisor died before", hint="start it again")
-        self.wait(self.args.lease)
+        pause(self.transport, self.args.lease)
         self.entries.pop()
-        self.checks().collected()
+        self.rechecks.collected()
         return self.following(Decision("same", "", nodes=attempt.nodes), cause)
 
 
