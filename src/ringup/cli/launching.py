@@ -88,13 +88,13 @@ def judge(
     return pipeline.judge(cluster, run_id, claim)
 
 
-def whole_plan(judged: Judgement, args: argparse.Namespace, *, with_debug: bool = False) -> Plan:
+def whole_plan(judged: Judgement, *, with_debug: bool) -> Plan:
     """The plan of a judgement that has one, with the transports it expects and NCCL's lines where of use."""
     from ringup.planning import minimal_env, with_transports
 
     assert judged.plan is not None
     plan = with_transports(judged.plan, judged.predictions)
-    return minimal_env.with_nccl_debug(plan, judged.cluster, always=args.debug or with_debug)
+    return minimal_env.with_nccl_debug(plan, judged.cluster, always=with_debug)
 
 
 def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None:

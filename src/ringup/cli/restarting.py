@@ -437,7 +437,7 @@ class Supervisor:
             self.decision = replace(decision, action="stop", because=because, nodes=(), stopped="no-nodes")
             self.entries[-1].update(decision="stop", because=because)
             return None
-        plan = launching.whole_plan(judged, self.args, with_debug=not cause)
+        plan = launching.whole_plan(judged, with_debug=self.args.debug or not cause)
         self.ports.add(plan.master_port)
         return self.begun(plan, judged.findings, cause)
 

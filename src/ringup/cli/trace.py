@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ringup import bundle
 from ringup.cli import options, runs
+from ringup.errors import LaunchError
 from ringup.output import terminal
+from ringup.units import plural
 
 OPTIONS = (
     options.words("paths", "RUN", "a run, its folder, or logs and dumps (the newest run)"),
@@ -24,12 +27,9 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     """Read, write; 0 where there is something to show."""
-    from ringup import bundle
-    from ringup.errors import LaunchError
     from ringup.output import timeline_report
     from ringup.timeline import trace
     from ringup.timeline.read import read, timeline_of
-    from ringup.units import plural
 
     timeline = timeline_of(*read(runs.paths_of(args.paths)))
     count = 0
