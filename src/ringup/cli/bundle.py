@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ringup import progress, secrets
 from ringup.cli import options, pipeline
-from ringup.errors import BundleError, RingupError, UsageError
+from ringup.errors import BundleError, RingupError, UsageError, writing
 from ringup.output import terminal
 from ringup.units import plural
 from ringup.version import __version__
@@ -185,14 +185,14 @@ def pack(parts: dict[str, str], target: Path) -> None:
     from ringup import bundle
 
     folder = target.name.removesuffix(".gz").removesuffix(".tar") or "ringup"
-    try:
-        with bundle.whole(target) as place, tarfile.open(place, "w:gz") as archive:
-            for number, (name, text) in enumerate(parts.items()):
-                progress.show(f"taking secrets out: {number} of {len(parts)} files")
-                data = without_secrets(name, text).encode("utf-8", "backslashreplace")
-                entry = tarfile.TarInfo(f"{folder}/{name}")
-                entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
-                archive.addfile(entry, io.BytesIO(data))
-    except OSError as error:
-        why, hint = error.strerror or error, "name another place with --output"
-        raise BundleError(f"{target} cannot be written: {why}", hint=hint) from error
+    with (
+        writing(target, "name another place with --output", BundleError),
+        bundle.whole(target) as place,
+        tarfile.open(place, "w:gz") as archive,
+    ):
+        for number, (name, text) in enumerate(parts.items()):
+            progress.show(f"taking secrets out: {number} of {len(parts)} files")
+            data = without_secrets(name, text).encode("utf-8", "backslashreplace")
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
+            archive.addfile(entry, io.BytesIO(data))

@@ -22,7 +22,7 @@ from ringup.cli.background import Background
 from ringup.cli.command_line import Ended, options_of
 from ringup.cli.rechecking import pause
 from ringup.cli.restarting import ASK_EVERY_S, RETURN_S, Attempt, Supervisor
-from ringup.errors import LaunchError, NodeUnreachable, UsageError
+from ringup.errors import LaunchError, NodeUnreachable, UsageError, writing
 from ringup.output import terminal
 from ringup.planning import Plan
 from ringup.recovery.decision import Decision, EndedAttempt
@@ -106,11 +106,8 @@ class DetachedSupervisor(Supervisor):
             progress=attempt.progress,
         )
         path = self.folder / STATE
-        try:
+        with writing(path, "free space there: `ringup attach` needs that file if this process dies"):
             record.replace_file(path, json.dumps(msgspec.to_builtins(state)), mode=0o600)
-        except OSError as error:
-            hint = "free space there: `ringup attach` needs that file if this process dies"
-            raise LaunchError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
 
     def leave(self, attempt: Attempt) -> None:
         """Leave the terminal, if this process still has one."""

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ringup import saved_run
-from ringup.errors import LaunchError, RingupError
+from ringup.errors import RingupError, writing
 from ringup.planning import NodePlan, Plan
 from ringup.rules import PROBLEMS, Finding, complete
 from ringup.runtime import LAUNCHER, Failure, Options, Outcome, RankEnd, RunResult, blame
@@ -218,13 +218,10 @@ class RunRecord:
         self._is_final = False
         """Whether run.json tells the end: what was to be written before it comes too late."""
         self._known = (0, 0, 0)
-        try:
+        with writing(self.log_dir, "name another directory with --log-dir"):
             self.log_dir.mkdir(parents=True, exist_ok=True)
             if not is_attached:
                 self._write(self._content("running", None))
-        except OSError as error:
-            hint = "name another directory with --log-dir"
-            raise LaunchError(f"{self.log_dir} cannot be written: {error.strerror}", hint=hint) from error
 
     def set_clock(self, started_s: float, started: float, ended_s: float) -> None:
         """Times are those of a detached run's head node: monotonic, since the epoch, monotonic."""

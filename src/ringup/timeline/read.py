@@ -15,8 +15,8 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.read import Diagnosis, read_attempts, read_logs
 from ringup.saved_run import SavedRun
 from ringup.timeline import PENDING, CallSource, RankLine, RankUse, Role, Timeline, Track
-from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, of_dump, recorded
-from ringup.timeline.marks import Times
+from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, recorded
+from ringup.timeline.marks import Times, recorded_calls
 from ringup.timeline.marks import read as times_in
 
 MOST_RANKS = 1 << 16
@@ -38,7 +38,7 @@ class _Reading:
     folder: Path | None
     record: SavedRun | None
     times: Times | None
-    kinds: Kinds = field(default_factory=Kinds)
+    kinds: Kinds = field(default_factory=dict)
     ranks: dict[int, RankLine] = field(default_factory=dict)
     is_ordered: bool = False
     """Whether calls have no times, only their order."""
@@ -73,7 +73,7 @@ def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
     _add_ranks(reading)
     source = _add_recorded(reading)
     from_logs = _add_logs(reading, not source)
-    found = Timeline([], 0.0, kinds=reading.kinds.all, source=source or from_logs)
+    found = Timeline([], 0.0, kinds=[*reading.kinds], source=source or from_logs)
     found.outcome = reading.record.outcome if reading.record else ""
     found.ranks = [reading.ranks[number] for number in sorted(reading.ranks)]
     _set_end(found, reading)
@@ -133,7 +133,7 @@ def _add_recorded(reading: _Reading) -> CallSource:
         return ""
     started_ns = round(reading.record.started * 1e9) if reading.record else min(begun)
     for number, dump in dumps.items():
-        calls = of_dump(dump.flight.entries, started_ns)
+        calls = recorded_calls(dump.flight.entries, started_ns)
         reading.rank(number).tracks = list(recorded(calls, reading.kinds))
     return "dumps"
 
@@ -157,14 +157,14 @@ def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
     """
     if not reading.times and (reading.record or not with_calls):
         return ""
-    found = [(info, one) for info, one in _read_logs(reading)]
+    found = [*_read_logs(reading)]
     has_times = any(one.has_times for _, one in found)
-    found = [(info, one) for info, one in found if one.has_times or not has_times]
+    found = [(owner, one) for owner, one in found if one.has_times or not has_times]
     has_calls = with_calls and any(one.tracks for _, one in found)
     reading.is_ordered = has_calls and not has_times
     stamped = [one.first_s for _, one in found if has_times and not reading.times]
-    for info, one in found:
-        _add_file(reading, _owner(info.path, info.rank, reading), one, min(stamped, default=0.0), has_calls)
+    for owner, one in found:
+        _add_file(reading, owner, one, min(stamped, default=0.0), has_calls)
     return "lines" if has_calls else ""
 
 
@@ -176,7 +176,8 @@ def _owner(path: str, rank: int | None, reading: _Reading) -> int | None:
     return rank
 
 
-def _read_logs(reading: _Reading) -> Iterator[tuple[files.FileInfo, FileCalls]]:
+def _read_logs(reading: _Reading) -> Iterator[tuple[int | None, FileCalls]]:
+    """The rank that a log is of, and its calls."""
     for info in reading.diagnosis.logs:
         lengths = reading.times.files.get(Path(info.path).name) if reading.times else None
         if info.path == "-" or (reading.times and lengths is None):
@@ -185,7 +186,7 @@ def _read_logs(reading: _Reading) -> Iterator[tuple[files.FileInfo, FileCalls]]:
         owner = _owner(info.path, info.rank, reading)
         reader = CallReader(reading.kinds, _places(reading.diagnosis, info.path), owner, time_of)
         try:
-            yield info, reader.read(files.blocks(info.path))
+            yield owner, reader.read(files.blocks(info.path))
         except OSError:
             continue
 
