@@ -334,8 +334,8 @@ def test_hostile_words_reach_neither_the_terminal_nor_the_page(
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("{}", "is no run, no saved facts and no environment"),
-        ('{"ringup": "1", "nodes": [], "pairs": [], "env": [], "kept": []}', "is no run, no saved facts"),
+        ("{}", ": not a run, saved facts or an environment"),
+        ('{"ringup": "1", "nodes": [], "pairs": [], "env": [], "kept": []}', ": not a run, saved facts"),
         ("hello", "malformed"),
         ('{"run": ' + "[" * 100_000, "recursion"),
         ('{"run": "x", "outcome": 3, "started": 1}', "Expected `str`"),

@@ -127,9 +127,9 @@ def _node(saved: dict[str, Any]) -> Node:
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """
-    Where to write what is to stand at `path`: beside it, and it takes its place only if all went well.
+    A temporary file that replaces `path` if the block succeeds.  Raises OSError.
 
-    What is no file (/dev/null, /dev/stdout, a pipe) is written into: root could replace it.  Raises OSError.
+    A path that is no regular file (/dev/null, a pipe) is written into instead: root could replace it.
     """
     if path.exists() and not path.is_file():
         yield path

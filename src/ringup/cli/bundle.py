@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def of_nodes(args: argparse.Namespace) -> dict[str, str]:
-    """What was collected (to be read with `--from`), and what a check says of it."""
+    """The collected facts, for `--from`, and the check of them."""
     from ringup import bundle
     from ringup.output import console
 
@@ -87,7 +87,7 @@ def of_nodes(args: argparse.Namespace) -> dict[str, str]:
 
 
 def of_logs(paths: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
-    """Beginning and end of each log by its name in the archive; the logs packed; those left out, and why."""
+    """Name in the archive -> beginning and end of a log; the logs packed; the logs left out, and why."""
     from ringup.logs import files
 
     found, unreadable = files.find(paths) if paths else ([], [])
@@ -172,7 +172,7 @@ def ends(path: str, head_bytes: int, tail_bytes: int, roots: list[str]) -> tuple
 
 
 def without_secrets(name: str, text: str) -> str:
-    """A part of the archive as it may leave; JSON stays JSON."""
+    """A file of the archive without its secrets; JSON stays JSON."""
     if name.endswith(".json"):
         with contextlib.suppress(ValueError, RecursionError):
             return json.dumps(secrets.redact_data(json.loads(text)))

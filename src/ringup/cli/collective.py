@@ -78,7 +78,7 @@ OPTIONS = (
 
 
 def take_over(mode: str, args: argparse.Namespace) -> None:
-    """The nodes, counts and variables of a start line into `args`; what it starts is left out."""
+    """Put the nodes, counts and variables of a start line into `args`; its script is not used."""
     args.nodes, args.launcher, args.launcher_args, args.rdzv = 0, "auto", "", "static"
     if not args.script:
         return
@@ -184,7 +184,7 @@ def reader(
 
 
 def show_end(records: Mapping[int, Sequence[Line]], result: RunResult) -> None:
-    """How the run failed, where no rank could report it; else what was left behind."""
+    """Print how the run failed, if no rank could report it; else what was left behind."""
     style = terminal.Style(sys.stderr)
     lines = [line for finding in result.findings for line in console.brief_lines(finding, style)]
     for line in console.run_lines(result, style) if correctness.is_unreported(records, result) else lines:

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def side(path: str) -> Side:
-    """What a word of the command line names.  Raises UsageError."""
+    """The run, facts or environment that an argument names.  Raises UsageError."""
     from ringup.differences import sides
 
     place = Path(path) if Path(path).exists() else Path("runs") / path
@@ -80,7 +80,7 @@ def side(path: str) -> Side:
         raise UsageError(f"{terminal.path_shown(file)}: {error.strerror}", hint=HINT) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{shown}: {printable(str(error), 200)}", hint=HINT) from error
-    raise UsageError(f"{shown} is no run, no saved facts and no environment", hint=HINT)
+    raise UsageError(f"{shown}: not a run, saved facts or an environment", hint=HINT)
 
 
 def facts(path: str, data: bytes) -> Side:
@@ -120,7 +120,7 @@ def cells(one: FactChange, now: Side) -> tuple[str, ...]:
 
 
 def lines(rows: Sequence[Sequence[str]], count: int, lacking: Sequence[str]) -> list[str]:
-    """A line for each difference, how many there are beside, and what could not be compared."""
+    """A line for each difference, how many more there are, and what could not be compared."""
     style = terminal.Style(sys.stdout)
     text = []
     for severity, what, where, before, after in rows:

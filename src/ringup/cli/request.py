@@ -161,7 +161,7 @@ def deepspeed_files() -> list[Path]:
 
 
 def show_forwarded(args: argparse.Namespace, job: Job) -> None:
-    """One line with what went along; the values of secrets are hidden."""
+    """One line with the variables that were forwarded; the values of secrets are hidden."""
     found = {n: v for n, v in forwarded(args, job.launcher).items() if job.env.get(n) == v}
     shown = [n if holds_secret(n, v) else f"{n}={printable(v, 80)}" for n, v in sorted(found.items())]
     if shown:
@@ -172,7 +172,7 @@ def show_forwarded(args: argparse.Namespace, job: Job) -> None:
 
 
 def show_ignored(args: argparse.Namespace, job: Job) -> None:
-    """One line with what would have gone along to the nodes, had they been asked now instead of `--from`."""
+    """One line with the exported variables that are ignored because `--from` contacts no node."""
     ignored = sorted(n for n, v in exported(job.launcher).items() if job.env.get(n) != v)
     if ignored and not getattr(args, "no_forward", True):
         words = f"exported here and ignored, since --from judges saved facts: {summarize_names(ignored)}"
@@ -340,7 +340,7 @@ DEEPSPEED_HOSTFILE = "/job/hostfile"
 
 
 def _with_files(args: argparse.Namespace, line: StartLine) -> StartLine:
-    """The line with what the files say that its launcher would read.  Raises UsageError."""
+    """The line with the settings of the files that its launcher reads.  Raises UsageError."""
     is_open = not (line.hosts or line.hostfile or named(args) or "CUDA_VISIBLE_DEVICES" in line.env)
     if line.launcher == "deepspeed" and is_open and Path(DEEPSPEED_HOSTFILE).is_file():
         return replace(line, hostfile=DEEPSPEED_HOSTFILE, taken=(*line.taken, DEEPSPEED_HOSTFILE))
@@ -407,6 +407,6 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
 
 
 def time_left_s() -> float:
-    """Of the scheduler's time for this job; infinite where nothing tells."""
+    """Seconds until the scheduler's limit for this job; infinite if that is unknown."""
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     return max(0.0, int(end) - time.time()) if end.isascii() and end.isdigit() else math.inf

@@ -51,7 +51,7 @@ OUTPUT = "steps in the output"
 
 
 def is_on(args: argparse.Namespace) -> bool:
-    """Whether attempts have folders of their own."""
+    """Whether the run may have several attempts, each with a folder of its own."""
     return bool(args.max_restarts or args.spares)
 
 
@@ -66,7 +66,7 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def is_near(soon_s: float) -> bool:
-    """Whether the scheduler ends the job so soon."""
+    """Whether the scheduler ends the job within `soon_s`."""
     return request.time_left_s() < soon_s
 
 
@@ -132,7 +132,7 @@ class Supervisor:
         self.outcome = ""
         """As run.json has it."""
         self.earlier: list[Attempt] = []
-        """Attempts that have failed, until it was seen where the next one begins."""
+        """Failed attempts, until the next one's first step is known."""
         self.decision: Decision | None = None
         self.cause_lines: list[str] = []
         self.write = launching.RankLines(args)
@@ -248,7 +248,7 @@ class Supervisor:
         return self.folder / f"attempt-{attempt.number}" if is_on(self.args) else self.folder
 
     def watching(self, attempt: Attempt) -> dict[str, Any]:
-        """Options of `runtime.Options`: what looks on while it runs."""
+        """Keyword arguments of `runtime.Options`: hang watch, saving and progress."""
         watcher = launching.watch_of(self.args.hang_report, self.args.hang_timeout, self.transport)
         more: dict[str, Any] = {"save": self.save, "watcher": watcher}
         if is_on(self.args):
@@ -256,7 +256,7 @@ class Supervisor:
         return more
 
     def read(self, attempt: Attempt, node: NodePlan, lines: Sequence[bytes]) -> None:
-        """Lines of the ranks; says once when an attempt trains again, and where it does not resume."""
+        """Read the ranks' lines; report once that an attempt trains again, or that it starts over."""
         had_begun = attempt.steps.first_s is not None
         attempt.read(node, lines)
         after_s = attempt.first_step_s()
@@ -285,7 +285,7 @@ class Supervisor:
         return {**content, "run": run, "started": started, "seconds": seconds, "attempts": self.entries}
 
     def progress(self, nodes: Iterable[str]) -> TrainingProgress | None:
-        """What is saved, as far as these nodes see it."""
+        """The saved progress that these nodes can see."""
         folders = dict.fromkeys(nodes, self.cluster.job.chdir)
         return training_progress.read(self.transport, self.args.progress, folders)
 
@@ -343,7 +343,7 @@ class Supervisor:
         return self.following(decision, known.rule)
 
     def saved(self, attempt: Attempt, result: RunResult) -> TrainingProgress | None:
-        """The progress that was saved by the end of an attempt, as the nodes know it that are left of it."""
+        """The progress saved by the end of an attempt, as the nodes that still answer see it."""
         if not is_on(self.args):
             return None
         return self.progress(node for node in attempt.nodes if node not in result.lost)
@@ -409,7 +409,7 @@ class Supervisor:
     def wait_for_nodes(
         self, attempt: Attempt, result: RunResult, decision: Decision, recheck: Recheck
     ) -> tuple[Decision, Recheck]:
-        """Ask nodes that do not answer again for some time: a link may come back."""
+        """Keep asking nodes that do not answer: a link may come back."""
         patience_s = self.args.lease + RETURN_S
         until = time.monotonic() + patience_s
         self.say(f"ringup: {decision.because}; asking again for {show_seconds(patience_s)} (Ctrl-C ends)")
@@ -455,7 +455,7 @@ class Supervisor:
         )
 
     def exit_code(self, result: RunResult) -> int:
-        """That of the last attempt; for a scheduler, whether another start may help."""
+        """The last attempt's exit code; under a scheduler, one that says whether to start again."""
         if result.outcome in (SAVED, NOT_SAVED):
             fails_again = self.decision and self.decision.stopped == "will-fail-again"
             return DO_NOT_REQUEUE if fails_again else MAY_REQUEUE

@@ -213,7 +213,7 @@ class DetachedSupervisor(Supervisor):
         return self.supervise(following)
 
     def start_again(self, attempt: Attempt, cause: str) -> Attempt | None:
-        """The attempt of a supervisor that died while it started it; its guards end by the lease."""
+        """Start an attempt again whose supervisor died while starting it; the lease ends the old guards."""
         if attempt.number == 1:
             raise LaunchError("the run never began: its supervisor died before", hint="start it again")
         pause(self.transport, self.args.lease)
@@ -257,7 +257,7 @@ def go_on(folder: Path, process: Background) -> int:
 
 
 def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Export what was forwarded at the start of the run, and no more; names of secrets that are missing."""
+    """Export exactly the variables forwarded at the start; the names of secrets that are missing."""
     for name in now.keys() - wanted.keys():
         os.environ.pop(name, None)
     shown = {name: value for name, value in wanted.items() if value != HIDDEN}
@@ -266,7 +266,7 @@ def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def attach_to(folder: Path, args: argparse.Namespace) -> int:
-    """Show what the supervisor of a run says, to its end; one that died is replaced first.  The exit code."""
+    """Show the output of a run's supervisor until it ends; restart one that died.  The exit code."""
     if args.log_dir:
         hint = f"its logs are in {terminal.path_shown(folder)}"
         raise UsageError("--log-dir: the supervisor of this run writes its logs", hint=hint)

@@ -26,7 +26,6 @@ OPTIONS = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, write; 0 where there is something to show."""
     from ringup.output import timeline_report
     from ringup.timeline import trace
     from ringup.timeline.read import read, timeline_of

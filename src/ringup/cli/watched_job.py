@@ -39,7 +39,7 @@ class WatchedJob:
     """Of a run of ringup's."""
     plan: Plan | SavedPlan | None = None
     journal: str = ""
-    """Where the head node of a detached run keeps what the ranks print, unless a process here has it."""
+    """The file on the head node that holds the output of a detached run; "" if a process here follows it."""
     record: SavedRun | None = None
     """Of a run, once it was read."""
     _read_ns: int = 0
@@ -75,7 +75,7 @@ class WatchedJob:
         return next(filter(None, found), None)
 
     def end(self) -> str:
-        """End the run as Ctrl-C where it was started would; what was done, in words."""
+        """End the run, as Ctrl-C does where it was started; a sentence that says what was done."""
         if not self.folder:
             return (
                 "Not ended: ringup has not started this job. End it where it was started (scancel, Ctrl-C)."
@@ -103,7 +103,7 @@ class WatchedJob:
 
 
 class _Reply:
-    """A `Listener` on the head node's guard: whether it has taken the order to end."""
+    """A `Listener` on the head node's guard: waits for it to confirm the end."""
 
     def __init__(self) -> None:
         self.words, self._data = "", b""

@@ -148,7 +148,7 @@ def _places(findings: Sequence[Finding], is_example: bool) -> str:
 
 
 def _thing(finding: Finding) -> str:
-    """What is concerned on its node, "" for the node itself; the whole place where it is no single node's."""
+    """The part of `where` behind the node's name, "" for the node itself; all of it if it names no node."""
     is_on_node = finding.node and finding.where.startswith(finding.node)
     return finding.where[len(finding.node) :].strip() if is_on_node and finding.node else finding.where
 
@@ -273,13 +273,13 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
 
 
 def failure_line(failure: Failure) -> str:
-    """In words that `ringup logs` reads."""
+    """The line about the first failure, in the form that `ringup logs` reads."""
     seen, at = " seen" * failure.is_consequence, show_seconds(failure.at_s)
     return f"first failure{seen}: {printable(redact(failure.what), 400)}, {at} after the start"
 
 
 def held_up(result: RunResult) -> tuple[str, list[str]]:
-    """Of a run stopped as hung: the missing ranks (in words that `ringup logs` reads), and where each is."""
+    """For a run stopped as hung: the missing ranks, as `ringup logs` reads them, and where each one is."""
     hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
     if result.outcome != "hung" or not hangs:
         return "", []
@@ -450,7 +450,7 @@ def verdict(findings: Sequence[Finding], skipped: Sequence[Skipped], plan: Plan 
 
 
 def sections(report: Report, style: Style, *, unfolded: bool = False) -> Iterator[tuple[str, list[str]]]:
-    """Title and lines of what a check says beside its findings."""
+    """Title and lines of each section of a check, except its findings."""
     plan, predictions = report.plan, report.predictions
     if plan:
         notes = (line for note in (*plan.notes, *plan.open) for line in paragraph(note, style))

@@ -116,7 +116,6 @@ def _environment() -> jinja2.Environment:
 
 
 def render(page: Page) -> str:
-    """The page's text."""
     timeline, lanes = page.timeline, None
     if timeline and timeline.ranks and timeline.end_s > 0:
         rows, left_out = timeline_report.rows(timeline)

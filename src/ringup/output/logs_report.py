@@ -77,7 +77,7 @@ def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
 
 
 def telling_json(cause: Cause, story: LogEvidence) -> dict[str, Any] | None:
-    """The line that tells most: where it stands, who printed it and when."""
+    """The most telling line: its file and number, who printed it and when."""
     event = cause.telling
     if event is None:
         return None

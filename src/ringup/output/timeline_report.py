@@ -1,4 +1,4 @@
-"""A timeline in words and lanes: who is shown, what is said of each rank, how far its clock may be off."""
+"""A timeline as lanes and texts: the ranks shown, a text for each, and how far clocks may be off."""
 
 from __future__ import annotations
 

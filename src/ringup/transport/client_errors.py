@@ -23,7 +23,7 @@ class Phase(IntEnum):
 
 
 class Errors:
-    """Of a shell reached without a client (on this machine, in another pod): all of it is the node's."""
+    """stderr of a shell reached without a client (here, or in another pod): all of it is the node's."""
 
     phase = Phase.LOGGED_IN
 
@@ -43,7 +43,7 @@ class Errors:
         return Unreached("no-answer", f"{self._who} ended with {code}" + (f": {noise}" if noise else ""))
 
     def stuck(self, silent_s: float) -> Unreached:
-        """Why nothing comes."""
+        """Why nothing was received for `silent_s`."""
         return Unreached("no-answer", f"{self._who} did not answer within {show_seconds(silent_s)}")
 
     def lost(self, code: int) -> Unreached:
@@ -52,7 +52,7 @@ class Errors:
 
 
 class ClientErrors(Errors):
-    """Of a client: its chatter is taken out, its last words and the node's are kept."""
+    """stderr of ssh or srun: debug lines are removed, the last lines of the client and the node are kept."""
 
     CHATTER: tuple[bytes, ...]
     """How lines begin that are taken out."""
