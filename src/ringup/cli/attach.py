@@ -12,15 +12,7 @@ from pathlib import Path
 
 from ringup import saved_run
 from ringup.cli import options, runs
-from ringup.cli.launching import (
-    RankLines,
-    claimed,
-    follow_events,
-    is_consequence,
-    show_end,
-    watch_of,
-    with_cause,
-)
+from ringup.cli.launching import RankLines, claimed, follow_events, show_end, watch_of, with_cause
 from ringup.errors import LaunchError
 from ringup.output import terminal
 
@@ -72,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
             transport,
             write=write,
             log_dir=log_dir,
-            on_event=follow_events(found.plan.world_size, args.quiet),
-            is_consequence=is_consequence,
+            on_event=follow_events(found.plan.world_size, args),
             watcher=watch_of(args.hang_report, args.hang_timeout, transport),
         )
     result, lines, _ = with_cause(result)

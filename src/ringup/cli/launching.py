@@ -63,13 +63,6 @@ def claimed(asked: Path, run_id: str, *, is_wanted: bool = True) -> Iterator[Pat
         claims.release(own, run_id)
 
 
-def is_consequence(text: str) -> bool:
-    """As `logs.blame.is_consequence`, imported only when a run has failed."""
-    from ringup.logs import blame
-
-    return blame.is_consequence(text)
-
-
 def judge(
     cluster: Cluster,
     run_id: str,
@@ -146,9 +139,8 @@ def follow(
         write=write,
         detach=getattr(args, "detach", False),
         ssh_config=args.ssh_config,
-        on_event=follow_events(plan.world_size, args.quiet, of_hang(args)),
+        on_event=follow_events(plan.world_size, args),
         findings=findings,
-        is_consequence=is_consequence,
         **({"lease_s": args.lease} if hasattr(args, "lease") else {}),
         **more,
     )
@@ -179,14 +171,12 @@ class RankLines:
         return code or (RingupError.exit_code if self._lost else 0)
 
 
-def of_hang(args: argparse.Namespace) -> str:
-    """A line for the report of a hang, if the user may expect a restart that will not come."""
-    is_left = getattr(args, "max_restarts", 0) and not args.hang_timeout
-    return "\n  nothing ends or restarts it: `--hang-timeout S` does" if is_left else ""
-
-
-def follow_events(world_size: int, quiet: bool, of_hang: str = "") -> Callable[[Event], None]:
+def follow_events(world_size: int, args: argparse.Namespace) -> Callable[[Event], None]:
+    """Prints what happens to a run."""
     style = terminal.Style(sys.stderr)
+    # The user may wait for a restart that never comes.
+    no_end = "\n  nothing ends or restarts it: `--hang-timeout S` does"
+    of_hang = no_end if getattr(args, "max_restarts", 0) and not args.hang_timeout else ""
 
     def on_event(event: Event) -> None:
         if event.kind == "hang" and event.text.startswith("no progress"):
@@ -194,7 +184,7 @@ def follow_events(world_size: int, quiet: bool, of_hang: str = "") -> Callable[[
         all_joined = event.kind == "joined" and event.text.startswith(f"{world_size} of")
         colour = {"hang": "error", "transport": "warning", "problem": "warning"}.get(event.kind, "dim")
         if colour != "dim" or all_joined or event.kind in ("ready", "ending", "note", "looking", "quiet"):
-            terminal.say(style(colour, f"ringup: {event.text}"), quiet=quiet and colour == "dim")
+            terminal.say(style(colour, f"ringup: {event.text}"), quiet=args.quiet and colour == "dim")
 
     return on_event
 

@@ -153,10 +153,7 @@ class DetachedSupervisor(Supervisor):
             log_dir=self.folder_of(attempt),
             head_lost=head_lost,
             write=self.write,
-            on_event=launching.follow_events(
-                attempt.plan.world_size, self.args.quiet, launching.of_hang(self.args)
-            ),
-            is_consequence=launching.is_consequence,
+            on_event=launching.follow_events(attempt.plan.world_size, self.args),
             **self.watching(attempt),
         )
 

@@ -85,9 +85,6 @@ class Sweep:
         job = replace(job, env={**job.env, **env}, script="", arguments=self.words, backend=self.words[1])
         return replace(self.cluster, job=job)
 
-    def judge(self, env: Mapping[str, str], claims: PortClaims) -> pipeline.Judgement:
-        return launching.judge(self.under(env), launching.new_run_id(), self.args, claims)
-
 
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
@@ -192,7 +189,7 @@ def _one(this: Sweep, trial: Trial, transport: Transport, log_dir: Path, end_s: 
     quiet = copy.copy(this.args)
     quiet.quiet = True
     with PortClaims() as claims:
-        judged = this.judge(trial.env, claims)
+        judged = launching.judge(this.under(trial.env), launching.new_run_id(), this.args, claims)
         if judged.plan is None:
             return trial, 0
         plan = collective.plan_of(judged, this.words[1])

@@ -17,7 +17,7 @@ from ringup.nccl.selection import Prediction
 from ringup.network.predictions import Expected
 from ringup.output.console import Report, tested_paths
 from ringup.secrets import redact
-from ringup.units import natural, plural, printable, summarize_names
+from ringup.units import grouped, natural, plural, printable, summarize_names
 
 if TYPE_CHECKING:
     from ringup.collective_tests import BandwidthReport, Pair
@@ -66,9 +66,7 @@ def works(link: Link) -> bool:
 def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
     """Node x node: how many of the tested paths work."""
     names = [node.name for node in cluster.nodes][:MOST_NODES]
-    tried: dict[tuple[str, str], list[bool]] = {}
-    for link in links:
-        tried.setdefault((link.src, link.dst), []).append(works(link))
+    tried = grouped(((link.src, link.dst), works(link)) for link in links)
     good = sum(map(sum, tried.values()))
     words = f"{good:,} of {len(links):,} paths work (row: from, column: to)."
     if lines := [*_bad_rows(names, tried), *_slow_paths(links)]:

@@ -133,7 +133,6 @@ class Options:
     lease_s: float = 20.0
     start_limit_s: float = 60.0
     grace_s: float = GRACE_S
-    is_consequence: Callable[[str], bool] = lambda text: False
     watcher: Watcher | None = None
     findings: tuple[Finding, ...] = ()
     detach: bool = False

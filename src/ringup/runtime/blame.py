@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Literal
 
+from ringup.units import grouped
+
 TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_COUNTS_S = 60.0
 """A traceback this long before the end may still be its cause: NCCL takes its time to shut down."""
@@ -138,10 +140,8 @@ def blame_class(end: End, siblings: Iterable[End], is_consequence: Callable[[str
 
 def first(ends: Iterable[End], is_consequence: Callable[[str], bool]) -> tuple[End, bool] | None:
     """The failure to show, if any, and whether its last words blame somebody not seen to fail."""
-    by_node: dict[str, list[End]] = {}
     known = list(ends)
-    for end in known:
-        by_node.setdefault(end.node, []).append(end)
+    by_node = grouped((end.node, end) for end in known)
     classes = [blame_class(end, by_node[end.node], is_consequence) for end in known]
     placed = sorted(zip(classes, known, strict=True), key=lambda pair: (pair[0], pair[1].failed_s))
     return (placed[0][1], placed[0][0] == CONSEQUENCE) if placed else None

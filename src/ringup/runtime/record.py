@@ -196,7 +196,7 @@ class RunRecord:
     def __init__(self, options: Options, *, is_attached: bool) -> None:
         """`is_attached`: run.json is left alone until more is known of the run."""
         self.plan, self.log_dir, self.detached = options.plan, options.log_dir, options.detach
-        self.findings, self.is_consequence = [*options.findings], options.is_consequence
+        self.findings = [*options.findings]
         self._on_record = options.on_record
         self.started = time.time()
         self.started_s = time.monotonic()
@@ -364,7 +364,7 @@ class RunRecord:
             return "interrupted", interrupted, None
         if self.hung:
             return "hung", 124, None
-        found = blame.first([end for node in nodes for end in node.ends], self.is_consequence)
+        found = _first([end for node in nodes for end in node.ends])
         if self.save:
             saved: Outcome = self.save["result"]
             failure = self._failure(*found, nodes) if found and saved == "not-saved" else None
@@ -397,6 +397,14 @@ class RunRecord:
             is_consequence=is_consequence,
             left_before=tuple(_left_before(nodes, end.failed_s)) if is_consequence else (),
         )
+
+
+def _first(ends: Sequence[End]) -> tuple[End, bool] | None:
+    if not ends:
+        return None
+    from ringup.logs.blame import is_consequence  # its table of patterns is large
+
+    return blame.first(ends, is_consequence)
 
 
 def _left_before(nodes: Sequence[NodeRun], failed_s: float) -> Iterator[str]:

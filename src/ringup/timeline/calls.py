@@ -63,10 +63,6 @@ Kinds = dict[Kind, int]
 """The kinds of calls of a timeline, each once, with its number."""
 
 
-def number_of(kinds: Kinds, kind: Kind) -> int:
-    return kinds.setdefault(kind, len(kinds))
-
-
 @dataclass
 class FileCalls:
     """What a log has: calls by rank and group, steps, NCCL's set-up by rank, the first and the last time."""
@@ -177,11 +173,8 @@ class CallReader:
         dtype = _TYPES[number] if number < len(_TYPES) else f"type {number}"
         size = int(fields[1][:18]) * _BYTES_OF[number] if number < len(_BYTES_OF) else -1
         peer = fields[3].decode() if is_p2p else ""
-        return (
-            track,
-            number_of(self._kinds, Kind(op, f"[{fields[1][:18].decode()}] {dtype}", size, "", peer)),
-            not is_p2p,
-        )
+        kind = Kind(op, f"[{fields[1][:18].decode()}] {dtype}", size, "", peer)
+        return track, self._kinds.setdefault(kind, len(self._kinds)), not is_p2p
 
     def _init(self, init: re.Match[bytes], line: bytes) -> None:
         is_start = init["state"] == b"START"
@@ -222,6 +215,6 @@ def recorded(calls: Iterable[RecordedCall], kinds: Kinds) -> Iterator[Track]:
         track = tracks.setdefault(group, Track(group))
         ended_s = UNKNOWN if call.is_done else PENDING
         ended_s = ended_s if call.ended_s is None else max(call.begun_s, call.ended_s)
-        kind = number_of(kinds, _shown(call.op, call.sizes, call.dtypes, call.where))
+        kind = kinds.setdefault(_shown(call.op, call.sizes, call.dtypes, call.where), len(kinds))
         track.add(call.begun_s, ended_s, 0 if call.is_p2p else call.number, kind)
     yield from tracks.values()
