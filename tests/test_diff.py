@@ -15,7 +15,7 @@ from ringup.cli.command_line import dispatch
 from ringup.differences import Amount, Side, compare, not_compared
 from ringup.differences.sides import step_s
 from ringup.errors import UsageError
-from ringup.model import Cluster, Space, Unreached
+from ringup.model import Cluster, Gpu, Space, Unreached
 from tests import clusters as c
 from tests import json_outputs
 
@@ -94,6 +94,18 @@ def test_equal_facts_do_not_differ(saved: Saved, capsys: pytest.CaptureFixture[s
     code, out = printed(capsys, saved("a", c.healthy(4)), saved("b", c.healthy(4)))
     assert code == 0 and out.splitlines()[-1] == "No difference that matters was found."
     assert "not compared" not in out
+
+
+def test_gpus_that_a_run_or_an_environment_does_not_record_are_not_gone(
+    saved: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpus = (Gpu(0, name="H100"), Gpu(1, name="H100"))
+    facts = saved("facts", c.changed(c.healthy(2), "node0", gpus=gpus))
+    (tmp_path / "env").write_text('{"env": [], "kept": []}')
+    for other in (record(tmp_path / "run"), "env"):
+        for pair in ((facts, other), (other, facts)):
+            assert not [d for d in told(capsys, *pair) if d["name"] == "GPUs"]
+            assert "node" in printed(capsys, *pair)[1].partition("not compared: ")[2].partition(":")[0]
 
 
 def test_what_differs_on_many_nodes_alike_is_one_line(

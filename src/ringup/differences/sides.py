@@ -65,9 +65,8 @@ def of_run(path: str, folder: Path, data: bytes) -> Side:
         side.add("selection", "network seen", seen.network, seen.node)
     for one in run.findings:
         side.problems[one.rule, one.node or ""] = (one.severity or "error", redact(one.found))
-    side.unknown["path", ""] = side.unknown["interface", ""] = (
-        "a run does not record it (`check --save` does)"
-    )
+    why = "a run does not record it (`check --save` does)"
+    side.unknown |= {(topic, ""): why for topic in ("path", "interface", "node")}
     _rates(side, folder)
     return side
 
@@ -230,6 +229,7 @@ def of_environment(path: str, data: bytes) -> Side:
         "interface",
         "version",
         "rate",
+        "node",
         "job",
         "machine",
     ):
