@@ -146,11 +146,11 @@ def main(argv: list[str] | None = None) -> None:
     except SystemExit as left:  # argparse, when it has shown its help
         code = left.code if isinstance(left.code, int) else 0
     except RingupError as error:
-        from ringup.secrets import redact
+        from ringup.secrets import redact, safe
         from ringup.units import printable
 
         what = "\n        ".join(printable(line, 2000) for line in redact(str(error)).splitlines() or [""])
-        tell(f"ringup: {what}\nhint: {printable(redact(error.hint), 2000)}")
+        tell(f"ringup: {what}\nhint: {safe(error.hint, 2000)}")
         code = error.exit_code
     except Ended as ended:
         tell("ringup: ended by a signal")

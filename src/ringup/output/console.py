@@ -18,7 +18,7 @@ from ringup.planning import EnvVar, Plan
 from ringup.planning.preset_variables import Kept
 from ringup.rules import PROBLEMS, SEVERITIES, Finding, Fix, Severity, Skipped, page_of, skipped_json
 from ringup.runtime import Failure, RunResult
-from ringup.secrets import redact, redact_data
+from ringup.secrets import redact, redact_data, safe
 from ringup.units import export_line, grouped, plural, printable, show_seconds, summarize_names
 
 NOT_REACHED = "not reached"
@@ -191,7 +191,7 @@ def on_all_nodes(commands: Sequence[tuple[str, str]]) -> tuple[str, ...]:
 def brief_lines(finding: Finding, style: Style) -> list[str]:
     """A finding before a run: what was found, and how ringup works around it."""
     severity: Severity = finding.severity or "error"
-    found, how = printable(redact(finding.found), 300), printable(finding.worked_around_by or "", 300)
+    found, how = safe(finding.found, 300), printable(finding.worked_around_by or "", 300)
     head = f"{style(severity, severity)} {printable(finding.where, 200)}: {found}"
     return [head, f"  worked around: {how}"] if how else [head]
 
@@ -275,7 +275,7 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
 def failure_line(failure: Failure) -> str:
     """The line about the first failure, in the form that `ringup logs` reads."""
     seen, at = " seen" * failure.is_consequence, show_seconds(failure.at_s)
-    return f"first failure{seen}: {printable(redact(failure.what), 400)}, {at} after the start"
+    return f"first failure{seen}: {safe(failure.what)}, {at} after the start"
 
 
 def held_up(result: RunResult) -> tuple[str, list[str]]:

@@ -23,7 +23,7 @@ from ringup.output.network_pictures import Figure
 from ringup.output.terminal import Style, path_shown
 from ringup.rules import Finding, Fix
 from ringup.saved_run import SavedRun
-from ringup.secrets import redact
+from ringup.secrets import safe
 from ringup.units import export_line, plural, printable, show_bytes, show_ranks, show_seconds, summarize_names
 from ringup.version import __version__
 
@@ -93,7 +93,7 @@ def _harmless(value: object) -> object:
     """Anything from a node without secrets and control characters; `autoescape` makes it text of HTML."""
     if isinstance(value, Markup | jinja2.Undefined):
         return value
-    return "\n".join(printable(redact(line), 2000) for line in str(value).split("\n"))
+    return "\n".join(safe(line, 2000) for line in str(value).split("\n"))
 
 
 def _commands(fix: Fix) -> list[str]:

@@ -23,7 +23,7 @@ from ringup.runtime import LAUNCHER, Failure, Options, Outcome, RankEnd, RunResu
 from ringup.runtime.blame import TRACEBACK, End
 from ringup.runtime.node_state import NodeRun
 from ringup.runtime.output import Output, end_words, file_name
-from ringup.secrets import HIDDEN, holds_secret, redact, redact_data, redact_env, redact_words
+from ringup.secrets import HIDDEN, holds_secret, redact, redact_data, redact_env, redact_words, safe
 from ringup.units import printable, show_ranks, show_seconds, summarize_names, word
 from ringup.version import __version__
 
@@ -77,7 +77,7 @@ def _node_text(node: NodePlan, reasons: Mapping[str, str]) -> str:
         because = f"  # {printable(reasons[variable])}" if variable in reasons else ""
         lines.append(f"export {variable}={shown}{because}")
     if node.setup:
-        lines.append(printable(redact(node.setup), LONGEST_SHOWN))
+        lines.append(safe(node.setup, LONGEST_SHOWN))
     lines.append("exec " + " ".join(_word(one) for one in redact_words(node.words)))
     return "\n".join(lines)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections import deque
 from enum import IntEnum
 
 from ringup.model import Unreached
-from ringup.units import show_seconds
+from ringup.units import show_seconds, signal_name
 
 
 class Phase(IntEnum):
@@ -119,5 +118,4 @@ def how_ended(client: str, code: int) -> str:
     """
     if code >= 0:
         return f"{client} ended with {code}"
-    names = {number.value: number.name for number in signal.Signals}
-    return f"{client} was ended by {names.get(-code, f'signal {-code}')}"
+    return f"{client} was ended by {signal_name(-code)}"
