@@ -24,7 +24,16 @@ from ringup.output.terminal import Style, path_shown
 from ringup.rules import Finding, Fix
 from ringup.saved_run import SavedRun
 from ringup.secrets import safe
-from ringup.units import export_line, plural, printable, show_bytes, show_ranks, show_seconds, summarize_names
+from ringup.units import (
+    export_line,
+    grouped,
+    plural,
+    printable,
+    show_bytes,
+    show_ranks,
+    show_seconds,
+    summarize_names,
+)
 from ringup.version import __version__
 
 if TYPE_CHECKING:
@@ -42,6 +51,13 @@ OUTCOMES = {
     "not-saved": "The run was ended before it saved", "running": "The run goes on",
     "restarting": "The run is being restarted",
 }  # fmt: skip
+
+
+VERSIONS = {
+    "python": "python", "torch": "torch", "CUDA": "cuda", "NCCL": "nccl", "GPU driver": "driver",
+    "kernel": "kernel",
+}  # fmt: skip
+"""Name on the page -> name in `Node.versions`."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +171,10 @@ def node_row(node: Node) -> tuple[str, ...]:
         f"{'' if i.is_up and i.has_carrier else ' (down)'}"
         for i in node.interfaces
     )
-    software = node.interpreter
-    return (node.name, interfaces, software.path, software.torch or "none", str(node.gpu_count))
+    interfaces = interfaces or ("unknown" if "interfaces" in node.unknown else "none")
+    python = "unknown" if "interpreter" in node.unknown else node.interpreter.path or "none"
+    gpus = "unknown" if "gpu_count" in node.unknown else str(node.gpu_count)
+    return (node.name, interfaces, python, node.versions.get("torch", "none"), gpus)
 
 
 def _finding(one: Finding) -> Block:
@@ -193,21 +211,12 @@ def add_check(page: Page, report: Report) -> None:
 
 def _versions(nodes: Iterable[Node]) -> Iterator[Details]:
     """Versions, and which of them differ between nodes."""
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for node in nodes:
-        if node.unreached:
-            continue
-        software = node.interpreter
-        named = {
-            "python": software.version,
-            "torch": software.torch,
-            "CUDA": software.cuda,
-            "NCCL": software.nccl,
-        }
-        named |= {"GPU driver": node.gpu_driver.version, "kernel": node.kernel}
-        for name, version in named.items():
-            kinds.setdefault((name, version or "none"), []).append(node.name)
-    differ = {name for name, _ in kinds if sum(other == name for other, _ in kinds) > 1}
+    reached = [(node.name, node.versions) for node in nodes if not node.unreached]
+    kinds = grouped(
+        ((what, own.get(key, "none")), name) for name, own in reached for what, key in VERSIONS.items()
+    )
+    known = [name for name, version in kinds if version != "unknown"]
+    differ = {name for name in known if known.count(name) > 1}
     rows = [
         (name, version, summarize_names(names, 8), "differs" if name in differ else "")
         for (name, version), names in sorted(kinds.items(), key=lambda one: one[0][0] not in differ)

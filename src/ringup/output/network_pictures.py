@@ -205,7 +205,7 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
     if ties:
         words += " Lines: which NIC a GPU uses, with their PCI distance; dashed: far, across CPUs."
     elif not node.gpus:
-        words += " No GPU was found."
+        words += " The GPUs are not known." if "gpus" in node.unknown else " No GPU was found."
     left = left or [Box("CPU", plural(node.cpu_count, "CPU"))]
     picture = boxes(left, right, ties, f"{who}: {words}")
     return Figure(f"Node map: {who}", words, picture)
