@@ -159,7 +159,7 @@ def of_facts(
             side.not_checked.add((one.rule, one.node or ""))
     for node in cluster.nodes:
         side.add("ssh", "to the node", node.unreached.kind if node.unreached else "works", node.name)
-        for topic, name, value in _facts(node):
+        for topic, name, value in () if node.unreached else _facts(node):
             side.add(topic, name, value, node.name)
         for topic, fact in UNREAD:
             if fact in node.unknown:
@@ -187,16 +187,19 @@ def _facts(node: Node) -> Iterator[tuple[str, str, Value]]:
     for port in node.rdma_ports:
         yield "interface", f"{port.name} state", "up" if port.state == "ACTIVE" else port.state
         yield "link", f"{port.name} rate", Amount(port.rate_gbit_s, "Gbit/s") if port.rate_gbit_s else ""
-    yield "machine", "own name", " ".join(node.own_name.addresses)
     kinds = grouped((gpu.name, gpu) for gpu in node.gpus if gpu.is_visible)
     yield "node", "GPUs", ", ".join(f"{len(same)} x {name}" for name, same in kinds.items())
     yield "job", "script's content", node.script.sha256[:12]
     yield "job", "revision", node.revision[:12]
-    yield "machine", "started", node.boot_id[:8]
-    yield "machine", "memlock", show_bytes(node.limits.memlock_bytes)
-    yield "machine", "open files", f"{node.limits.open_files:g}"
-    yield "machine", "/dev/shm", show_bytes(node.shm.total_bytes)
-    yield "machine", "CPUs", str(node.cpu_count)
+    for name, value, fact in (
+        ("own name", " ".join(node.own_name.addresses), "own_name"),
+        ("started", node.boot_id[:8], "boot_id"),
+        ("memlock", show_bytes(node.limits.memlock_bytes), "limits"),
+        ("open files", f"{node.limits.open_files:g}", "limits"),
+        ("/dev/shm", show_bytes(node.shm.total_bytes), "shm"),
+        ("CPUs", str(node.cpu_count), "cpu_count"),
+    ):
+        yield "machine", name, UNKNOWN if fact in node.unknown else value
 
 
 def _paths(side: Side, links: Sequence[Link]) -> None:
