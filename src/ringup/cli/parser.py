@@ -13,7 +13,6 @@ from typing import NoReturn
 
 from ringup.cli.options import KIND_WORDS, SCRIPT_WORDS, Options, add
 from ringup.errors import UsageError
-from ringup.units import printable
 
 
 class Paragraphs(argparse.HelpFormatter):
@@ -109,9 +108,9 @@ class Parser(argparse.ArgumentParser):
         return list(words)
 
     def _refuse(self, what: str, hint: str) -> NoReturn:
-        from ringup.secrets import redact
+        from ringup.secrets import safe
 
-        what, hint = printable(redact(what)), printable(redact(hint))
+        what, hint = safe(what), safe(hint)
         self.exit(UsageError.exit_code, f"{self.prog}: {what}\nhint: {hint}\n")
 
     def error(self, message: str) -> NoReturn:

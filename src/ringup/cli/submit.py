@@ -99,7 +99,7 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
             return 0
         write = RankLines(args)
         try:
-            ended = slurm.follow(job, interrupts, write, follow_events(0, args.quiet))
+            ended = slurm.follow(job, interrupts, write, follow_events(0, args))
         except BaseException:
             terminal.say(f"job {job.number} is still in Slurm: {by_hand}")
             raise

@@ -20,8 +20,9 @@ from ringup import bundle
 from ringup.cli import background, launching, request
 from ringup.cli.background import Background
 from ringup.cli.command_line import Ended, options_of
+from ringup.cli.rechecking import pause
 from ringup.cli.restarting import ASK_EVERY_S, RETURN_S, Attempt, Supervisor
-from ringup.errors import LaunchError, NodeUnreachable, UsageError
+from ringup.errors import LaunchError, NodeUnreachable, UsageError, writing
 from ringup.output import terminal
 from ringup.planning import Plan
 from ringup.recovery.decision import Decision, EndedAttempt
@@ -105,11 +106,8 @@ class DetachedSupervisor(Supervisor):
             progress=attempt.progress,
         )
         path = self.folder / STATE
-        try:
+        with writing(path, "free space there: `ringup attach` needs that file if this process dies"):
             record.replace_file(path, json.dumps(msgspec.to_builtins(state)), mode=0o600)
-        except OSError as error:
-            hint = "free space there: `ringup attach` needs that file if this process dies"
-            raise LaunchError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
 
     def leave(self, attempt: Attempt) -> None:
         """Leave the terminal, if this process still has one."""
@@ -142,7 +140,7 @@ class DetachedSupervisor(Supervisor):
                 if not lost_s or now_s - asked_s > patience_s:  # it answered in between
                     lost_s = now_s
                     self.say(f"ringup: {error}; asking again")
-            self.wait(ASK_EVERY_S)
+            pause(self.transport, ASK_EVERY_S)
             self.transport.reopen(attempt.nodes[0])
             silent_s = time.monotonic() - lost_s
             if silent_s > patience_s and self.has_ended(attempt):
@@ -155,10 +153,7 @@ class DetachedSupervisor(Supervisor):
             log_dir=self.folder_of(attempt),
             head_lost=head_lost,
             write=self.write,
-            on_event=launching.follow_events(
-                attempt.plan.world_size, self.args.quiet, launching.of_hang(self.args)
-            ),
-            is_consequence=launching.is_consequence,
+            on_event=launching.follow_events(attempt.plan.world_size, self.args),
             **self.watching(attempt),
         )
 
@@ -215,12 +210,12 @@ class DetachedSupervisor(Supervisor):
         return self.supervise(following)
 
     def start_again(self, attempt: Attempt, cause: str) -> Attempt | None:
-        """The attempt of a supervisor that died while it started it; its guards end by the lease."""
+        """Start an attempt again whose supervisor died while starting it; the lease ends the old guards."""
         if attempt.number == 1:
             raise LaunchError("the run never began: its supervisor died before", hint="start it again")
-        self.wait(self.args.lease)
+        pause(self.transport, self.args.lease)
         self.entries.pop()
-        self.checks().collected()
+        self.rechecks.collected()
         return self.following(Decision("same", "", nodes=attempt.nodes), cause)
 
 
@@ -259,7 +254,7 @@ def go_on(folder: Path, process: Background) -> int:
 
 
 def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Export what was forwarded at the start of the run, and no more; names of secrets that are missing."""
+    """Export exactly the variables forwarded at the start; the names of secrets that are missing."""
     for name in now.keys() - wanted.keys():
         os.environ.pop(name, None)
     shown = {name: value for name, value in wanted.items() if value != HIDDEN}
@@ -268,7 +263,7 @@ def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def attach_to(folder: Path, args: argparse.Namespace) -> int:
-    """Show what the supervisor of a run says, to its end; one that died is replaced first.  The exit code."""
+    """Show the output of a run's supervisor until it ends; restart one that died.  The exit code."""
     if args.log_dir:
         hint = f"its logs are in {terminal.path_shown(folder)}"
         raise UsageError("--log-dir: the supervisor of this run writes its logs", hint=hint)

@@ -107,7 +107,7 @@ class Top:
             printed.read_files(job.folder, now_s)
         stalled = self.hang.stalled if self.hang else None
         plan = job.plan.nodes if job.plan else ()
-        is_over = job.how_ended or printed.end  # which the nodes may not have told yet
+        is_over = job.how_ended or printed.end  # the nodes may report it later
         nodes = [] if is_over else self.nodes
         self.seen = JobState(
             before=[node.before for node in nodes],
@@ -116,7 +116,7 @@ class Top:
             usage={key: used for node in self.nodes for key, used in node.usage.items()},
             missing=[*(m.rank for m in stalled.missing), *(n for n, _ in stalled.apart)] if stalled else (),
             codes={**job.codes, **printed.codes},
-            failed=job.record.first_failure.rank if job.record.first_failure else None,
+            failed=job.failure.rank if job.failure else None,
             planned={node.first_rank + i: node.node for node in plan for i in range(node.nproc)},
             earlier=self.earlier,
             steps={rank: step for rank, one in printed.ranks.items() if (step := one.step(now_s))},
@@ -137,7 +137,7 @@ class Top:
         return [rank for rank in self.ranks.unseen if self.seen.codes.get(rank) != 0] if self.ranks else []
 
     def judge(self, now_s: float) -> None:
-        """Look for a hang, where every rank of the job is seen: one that is not may be the one to blame."""
+        """Look for a hang, if every rank is seen: a rank that is not may be the one to blame."""
         is_whole = self.ranks and not self.unseen() and not any(node.now.problem for node in self.nodes)
         if not (self.hang and self.ranks and is_whole):
             return
@@ -155,7 +155,7 @@ class Top:
         self.event = event.text
 
     def verdict(self, now_s: float) -> tuple[tuple[str, ...], str]:
-        """What holds the job up, as far as it is known, and the colour of it."""
+        """Lines that say why the job makes no progress, and their colour."""
         hang = self.hang
         if not hang or not self.ranks:
             return (), ""
@@ -256,7 +256,7 @@ class Top:
     # -- the loop ----------------------------------------------------------------------------
 
     def end_of_job(self, now_s: float) -> str:
-        """That there is nothing more to see, and why; "" while there may be."""
+        """Why there is nothing more to watch; "" while there is."""
         job, is_told = self.job, all(node.answers or node.state == "closed" for node in self.nodes)
         if how := job.how_ended:
             where = terminal.path_shown(job.folder or "")

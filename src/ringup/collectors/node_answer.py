@@ -224,7 +224,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
 
 
 class _Head(msgspec.Struct):
-    """What agent/facts/main.py sends beside the parts."""
+    """The message of agent/facts/main.py: its parts, and facts about all of them."""
 
     parts: dict[str, msgspec.Raw] = {}
     failed: dict[str, str] = {}

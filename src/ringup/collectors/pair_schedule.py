@@ -107,7 +107,7 @@ def partners(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def describe(count: int) -> str:
-    """The schedule in words; "" when every pair is tried."""
+    """A description of the schedule; "" when every pair is tried."""
     if count <= ALL_PAIRS_MAX_NODES:
         return ""
     each = len(partners([str(i) for i in range(count)])["0"])
@@ -145,7 +145,7 @@ def rendezvous_ports(head: Node, job: Job, dice: random.Random, taken: Sequence[
 
 
 def meeting_port(head: Node, dice: random.Random, taken: Container[int]) -> int:
-    """Where all listen for each other: a port of the ephemeral range, or beside it where that is narrow."""
+    """The port all nodes listen on: in the ephemeral range, or just outside it if that is narrow."""
     first, last = head.ports.ephemeral_first, head.ports.ephemeral_last
     low = max(1024, min(first, 65535 - NARROW_PORTS))
     high = min(max(last, low + NARROW_PORTS), 65535)

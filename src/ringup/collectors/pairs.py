@@ -108,7 +108,7 @@ class PairClient:
         self.counters: tuple[Counters, ...] = ()
         """When all was tried."""
         self.waited_s = 0.0
-        """How long its program had no processor."""
+        """Seconds for which its program waited for a CPU."""
         self.done = False
         self.looked_up = False
         self._rest = b""
@@ -130,7 +130,7 @@ class PairClient:
             try:
                 self._take(_decode(line))
             except (ValueError, TypeError, OverflowError, RecursionError):
-                # A login script may print; whoever prints instead of the payload never gets ready.
+                # A login script may print.  Whatever runs in place of the program never gets ready.
                 self.on_errors(node, line + b"\n")
 
     def on_errors(self, node: str, data: bytes) -> None:
@@ -174,7 +174,7 @@ class Round:
         self.schedule = ""
         """How the pairs were chosen when not all were tried; "" means every pair."""
         self.starved: list[str] = []
-        """Nodes of `unknown` about which nothing is known for want of a processor."""
+        """Nodes of `unknown` that were CPU-starved."""
 
     def begin(self, names: Sequence[str], reverse: Sequence[str], deadline_s: float) -> None:
         asked = [v.node for v in self.clients.values()]
@@ -377,7 +377,7 @@ def read_row(
 
 
 def starved_ends(links: Iterable[Link], waits: Mapping[str, float], limit_s: float) -> list[str]:
-    """Nodes that had no processor while an attempt from or to them failed for want of an answer."""
+    """Nodes that were CPU-starved while an attempt from or to them got no answer in time."""
     found = [
         end
         for link in links

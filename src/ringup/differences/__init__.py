@@ -109,7 +109,7 @@ def compare(a: Side, b: Side) -> list[FactChange]:
 
 
 def not_compared(a: Side, b: Side) -> list[str]:
-    """What only one of the two has, and why, equal reasons and nodes once."""
+    """What only one side has, and why; equal reasons and nodes are listed once."""
     found = []
     for side, other in ((a, b), (b, a)):
         there = {topic for topic, _ in other.facts} | ({"problem"} if other.problems else set())
@@ -158,7 +158,7 @@ def _usual(values: Mapping[str, Value], nodes: Sequence[str]) -> Value | None:
 
 
 def _by_node(values: dict[str, Value], nodes: Sequence[str]) -> dict[str, Value]:
-    """What holds for all nodes stands for each that has no value of its own."""
+    """The value of each node: its own, else the one for all nodes."""
     return {**dict.fromkeys(nodes, values[""]), **values} if "" in values else values
 
 

@@ -35,7 +35,7 @@ class HangWatch:
     """A `runtime.Watcher`.  `end_after_s` 0 never ends a run; `places` as in `snapshots.decode`."""
 
     keeps_times = True
-    """Whether the nodes are those of a run of ours, with a record of times."""
+    """Whether to record times: the nodes are those of a run started by ringup."""
 
     def __init__(self, window_s: float = WINDOW_S, end_after_s: float = 0.0, places: Sequence[str] = ()):
         self.window_s = min(window_s, end_after_s or window_s)
@@ -58,7 +58,7 @@ class HangWatch:
         """Kind of verdict that is no hang -> the longest silence it was said of."""
 
     def on_time(self, now_s: float, nodes: Sequence[NodeRun], tell: Tell) -> str:
-        """To be called often; the reason for which the run is to be ended, "" while it is not."""
+        """Call it often; the reason to end the run, "" while there is none."""
         running = [node for node in nodes if node.state == "running"]
         if not running:
             return ""
@@ -76,7 +76,7 @@ class HangWatch:
         return now_s - self._quiet_since
 
     def _due(self, now_s: float, heard_s: float) -> str:
-        """Which look is to be taken now: "count", "stacks" or none."""
+        """The snapshot to take now: "count", "stacks", or "" for none."""
         quiet_s, looked_s = now_s - self._quiet_since, now_s - self._looked_s
         if self.stalled:
             if looked_s < self.apart_s:

@@ -15,7 +15,7 @@ from ringup.agent_bundle import program
 from ringup.flight_recorder.dump import Flight, from_data
 from ringup.secrets import redact
 from ringup.transport import Answer, Transport
-from ringup.units import printable, safe_data
+from ringup.units import grouped, printable, safe_data
 
 MOST_BYTES = 8 << 20
 MOST_RANKS = 4096
@@ -315,12 +315,8 @@ def look(
 
 def jobs(nodes: Iterable[NodeLook], run: str = "") -> list[JobLook]:
     """What belongs together, by the run's tag or by the rendezvous; only `run`'s when that is given."""
-    found: dict[tuple[object, ...], list[RankLook]] = {}
-    for node in nodes:
-        for rank in node.ranks:
-            if not run or rank.run == run:
-                key = (rank.run,) if rank.run else (rank.job, rank.world_size)
-                found.setdefault(key, []).append(rank)
+    every = [rank for node in nodes for rank in node.ranks if not run or rank.run == run]
+    found = grouped(((r.run,) if r.run else (r.job, r.world_size), r) for r in every)
     return [
         JobLook(
             ranks[0].run,

@@ -31,7 +31,7 @@ Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unkn
 PENDING_S = 50.0
 """A collective that has been begun so long ago, and has not ended, is waited for."""
 LEAST_FAULTS = 16
-"""So many pages touched for the first time, while it stands in one read: what it reads arrives."""
+"""Pages touched for the first time during one read that show that its data arrives."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Verdict:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether it will not go on by itself, as far as can be told."""
+        """Whether the run is stuck, as far as can be seen."""
         return self.kind == "stalled"
 
 
@@ -88,12 +88,12 @@ class JudgedRank:
         # Ready to run is not stuck: so little CPU time is what a crowded node has left for it.
         if self.look.state in ("T", "t", "R") or self.move is None:
             return self.look.state in ("T", "t")
-        # Who polls wakes often, for nothing.
+        # A rank that polls wakes often without doing anything.
         return self.move.is_idle or (self.move.uses_nothing and self.is_asleep)
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it has put itself to sleep, as who polls does."""
+        """Whether it sleeps between two polls."""
         return doing(self.look) == "asleep"
 
     @property
@@ -243,7 +243,7 @@ class _Case:
 
     def _goes_round(self) -> str:
         """
-        Whether all this is a loop that hardly works, in words.
+        How it is known that the ranks loop and do next to nothing; "" if they do not.
 
         The flight recorder tells of collectives begun since the first look; without it, that every main
         thread has woken several times, which one that waits for others does not (our own signals wake it
@@ -335,7 +335,7 @@ class _Case:
         return self._by_place()
 
     def _waiters(self) -> str:
-        """Who waits, where nobody is seen to do anything else; of whom no stack tells is said."""
+        """A sentence: how many ranks wait, and of which ranks that cannot be seen."""
         unseen = [seen for seen in self.ranks if not seen.waits]
         if not unseen:
             return f"every rank waits {_in(self.what)}"

@@ -59,7 +59,7 @@ class NodeText(NamedTuple):
 
 class EqualTexts(NamedTuple):
     places: list[int]
-    """Which entries it stands for, in their order."""
+    """The indices of its entries, in order."""
     texts: tuple[str, ...]
     is_example: bool
     """The texts hold the name or addresses of the first entry's node."""

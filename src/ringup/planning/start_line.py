@@ -130,9 +130,9 @@ _BEFORE = {
 }
 _OF_SHELLS = "give the line in it that starts the ranks; --no-python in front starts it once per rank"
 _INSIDE = "run ringup in the container, with the line behind the image"
-_AROUND = "leave it out, or name it with --wrap: it then stands in front of what each node starts"
+_AROUND = "leave it out, or name it with --wrap: it then comes before the command that each node starts"
 _DETACH = "leave it out: --detach lets a run go on without this terminal"
-_OF_FILE = "`ringup script slurm --from FILE` writes the file anew; `ringup lint FILE` reads it"
+_OF_FILE = "`ringup script slurm --from FILE` writes the file again; `ringup lint FILE` reads it"
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _INSTEAD = {
     **dict.fromkeys((*_SHELLS, "source", "."), _OF_SHELLS),
@@ -144,7 +144,7 @@ _INSTEAD = {
     **dict.fromkeys(("blaunch", "pbsdsh", "parallel", "xargs"), "name the nodes with -H"),
     "kubectl": "`ringup script k8s-job` writes a job, `--pods` runs inside one",
     "horovodrun": "ringup starts no Horovod jobs",
-    "ray": "start Ray itself; `ringup check` and `ringup logs` work beside it",
+    "ray": "start Ray itself; `ringup check` and `ringup logs` work with it",
     "composer": "-- torchrun --nproc_per_node 8 train.py starts the same ranks",
     "torchx": "give the line that torchx starts: -- torchrun ... train.py",
 }

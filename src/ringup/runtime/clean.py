@@ -31,7 +31,7 @@ QUIET_ROUNDS, BETWEEN_ROUNDS_S = 2, 1.0
 
 @dataclass(frozen=True)
 class Left:
-    """A job of ours on a node, by its topmost process."""
+    """A job of this user on a node, by its topmost process."""
 
     pid: int
     age_s: Age

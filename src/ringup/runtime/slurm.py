@@ -26,7 +26,7 @@ READ_BYTES = 1 << 20
 LAST_WORDS_S = 3.0
 """What a shared file system may need to show the end of the output."""
 SOFT_S = 10.0
-"""What a job file has to end by itself before Slurm is asked to cancel it."""
+"""Time for a job file to end before Slurm is asked to cancel it."""
 GIVE_UP_S = 120.0
 """After a cancel; Slurm itself waits KillWait (30 s) between SIGTERM and SIGKILL."""
 

@@ -21,6 +21,7 @@ from ringup.runtime.node_state import NodeRun
 from ringup.runtime.output import Output
 from ringup.runtime.record import RunRecord, short
 from ringup.runtime.transports import Transports
+from ringup.saved_run import SavedPlan
 from ringup.timeline.marks import Began
 from ringup.transport import Transport
 from ringup.transport.interrupts import Interrupts
@@ -39,7 +40,7 @@ DRAIN_S = 5.0
 """How long the last output may make no progress."""
 
 
-def interpreters_of(plan: Plan) -> dict[str, str]:
+def interpreters_of(plan: Plan | SavedPlan) -> dict[str, str]:
     """Node -> the job's Python, for our programs where nobody has found a better one: its own may be old."""
     words = {node.node: node.words[0] for node in plan.nodes if node.words}
     return {n: w for n, w in words.items() if w.startswith("/") and "python" in w.rpartition("/")[2]}

@@ -1,0 +1,139 @@
+"""A run by its run.json, for all who read one: what has no value there has its default here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from ringup.rules import Finding
+
+FILE = "run.json"
+MOST_BYTES = 64 << 20
+LIVING = ("running", "restarting")
+"""Outcomes of a run that has not ended."""
+
+
+class SavedJob(msgspec.Struct):
+    script: str = ""
+    arguments: list[str] = []
+    launcher: str = ""
+
+
+class SavedNode(msgspec.Struct):
+    """As `planning.NodePlan`."""
+
+    node: str = ""
+    nproc: int = 0
+    first_rank: int = 0
+    interface: str = ""
+    words: list[str] = []
+    env: Mapping[str, str] = {}
+    reasons: Mapping[str, str] = {}
+    run_dir: str = ""
+    versions: Mapping[str, str] = {}
+    preset: Mapping[str, str] = {}
+
+
+class SavedVariable(msgspec.Struct):
+    name: str
+    value: str
+    because: str = ""
+    node: str | None = None
+
+
+class SavedTransport(msgspec.Struct):
+    node: str
+    network: str = ""
+    devices: list[str] = []
+
+
+class SavedPlan(msgspec.Struct):
+    job: SavedJob = msgspec.field(default_factory=SavedJob)
+    nodes: list[SavedNode] = []
+    env: list[SavedVariable] = []
+    master_addr: str = ""
+    world_size: int = 0
+    transports: list[SavedTransport] = []
+
+
+class SavedTransports(msgspec.Struct):
+    expected: list[SavedTransport] = []
+    seen: list[SavedTransport] = []
+
+
+class SavedRank(msgspec.Struct):
+    rank: int
+    node: str = ""
+    code: int | None = None
+
+
+class SavedFailure(msgspec.Struct):
+    at_s: float = 0.0
+    rank: int | None = None
+    what: str = ""
+
+
+class SavedMissing(msgspec.Struct):
+    rank: int | None
+    where: str = ""
+
+
+class SavedHang(msgspec.Struct):
+    at_s: float
+    quiet_s: float
+    verdict: str
+    missing: list[SavedMissing] = []
+
+
+class SavedCause(msgspec.Struct):
+    rule: str = ""
+
+
+class SavedVerdict(SavedCause):
+    """Of the run itself, when it was ended as hung."""
+
+    ranks: list[int] = []
+    evidence: list[str] = []
+
+
+class SavedAttempt(msgspec.Struct):
+    number: int
+    nodes: list[str] = []
+    started: float = 0.0
+    ended: float | None = None
+    outcome: str | None = None
+    cause: SavedCause | None = None
+    decision: str | None = None
+    because: str | None = None
+
+
+class SavedRun(msgspec.Struct):
+    run: str
+    outcome: str
+    started: float
+    seconds: float = 0.0
+    exit_code: int | None = None
+    plan: SavedPlan | None = None
+    ranks: list[SavedRank] = []
+    first_failure: SavedFailure | None = None
+    hangs: list[SavedHang] = []
+    cause: SavedCause | None = None
+    verdict: SavedVerdict | None = None
+    findings: list[Finding] = []
+    notes: list[str] = []
+    attempts: list[SavedAttempt] = []
+    transports: SavedTransports = msgspec.field(default_factory=SavedTransports)
+
+    @property
+    def is_living(self) -> bool:
+        return self.outcome in LIVING
+
+
+def read(folder: Path) -> SavedRun | None:
+    """The run of a folder, None where it has no run.json that can be read."""
+    with contextlib.suppress(OSError, ValueError, RecursionError), (folder / FILE).open("rb") as file:
+        return msgspec.json.decode(file.read(MOST_BYTES), type=SavedRun)
+    return None
