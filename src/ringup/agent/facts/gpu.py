@@ -9,7 +9,7 @@ import os
 import time
 
 from ringup.agent.proc.command import command, wait, which
-from ringup.agent.proc.files import listed, pause, text
+from ringup.agent.proc.files import listed, numbered, pause, text
 from ringup.agent.proc.process import moves
 
 FIELDS = (
@@ -125,9 +125,9 @@ def lost(root, answered):
 
 def fabric_manager(root):
     """Whether nv-fabricmanager runs; "hidden" where this is not the machine's own list of processes."""
-    for number in listed(root + "/proc"):
+    for pid in numbered(root + "/proc"):
         # The kernel keeps 15 characters of a name.
-        if number.isdigit() and text("%s/proc/%s/comm" % (root, number)).startswith("nv-fabricmanag"):
+        if text("%s/proc/%d/comm" % (root, pid)).startswith("nv-fabricmanag"):
             return "running"
     return "absent" if text(root + "/proc/2/comm") == "kthreadd" else "hidden"
 

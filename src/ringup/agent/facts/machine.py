@@ -3,6 +3,7 @@
 import os
 import time
 
+from ringup.agent.proc import process
 from ringup.agent.proc.files import listed, numbers, optional, required, space, text, user_names
 
 MOST_SHM = 200
@@ -23,10 +24,9 @@ def cgroups(root):
     path may be the machine's, of which nothing is mounted: the mount's own top is what counts then.
     """
     found = {}
-    for line in required(root + "/proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        for name in names.split(",") if names else [""]:
+    required(root + "/proc/self/cgroup")
+    for names, path in process.cgroups("self", root).items():
+        for name in names.split(","):
             if name.startswith("name="):
                 continue
             top = root + "/sys/fs/cgroup" + ("/" + name if name else "")

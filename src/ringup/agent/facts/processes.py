@@ -4,9 +4,10 @@ import os
 import select
 import time
 
-from ringup.agent.proc.files import pause, required, text, user_names
+from ringup.agent.proc.files import numbered, pause, required, user_names
 from ringup.agent.proc.process import (
     HZ,
+    cgroups,
     descriptors,
     has_bit,
     moves,
@@ -59,9 +60,8 @@ class ProcessTable:
         self.uid = os.getuid()
         self.parents, self.commands, self.starts, self.uids, self.states = {}, {}, {}, {}, {}
         self.sessions, self.environments = {}, {}
-        for name in os.listdir(root + "/proc"):
-            if name.isdigit():
-                self.add(int(name))
+        for pid in numbered(root + "/proc"):
+            self.add(pid)
 
     def add(self, pid):
         name, fields = name_and_fields(pid, self.root)
@@ -190,8 +190,8 @@ def rank_evidence(env, own):
 
 def service(table, pid):
     """The systemd service a process belongs to, "" for login sessions and containers."""
-    for piece in text("%s/proc/%d/cgroup" % (table.root, pid)).split():
-        unit = next((p for p in reversed(piece.split("/")) if p.endswith(".service")), "")
+    for path in cgroups(pid, table.root).values():
+        unit = next((p for p in reversed(path.split("/")) if p.endswith(".service")), "")
         if unit and not unit.startswith(("ssh", "user@", "cron", "crond", "containerd", "docker")):
             return unit
     return ""

@@ -11,8 +11,8 @@ import os
 import signal
 import time
 
-from ringup.agent.proc.files import link, listed, numbers, pause, read, text
-from ringup.agent.proc.process import below, command, environ, family, stat
+from ringup.agent.proc.files import link, listed, numbers, pause, read
+from ringup.agent.proc.process import below, cgroups, command, environ, family, stat
 
 TAG = "RINGUP_RUN"
 PLACE = "RINGUP_NODE"
@@ -50,10 +50,9 @@ def oom_kills():
     return numbers("/proc/vmstat", ("oom_kill",)).get("oom_kill", 0)
 
 
-def cgroups(pid):
+def confined(pid):
     """Parts of a process's cgroup path that name a container or a batch job."""
-    lines = text("/proc/%s/cgroup" % pid).splitlines()
-    parts = {part for line in lines for part in line.split(":", 2)[-1].split("/")}
+    parts = {part for path in cgroups(pid).values() for part in path.split("/")}
     return {part for part in parts if part.startswith(CONTAINERS) or len(part) == 64}
 
 
@@ -62,7 +61,7 @@ def elsewhere(pid, found):
     for name in BATCH:
         if found.get(name, b"") not in (b"", os.environb.get(name, b"")):
             return "batch job %s=%s" % (name.decode(), found[name].decode("utf-8", "replace")[:40])
-    others = cgroups(pid) - cgroups("self")
+    others = confined(pid) - confined("self")
     if others:
         return "container or batch job %s" % min(others)[:80]
     namespace = link("/proc/%d/ns/pid" % pid)
