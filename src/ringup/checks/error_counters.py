@@ -163,7 +163,7 @@ def backlog_overflow(node: Node, cluster: Cluster) -> Iterator[Finding]:
     again after seconds, and some ranks say that the store timed out.
     Fix: `sysctl net.core.somaxconn=4096` on the first node.
     """
-    if node.name != (cluster.first or cluster.head.name):
+    if node.name != cluster.head_name:
         return
     room = node.socket_limits.somaxconn
     wanted = sum(cluster.job.nproc or n.host.slots or n.gpu_count or 1 for n in cluster.nodes)

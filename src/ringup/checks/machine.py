@@ -42,7 +42,7 @@ def cgroup_limits_tight(cluster: Cluster) -> Iterator[Finding]:
     """
     usual_cpus = median_low([n.container.cpus for n in cluster.nodes] or [0.0])
     for node in cluster.nodes:
-        ranks = ranks_on(cluster, node)
+        ranks = cluster.ranks_on(node)
         tight, short = judged_limits(node, ranks, usual_cpus)
         if tight:
             yield at(node).finding(
@@ -260,18 +260,13 @@ LEAST_RANK_BYTES = 64 * 1024**2
 """What a rank surely keeps: after `import torch` alone (2.13 for CPUs) it is 142 MiB of private memory."""
 
 
-def ranks_on(cluster: Cluster, node: Node) -> int:
-    """Ranks this node would get; a host file's slots count as the plan counts them."""
-    return cluster.job.nproc or node.host.ranks(node.gpu_count) or node.gpu_count or 1
-
-
 def on_machine(cluster: Cluster, node: Node) -> int:
     """Ranks on the machine this node is: `--local` plays all nodes on one."""
-    return ranks_on(cluster, node) * (len(cluster.nodes) if cluster.is_local else 1)
+    return cluster.ranks_on(node) * (len(cluster.nodes) if cluster.is_local else 1)
 
 
 def for_ranks(cluster: Cluster, node: Node) -> str:
-    ranks, all_ranks = ranks_on(cluster, node), on_machine(cluster, node)
+    ranks, all_ranks = cluster.ranks_on(node), on_machine(cluster, node)
     more = f", {all_ranks} in all on this machine" if all_ranks > ranks else ""
     return f"{plural(ranks, 'rank')}{more}"
 
@@ -294,7 +289,7 @@ def processors_fewer_than_ranks(cluster: Cluster) -> Iterator[Finding]:
     """
     most = max((n.cpu_count for n in cluster.nodes), default=0)
     for node in cluster.nodes:
-        ranks = ranks_on(cluster, node)
+        ranks = cluster.ranks_on(node)
         fewer, odd = 0 < node.cpu_count < ranks, 0 < node.cpu_count < most / 2
         crowded = node.cpu_count > 0 and on_machine(cluster, node) > CROWD * node.cpu_count
         if (fewer or odd or crowded) and not least_bytes(cluster, node):

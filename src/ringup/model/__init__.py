@@ -589,6 +589,15 @@ class Cluster:
     def head(self) -> Node:
         return self.nodes[0]
 
+    @property
+    def head_name(self) -> str:
+        """Of the whole cluster's first node, also where this is a part without it."""
+        return self.first or (self.nodes[0].name if self.nodes else "")
+
+    def ranks_on(self, node: Node) -> int:
+        """Ranks of a node: as asked for, else its slots in a host file, else one a visible GPU."""
+        return self.job.nproc or node.host.ranks(node.gpu_count) or node.gpu_count or 1
+
     def node(self, name: str) -> Node:
         """The node of that name; KeyError if there is none."""
         return self._by_name[name]
@@ -601,8 +610,7 @@ class Cluster:
         names = frozenset(n.name for n in kept)
         if names not in self._parts:
             links = tuple(li for li in self.links if li.src in names and li.dst in names)
-            first = self.first or (self.nodes[0].name if self.nodes else "")
-            self._parts[names] = dataclasses.replace(self, nodes=kept, links=links, first=first)
+            self._parts[names] = dataclasses.replace(self, nodes=kept, links=links, first=self.head_name)
         return self._parts[names]
 
     @functools.cached_property
