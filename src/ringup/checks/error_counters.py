@@ -166,7 +166,7 @@ def backlog_overflow(node: Node, cluster: Cluster) -> Iterator[Finding]:
     if node.name != cluster.head_name:
         return
     room = node.socket_limits.somaxconn
-    wanted = sum(cluster.job.nproc or n.host.slots or n.gpu_count or 1 for n in cluster.nodes)
+    wanted = sum(map(cluster.ranks_on, cluster.nodes))
     lost = verbs.rose(node, "tcp").by.get("ListenOverflows", 0)
     if (room and room < wanted) or lost:
         words = f"somaxconn {room}, {wanted} ranks"

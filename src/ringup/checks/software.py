@@ -405,7 +405,7 @@ def dataloader_can_starve(cluster: Cluster) -> Iterator[Finding]:
     """
     workers = workers_in(cluster.job.arguments)
     for node in cluster.nodes:
-        ranks = cluster.job.nproc or node.gpu_count or 1
+        ranks = cluster.ranks_on(node)
         if node.cpu_count and workers * ranks > node.cpu_count:
             yield at(node).finding(
                 found=f"{workers} workers for each of {ranks} ranks, on {node.cpu_count} processors",

@@ -156,7 +156,7 @@ def disk_full(node: Node, cluster: Cluster) -> Iterator[Finding]:
 @check("open-files-too-low", reads=("limits",))
 def open_files_too_low(cluster: Cluster) -> Iterator[Finding]:
     """A socket to every peer and group, and the loaders' pipes, come on top of what every process opens."""
-    ranks = sum(cluster.job.nproc or n.gpu_count or 1 for n in cluster.nodes)
+    ranks = sum(map(cluster.ranks_on, cluster.nodes))
     for node in cluster.nodes:
         limit = node.limits.open_files
         short = limit < FILES_SURELY_SHORT + 8 * ranks
