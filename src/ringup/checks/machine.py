@@ -320,7 +320,7 @@ def ranks_exceed_memory(node: Node, cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("node-failed-often", severity="warning")
-def node_failed_often(cluster: Cluster) -> Iterator[Finding]:
+def node_failed_often(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     A node ended at least 3 of its last 5 runs, by the record of the last 30 days.
 
@@ -328,12 +328,11 @@ def node_failed_often(cluster: Cluster) -> Iterator[Finding]:
     that is checked without load after a repair or a reboot often passes.
     Fix: leave it out until its hardware was tested under load; `ringup runs --forget NODE` clears its record.
     """
-    for node in cluster.nodes:
-        past = cluster.past.get(node.name)
-        if past and past.is_often_failing and not cluster.is_local:
-            causes = summarize_names(past.causes)
-            yield at(node).finding(
-                found=f"ended {past.ended_lately} of its last {past.lately} runs: {causes}",
-                wanted="a node that does not end runs",
-                commands=(f"ringup runs --forget {shlex.quote(node.name)}",),
-            )
+    past = cluster.past.get(node.name)
+    if past and past.is_often_failing and not cluster.is_local:
+        causes = summarize_names(past.causes)
+        yield at(node).finding(
+            found=f"ended {past.ended_lately} of its last {past.lately} runs: {causes}",
+            wanted="a node that does not end runs",
+            commands=(f"ringup runs --forget {shlex.quote(node.name)}",),
+        )

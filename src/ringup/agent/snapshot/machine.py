@@ -64,23 +64,19 @@ def disks(ranks):
                 yield [folder[:300], known["free_bytes"], known["total_bytes"]]
 
 
-def cgroup_kills(ranks):
-    """Processes that the out-of-memory killer has ended in the ranks' own control group (v2)."""
-    folder = cgroups(ranks[0]["pid"]).get("", "") if ranks else ""
-    return numbers("/sys/fs/cgroup%s/memory.events" % folder, ("oom_kill",)).get("oom_kill", 0)
-
-
 def node(ranks):
     """The node's own state, as counters since it came up."""
     memory = numbers("/proc/meminfo", ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree"))
     events = numbers("/proc/vmstat", ("pswpin", "pswpout", "oom_kill", "nr_written"))
+    group = cgroups(ranks[0]["pid"]).get("", "") if ranks else ""  # the ranks' own, in version 2
+    ended = numbers("/sys/fs/cgroup%s/memory.events" % group, ("oom_kill",))
     return {
         "memory_bytes": memory.get("MemTotal", 0) * 1024,
         "memory_available_bytes": memory.get("MemAvailable", 0) * 1024,
         "swapped_pages": events.get("pswpin", 0) + events.get("pswpout", 0),
         "written_bytes": events.get("nr_written", 0) * os.sysconf("SC_PAGE_SIZE"),
         "oom_kills": events.get("oom_kill", 0),
-        "cgroup_oom_kills": cgroup_kills(ranks),
+        "cgroup_oom_kills": ended.get("oom_kill", 0),
         "disks": bounded(disks(ranks))[:16],
         "interfaces": interfaces(),
     }
