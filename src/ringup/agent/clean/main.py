@@ -222,7 +222,7 @@ def unseen(table):
     return words
 
 
-def main(mode, grace_s, folder=shm.SHM):
+def main(mode, grace_s, folder=tree.SHM):
     """Look, end what may be ended, look again; the answer as plain data."""
     first_namespace = link("/proc/self/ns/pid") == FIRST_PID_NAMESPACE
     ended = end_proven(grace_s) if mode == "kill" else []

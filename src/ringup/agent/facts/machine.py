@@ -4,7 +4,7 @@ import os
 import time
 
 from ringup.agent.proc import process
-from ringup.agent.proc.files import listed, numbers, optional, required, space, text, user_names
+from ringup.agent.proc.files import listed, maker, numbers, optional, required, space, text, user_names
 
 MOST_SHM = 200
 
@@ -173,11 +173,11 @@ def product(root):
 
 
 def owner(name, root):
-    """Whether the process that made a file lives: torch writes its number into the name (torch_PID_...)."""
-    pid = name.partition("_")[2].partition("_")[0]
-    if not name.startswith("torch_") or not pid.isdigit():
+    """Whether the process that made a file lives, where its name tells."""
+    pid = maker(name)
+    if not pid:
         return "unknown"
-    return "lives" if os.path.exists(root + "/proc/" + pid) else "gone"
+    return "lives" if os.path.exists("%s/proc/%d" % (root, pid)) else "gone"
 
 
 def shm_files(root):

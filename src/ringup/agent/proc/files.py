@@ -104,6 +104,15 @@ def space(path):
     }
 
 
+def maker(path):
+    """The pid in the name of a file in /dev/shm: torch_PID_..., sem.loky-PID-...; None for other names."""
+    name = os.path.basename(path)
+    for begin, end in (("torch_", "_"), ("sem.loky-", "-")):
+        if name.startswith(begin):
+            return integer(name[len(begin) :].partition(end)[0])
+    return None
+
+
 def passwd(root=""):
     """uid -> fields of /etc/passwd, the first line of each; a directory server might not answer."""
     lines = [line.split(":") for line in text(root + "/etc/passwd", 1 << 20).splitlines()]
