@@ -194,10 +194,12 @@ def clock_skew(cluster: Cluster) -> Iterator[Finding]:
     """
     if cluster.is_local or not cluster.nodes:
         return
-    usual = sorted((n.clock for n in cluster.nodes), key=lambda c: c.offset_s)[(len(cluster.nodes) - 1) // 2]
-    middle = usual if len(cluster.nodes) > 2 else Clock(0.0, 0.0)
+    # The launcher's own clock may be the one that is wrong: then every node is off alike.
+    launchers = Clock(0.0, 0.0)
+    clocks = [n.clock for n in cluster.nodes] + [launchers] * (len(cluster.nodes) == 2)
+    usual = sorted(clocks, key=lambda c: c.offset_s)[(len(clocks) - 1) // 2]
+    middle = usual if len(clocks) > 2 else launchers
     for node in cluster.nodes:
-        # The launcher's own clock may be the one that is wrong: then every node is off alike.
         apart = node.clock.offset_s - middle.offset_s
         error_s = node.clock.error_s + middle.error_s
         sure = abs(apart) - error_s
