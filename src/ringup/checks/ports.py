@@ -52,13 +52,15 @@ def is_leftover(node: Node, listener: Listener) -> bool:
 @check("port-in-use", reads=("listeners",))
 def port_in_use(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """On the head only: nobody else listens there."""
+    if node.name != cluster.head_name:
+        return
     port = wanted_port(cluster)
     held = holder(node, port)
     stranger = any(
         li.stranger and li.dst == node.name and li.port == port and li.purpose == "rendezvous"
         for li in cluster.links
     )
-    if node.name != cluster.head_name or (is_leftover(node, held) if held else not stranger):
+    if is_leftover(node, held) if held else not stranger:
         return
     who = "a process that this user cannot see"
     if held:
