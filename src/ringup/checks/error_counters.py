@@ -142,7 +142,7 @@ def interface_errors(node: Node, cluster: Cluster, view: View) -> Iterator[Findi
     for name in sorted(used):
         rose = verbs.rose(node, f"interface:{name}")
         words = [f"{k} rose by {v}" for k, v in rose.by.items() if k in CARD]
-        # Down and up again are two; a link that is down now is said by its own rule.
+        # Down and up again are two changes; `interface-down` finds a link that is down now.
         flaps = rose.by.get("carrier_changes", 0)
         words += [f"the link changed {flaps} times"] if flaps > 1 else []
         if words:

@@ -152,7 +152,7 @@ def slow_interface_chosen(cluster: Cluster, view: View) -> Iterator[Finding]:
     # Over RDMA the interface carries a few words when the ranks meet, and no data.
     over_rdma = len(view.nodes) == len(cluster.nodes) and all(view.main.values())
     fastest = (best.speed_gbit_s or 0.0) if best and not over_rdma else 0.0
-    # Of an interface to which a path fails, that is what is said.
+    # Where a path to the interface fails, another rule names that.
     in_trouble = {(e.dst, e.interface) for f in paths.faults(cluster) for e in f.edges}
     for node in cluster.nodes:
         chosen = {p.interface: p for p in picks(cluster, node)}

@@ -57,10 +57,10 @@ def judged_limits(node: Node, ranks: int, usual_cpus: float) -> tuple[list[str],
     """What is tight on a node, and whether it surely falls short: of its ranks, or of what its peers have."""
     limits, tight, short = node.container, [], False
     odd = limits.cpus < usual_cpus / 2
-    # Where fewer processors may be used at all, `processors-fewer-than-ranks` says so.
+    # Where the job may use few CPUs at all, `processors-fewer-than-ranks` finds that.
     allowed = node.cpu_count or limits.cpus
     if limits.cpus < min(2 * ranks, allowed) or (odd and limits.cpus < allowed):
-        tight.append(f"{limits.cpus:.3g} processors' worth of time")
+        tight.append(f"{limits.cpus:.3g} CPUs of time")
         short = short or limits.cpus < ranks or odd
     if limits.memory_bytes < MEMORY_A_RANK_BYTES * ranks:
         tight.append(f"{show_bytes(limits.memory_bytes)} of memory")
@@ -255,7 +255,7 @@ def shm_left_over(node: Node) -> Iterator[Finding]:
 
 
 CROWD = 16
-"""Ranks a processor from which nobody can have meant it: each gets less than a tenth of one."""
+"""Ranks a CPU that can only be a mistake: each gets less than a tenth of one."""
 LEAST_RANK_BYTES = 64 * 1024**2
 """What a rank surely keeps: after `import torch` alone (2.13 for CPUs) it is 142 MiB of private memory."""
 
@@ -294,7 +294,7 @@ def processors_fewer_than_ranks(cluster: Cluster) -> Iterator[Finding]:
         crowded = node.cpu_count > 0 and on_machine(cluster, node) > CROWD * node.cpu_count
         if (fewer or odd or crowded) and not least_bytes(cluster, node):
             yield at(node).finding(
-                found=f"{node.cpu_count} processors for {for_ranks(cluster, node)}",
+                found=f"{node.cpu_count} CPUs for {for_ranks(cluster, node)}",
                 wanted=f"{most}, as on the other nodes" if odd else "one for each of them",
                 severity="warning" if odd or crowded else "note",
                 run="grep Cpus_allowed_list /proc/self/status",
@@ -311,9 +311,9 @@ def ranks_exceed_memory(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     needed = least_bytes(cluster, node)
     if needed:
-        processors = f" and {node.cpu_count} processors" if node.cpu_count else ""
+        cpus = f" and {node.cpu_count} CPUs" if node.cpu_count else ""
         yield at(node).finding(
-            found=f"{show_bytes(node.memory_bytes)} of memory{processors} for {for_ranks(cluster, node)}",
+            found=f"{show_bytes(node.memory_bytes)} of memory{cpus} for {for_ranks(cluster, node)}",
             wanted=f"{show_bytes(needed)} at the very least: {show_bytes(LEAST_RANK_BYTES)} a rank",
             fix=f"fewer ranks: --nproc {node.cpu_count or 1}",
         )

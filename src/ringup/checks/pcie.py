@@ -37,7 +37,7 @@ def place_of(node: Node, device: PciDevice) -> Place:
 
 def may_rest(node: Node, device: PciDevice) -> bool:
     """Whether the link may only be slow because nobody uses it: of a GPU that is not known to be busy."""
-    if device.vendor == AMD:  # the GPU, or the switch on its board: whether they idle is not told
+    if device.vendor == AMD:  # a GPU, or the switch on its board: whether it is idle is unknown
         return True
     if not device.is_nvidia_gpu:
         return False
@@ -86,7 +86,7 @@ def bus_matters(node: Node) -> Severity:
 
 
 def best_link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[int, float]:
-    """Lanes and GT/s that both ends of the link above a device can; 0 where that is not told."""
+    """Lanes and GT/s that both ends of the link above a device can; 0 where unknown."""
     port = by_bus.get(device.above[-1]) if device.above else None
     if port is None or not (device.max_link_width and port.max_link_width):
         return 0, 0.0

@@ -40,7 +40,7 @@ def holder(node: Node, port: int) -> Listener | None:
 
 
 def orphans(node: Node) -> tuple[Process, ...]:
-    """What earlier runs left: the probe also lists processes of jobs that are alive, and says so."""
+    """What earlier runs left; the probe also lists processes of running jobs, marked as such."""
     return tuple(p for p in node.leftovers if not p.evidence.startswith("running"))
 
 

@@ -403,7 +403,7 @@ def dataloader_can_starve(node: Node, cluster: Cluster) -> Iterator[Finding]:
     workers, ranks = workers_in(cluster.job.arguments), cluster.ranks_on(node)
     if node.cpu_count and workers * ranks > node.cpu_count:
         yield at(node).finding(
-            found=f"{workers} workers for each of {ranks} ranks, on {node.cpu_count} processors",
+            found=f"{workers} workers for each of {ranks} ranks, on {node.cpu_count} CPUs",
             wanted=f"{max(1, node.cpu_count // ranks)} or fewer a rank",
             run="nproc",
         )

@@ -59,7 +59,7 @@ def same_machine_twice(cluster: Cluster) -> Iterator[Finding]:
 
 @check("duplicate-hostname", reads=("hostname",), scope="machines")
 def duplicate_hostname(cluster: Cluster) -> Iterator[Finding]:
-    """One machine named twice is said by its own rule."""
+    """Not for one machine named twice: `same-machine-twice` finds that."""
     for same, names in () if same_machine(cluster) else alike(cluster, lambda n: n.hostname):
         yield at(same).finding(
             found=f"{names} are all called {printable(same[0].hostname, 80)}",

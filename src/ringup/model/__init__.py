@@ -107,7 +107,7 @@ class NcclAnswer:
     plugins: tuple[str, ...] = ()
     """Its lines about network and other plugins."""
     net_plugin: str | None = None
-    """Path of the network plugin that the loader finds for it, "" for none; None where that was not told."""
+    """Path of the network plugin that the loader finds for it, "" for none; None where unknown."""
     errors: tuple[str, ...] = ()
     """Its warnings, without who said them."""
 
@@ -161,7 +161,7 @@ class Container:
     kind: str = ""
     """ "docker", "podman", "kubernetes", "lxc", "container"; "" on the machine itself."""
     cpus: float = math.inf
-    """Processors' worth of time it may use, whatever number it may run on."""
+    """CPUs of time that it may use, whatever number it may run on."""
     memory_bytes: float = math.inf
     processes: float = math.inf
     oom_kills: int = 0
@@ -247,7 +247,7 @@ ReachFailure = Literal[
     "no-answer",
     "no-cpu-time",
 ]
-"""How a node was not reached, each a rule; but the last: this machine was too busy (see `starved`)."""
+"""How a node was not reached, each a rule; but the last: this machine was too busy (see `cpu_starvation`)."""
 
 
 RANK_VARIABLES = (
@@ -390,7 +390,7 @@ class Node:
     rises: tuple[Risen, ...] = ()
     """What rose until the pair tests had ended."""
     cpu_waits: Mapping[str, float] = field(default_factory=dict)
-    """What was done there -> seconds its process was ready to run and had no processor; see `starved`."""
+    """What was done there -> seconds its process was ready to run and had no CPU; see `cpu_starvation`."""
     load: float = 0.0
     """Load average of the last minute when it was asked."""
     setup_error: str = ""
@@ -573,7 +573,7 @@ class Cluster:
     pairs_unknown: Mapping[str, str] = field(default_factory=dict)
     """Node name -> why the pair tests say nothing about it."""
     pairs_starved: tuple[str, ...] = ()
-    """Those of `pairs_unknown` for want of a processor, which is no fault of theirs."""
+    """Those of `pairs_unknown` that got no CPU time, which is no fault of theirs."""
     is_local: bool = False
     """`--local N` or one machine: host identity is not judged."""
     ssh_config: str = ""

@@ -13,7 +13,7 @@ class NvLink:
     number: int
     gbyte_s: float
     errors: int | None = None
-    """Replay, recovery and CRC errors together since the driver was loaded; None where not told."""
+    """Replay, recovery and CRC errors together since the driver was loaded; None where unknown."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ ROUNDS = 3
 """What fled from a process that was ended is found by looking again."""
 KILL_S = 3.0
 MOST = 200
-"""Entries of each kind that are told."""
+"""Entries of each kind in the answer."""
 
 SETTLED_TRIES = 20
 FIRST_PID_NAMESPACE = "pid:[4026531836]"

@@ -236,7 +236,7 @@ class Judge:
         return own and leads and abs(began - folder.st_mtime) < STARTED_WITHIN_S
 
     def _wanted(self, pid, own):
-        """Why it may be meant to live on; "" where nothing says so."""
+        """Why it may be meant to keep running, "" for no sign of that."""
         if processes.ignores_hangup(self.table, pid):
             return "it ignores SIGHUP (nohup), like a job that must outlive its terminal"
         name = self.table.commands[pid]

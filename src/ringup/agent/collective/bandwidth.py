@@ -192,7 +192,7 @@ def sweep(world, op, sizes):
             by_rank, count = measure(world, None, case)
         except (RuntimeError, ValueError) as error:
             if not is_unsupported(world, error):
-                raise  # a timeout or a lost peer: the run has failed, and says so
+                raise  # a timeout or a lost peer: the run has failed
             report("unsupported", op=op, size_bytes=size_bytes, error=short(error))
             return last
         seconds = sum(one[0] for one in by_rank) / len(by_rank)

@@ -73,7 +73,7 @@ def query(tool, fields):
 
 
 def nvidia_smi(tool, several, seconds):
-    """Name of a question -> what was said to it, with the fields that were asked in the end."""
+    """Name of a question -> its answer; and the fields of the last query."""
     end = time.monotonic() + seconds
     words = {
         "apps": ["--query-compute-apps=gpu_uuid,pid,used_memory,name", "--format=csv,noheader,nounits"],

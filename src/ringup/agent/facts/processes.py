@@ -306,7 +306,7 @@ def is_ours(table, pid):
 
 
 def jobs_of(table):
-    """Ranks and launchers of our user, running or not: pid -> what says so."""
+    """Ranks and launchers of our user, running or not: pid -> evidence."""
     own, jobs = dict(os.environ), {}
     for pid in table.own():
         # A shell, an editor or a terminal's server hands on what somebody has exported.
@@ -321,10 +321,10 @@ def jobs_of(table):
 
 
 def leftovers(table):
-    """Ranks and launchers of ours, each with evidence; those whose launcher lives are said to be running."""
+    """Ranks and launchers of our user, each with evidence; "running: ..." where its launcher lives."""
     jobs = jobs_of(table)
     found = [table.facts(pid, "%s; %s" % (fate(table, pid, jobs), jobs[pid])) for pid in sorted(jobs)]
-    # Orphans first, should there be more than are told.
+    # Orphans first: the list is bounded.
     return sorted(found, key=lambda p: not p["evidence"].startswith("orphan"))[:MOST_LEFTOVERS]
 
 
