@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ringup.checks.gpu import by_model, has_memory_fault, named, of_gpu, visible
+from ringup.checks.gpu import RETIRED_FULL, by_model, has_memory_fault, named, of_gpu, visible
 from ringup.checks.software import most_common_number, unusual
 from ringup.model import Cluster, Gpu, KernelEvent, Node
 from ringup.rules import Finding, Severity, Skipped, at, check
 from ringup.units import printable, show_seconds, summarize_names
 
-RETIRED_FULL = 60
-"""Pages; Azure/azurehpc-health-checks takes a node out near this many."""
 HARMLESS = {63, 92, 94}
 """A row remapped, many single bit errors, an error contained to its process: the GPU goes on."""
 FAULTS = (

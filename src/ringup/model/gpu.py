@@ -156,6 +156,11 @@ class PciDevice:
         return self.vendor == 0x10DE and self.class_code in (0x0300, 0x0302)
 
     @property
+    def is_own_gpu(self) -> bool:
+        """An NVIDIA GPU that is not given to a virtual machine."""
+        return self.is_nvidia_gpu and self.driver != "vfio-pci"
+
+    @property
     def is_nvswitch(self) -> bool:
         """NVSwitches are bridges of class 0x0680 ("other")."""
         return self.vendor == 0x10DE and self.class_code == 0x0680
