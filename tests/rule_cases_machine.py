@@ -37,7 +37,7 @@ def gpus(base: Case = c.healthy, count: int = 8) -> Case:
 
 
 FIRES["cgroup-limits-tight"] = on_node1(container=Container("docker", cpus=0.5))
-# Two processors' worth of time where only two may be used: another rule's.
+# Two CPUs of time where only two may be used: another rule's.
 QUIET["cgroup-limits-tight"] = everywhere(
     container=Container("docker", cpus=2.0, processes=4096), cpu_count=2
 )

@@ -24,7 +24,7 @@ from ringup.cli import command_line
 from ringup.errors import NodeUnreachable, UsageError
 from ringup.runtime import Options, RunResult, attach, detach, ssh
 from ringup.transport import Transport
-from tests.guards import tagged, wait_for
+from tests.guards import alive, tagged, wait_for
 from tests.test_launch import make_plan
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="nodes are Linux"), pytest.mark.slow]
@@ -44,12 +44,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Detached:
     """A run handed over by a launcher that has gone."""
 
-    def __init__(self, folder: Path, script: str, nodes: int = 2) -> None:
+    def __init__(self, folder: Path, script: str, nodes: int = 2, lease_s: float = 20.0) -> None:
         self.folder = folder
         self.plan = make_plan(folder, script, nodes=nodes)
         self.hosts = hosts.local_nodes(nodes)
         with Transport(self.hosts) as door:
-            self.handed = ssh.run(self.plan, door, log_dir=folder / "logs", detach=True)
+            options = {"log_dir": folder / "logs", "detach": True, "lease_s": lease_s}
+            self.handed = ssh.run(self.plan, door, **options)
 
     def follow(self, **options: Any) -> tuple[RunResult, str]:
         shown: list[str] = []
@@ -76,6 +77,12 @@ class Detached:
         paths = Path(self.plan.nodes[0].run_dir + ".journal").glob("out-*")
         lines = [line for path in paths for line in path.read_text().splitlines()]
         return b"".join(base64.b64decode(json.loads(line)["data"]) for line in lines)
+
+
+def environ(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    return b""
 
 
 @pytest.fixture
@@ -251,6 +258,27 @@ def test_killed_guard_of_another_node_ends_the_run(tmp_path: Path, runs: list[De
     result, _ = run.follow()
     assert result.outcome == "launcher-error"
     assert result.failure.node == "127.0.0.3"
+
+
+def test_a_head_that_was_stopped_is_blamed_and_not_the_machine_that_launched(
+    tmp_path: Path, runs: list[Detached]
+) -> None:
+    run = Detached(tmp_path, FOREVER, lease_s=5.0)
+    runs.append(run)
+    run.up()
+    own = run.plan.nodes[0].run_dir
+    guards = [pid for pid in run.guards() if str(Path(f"/proc/{pid}/cwd").readlink()) == own]
+    ranks = [pid for pid in tagged(run.plan.run_id) if b"RINGUP_NODE=1\0" in environ(pid)]
+    for pid in guards:
+        os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: not any(map(alive, ranks)), "the other node has ended its ranks by its lease")
+    for pid in guards:
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: not run.guards(), "the guards have ended")
+    failure = run.follow()[0].failure
+    assert failure.node == "127.0.0.3"
+    assert "no contact with the head node's guard" in failure.what, failure.what
+    assert "the head node" in failure.what and "launch" not in failure.what, failure.what
 
 
 def test_run_on_one_node_is_handed_over_too(tmp_path: Path, runs: list[Detached]) -> None:

@@ -478,10 +478,10 @@ def with_ranks(cluster: Cluster, nproc: int, **facts: Any) -> list[Finding]:
 def test_a_number_of_ranks_that_cannot_be_meant_is_told_with_both_numbers() -> None:
     found = [f for f in with_ranks(c.healthy(1), 3000) if f.severity != "note"]
     memory = next(f for f in found if f.rule == "ranks-exceed-memory")
-    assert (memory.severity, memory.found) == ("error", "24 GiB of memory and 2 processors for 3,000 ranks")
+    assert (memory.severity, memory.found) == ("error", "24 GiB of memory and 2 CPUs for 3,000 ranks")
     assert "processors-fewer-than-ranks" not in {f.rule for f in found}
     few = next(f for f in with_ranks(c.healthy(1), 300) if f.rule == "processors-fewer-than-ranks")
-    assert (few.severity, few.found) == ("warning", "2 processors for 300 ranks")
+    assert (few.severity, few.found) == ("warning", "2 CPUs for 300 ranks")
 
 
 @pytest.mark.parametrize(("nproc", "severity"), [(2, None), (3, "note"), (32, "note"), (33, "warning")])

@@ -91,6 +91,13 @@ def test_gpus_that_a_scheduler_gave_to_nobody_are_not_said_to_lack_a_driver() ->
 def test_gpus_given_to_virtual_machines_are_not_missing() -> None:
     given_away = tuple(replace(d, driver="vfio-pci") if d.is_nvidia_gpu else d for d in tree())
     assert told(all_of(**ALONE, pci=given_away)()) == []
+    unseen = {**ALONE, "gpu_driver": replace(DRIVER, error="No devices were found")}
+    assert told(all_of(**unseen, pci=given_away)()) == []
+    first = next(d.bus_id for d in tree() if d.is_nvidia_gpu)
+    some = tuple(replace(d, driver="vfio-pci") if d.bus_id == first else d for d in tree())
+    count = sum(d.is_nvidia_gpu for d in tree()) - 1
+    (finding, _) = found("gpu-missing", all_of(**ALONE, pci=some)())
+    assert finding.found.startswith(f"{count} NVIDIA GPUs on the PCI bus")
 
 
 def test_an_uncorrectable_error_after_which_the_driver_sees_no_need_only_warns() -> None:

@@ -222,7 +222,7 @@ def test_what_predict_says_of_equal_nodes_is_said_once(
 
 
 def test_facts_missing_for_other_reasons_are_one_selection() -> None:
-    reasons = (f"n{k} had no CPU time: load {k}{' on 2 processors' * (k % 2)}" for k in range(8))
+    reasons = (f"n{k} had no CPU time: load {k}{' on 2 CPUs' * (k % 2)}" for k in range(8))
     made = (
         Prediction(f"n{k}", None, "", missing=(f"the interfaces ({why})",)) for k, why in enumerate(reasons)
     )

@@ -33,8 +33,8 @@ MADE_AT_RUN_TIME = {
     "secrets.py": "its beginnings of tokens and words of commands; see test_secrets.py",
     "agent/rank/rank.py": "a name of the script, put into the constants above it",
 }
-OWN_TEXT = {"nccl/lines.py", "logs/patterns/tags.py", "logs/patterns/needles.py"}
-"""Whose patterns read the package's own constants."""
+OWN_TEXT = {"nccl/lines.py", "logs/patterns/tags.py", "logs/patterns/needles.py", "agent_bundle.py"}
+"""Whose patterns read the package's own constants and sources."""
 
 FUNCTIONS = {"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"}
 ON_A_PATTERN = FUNCTIONS - {"compile"}

@@ -78,9 +78,9 @@ def test_there_is_one_list_of_secret_names() -> None:
 
 
 def test_the_nodes_are_sent_the_same_source() -> None:
-    from ringup.agent_bundle import program
+    from ringup.agent_bundle import program, without_docstrings
 
-    own = (Path(secrets.__file__).parent / "secret_names.py").read_text()
+    own = without_docstrings((Path(secrets.__file__).parent / "secret_names.py").read_text())
     programs = [program(name) for name in ("guard.main", "guard.final_sweep", "snapshot.main", "clean.main")]
     for sent in [*programs, program("facts.main", "facts.system")]:
         (packed,) = re.findall(r"Bundle\('(.*)'\)", sent)

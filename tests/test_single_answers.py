@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ringup.checks  # noqa: F401  (fills the registry)
 from ringup import addresses
 from ringup import model as ranks
 from ringup.collective_tests import job as prove_job
-from ringup.model import Gpu, Job, PciDevice
+from ringup.model import Cluster, Gpu, Host, Job, Limits, PciDevice, SocketLimits
 from ringup.network.predictions import Predictions, uses_nccl
 from ringup.parse import interfaces
 from ringup.planning import expected
+from ringup.rules import CHECKS, run_checks
 
 from .clusters import cluster, interface, node, unreached
 
@@ -62,6 +66,25 @@ def test_a_prediction_without_a_count_of_gpus_says_so_and_has_low_confidence() -
     assert "the number of GPUs of n0 (no answer in time)" in found.prediction.missing
     (counted,) = expected(Predictions(cluster(with_gpus("n0", 0))), None)
     assert counted.prediction.network == "Gloo"
+
+
+LIMITED: dict[str, Any] = {"limits": Limits(math.inf, 300), "socket_limits": SocketLimits(somaxconn=32)}
+
+
+def found_in(judged: Cluster, rule: str) -> list[str]:
+    return [finding.found + finding.wanted for finding in run_checks(judged, {rule: CHECKS[rule]})[0]]
+
+
+def test_rules_count_a_nodes_ranks_as_the_plan_does() -> None:
+    listed = [with_gpus(f"n{i}", 0, host=Host(f"n{i}", slots=64), **LIMITED) for i in range(2)]
+    assert "for 128 ranks" in found_in(cluster(*listed), "open-files-too-low")[0]
+    many = Job(arguments=("--num-workers=1",))
+    loaded = cluster(*(replace(n, cpu_count=32) for n in listed), job=many)
+    assert "for each of 64 ranks" in found_in(loaded, "dataloader-can-starve")[0]
+    assert "128 ranks" in found_in(cluster(*listed), "backlog-overflow")[0]
+    # Of a scheduler's tasks or CPUs nothing follows where there are GPUs.
+    tasks = [with_gpus(f"n{i}", 8, host=Host(f"n{i}", slots=96, in_slurm=True), **LIMITED) for i in range(2)]
+    assert found_in(cluster(*tasks), "backlog-overflow") == []
 
 
 class TestOfCpusWhereGpusWereExpected:
@@ -123,6 +146,7 @@ ANSWERS = {
     "how does every JSON answer begin?": ("output/terminal.py", "envelope"),
     "which nodes does a command line name?": ("cli/request.py", "nodes_from"),
     "which job does a command line ask for?": ("cli/request.py", "job_from"),
+    "how many ranks has a node?": ("model/__init__.py", "ranks_on"),
     "which folder is this run's own?": ("runtime/claims.py", "claim"),
 }
 """The question, the module that answers it, and the function."""

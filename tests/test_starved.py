@@ -236,6 +236,12 @@ def test_a_clock_is_off_only_beyond_what_both_measurements_may_err() -> None:
     clocks = (Clock(0.0, 0.1), Clock(2.4, 2.5), Clock(2.6, 2.7))
     late = c.cluster(*(c.plain(k, clock=clock) for k, clock in enumerate(clocks)))
     assert "clock-skew" not in rules_of(late)
+    # Two nodes that agree have the right time, or no fault of theirs: the launcher's clock is the odd one.
+    for offset_s in (90.0, -90.0):
+        alike = c.cluster(*(c.plain(k, clock=Clock(offset_s + 0.01 * k, 0.1)) for k in range(2)))
+        assert "clock-skew" not in rules_of(alike)
+        alone = c.cluster(c.plain(0, clock=Clock(offset_s, 0.1)), is_local=False)
+        assert "clock-skew" in rules_of(alone)
     off = c.cluster(*(c.plain(k, clock=Clock(90.0 * (k == 0), 2.5)) for k in range(3)))
     assert "clock-skew" in rules_of(off)
 

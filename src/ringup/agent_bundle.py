@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import functools
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -29,6 +29,8 @@ class Bundle:
 sys.meta_path.insert(0, Bundle({packed!r}))
 exec(sys.meta_path[0].code({main!r}), globals())
 """
+_IMPORT = re.compile(r"^ *from (ringup[\w.]*) import (\([^)]*\)|[^#\n]*)", re.MULTILINE)
+_TEXT = re.compile(r'"""(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL)
 
 
 def source(name: str) -> str:
@@ -44,8 +46,9 @@ def program(name: str, *others: str) -> str:
     while todo:
         module = todo.pop()
         if module not in found:
-            found[module] = _read(module) or ""
-            todo += _imported(found[module])
+            text = _read(module) or ""
+            found[module] = without_docstrings(text)
+            todo += imported(text)
     return pack(found, f"ringup.agent.{name}")
 
 
@@ -54,19 +57,31 @@ def pack(sources: Mapping[str, str], main: str) -> str:
     packages = {".".join(name.split(".")[:end]) for name in sources for end in range(1, name.count(".") + 1)}
     whole = {**dict.fromkeys(sorted(packages), ""), **dict(sorted(sources.items()))}
     text = "\0".join(word for pair in whole.items() for word in pair)
-    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+    packed = base64.b64encode(zlib.compress(text.encode())).decode("ascii")
     return _LOADER.format(packed=packed, main=main)
 
 
-def _imported(text: str) -> Iterator[str]:
-    """ringup's modules that a source imports, anywhere in it."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ringup."):
-            name = str(node.module)
-            if _read(name) is not None:
-                yield name
-            else:
-                yield from (f"{name}.{alias.name}" for alias in node.names)
+def imported(text: str) -> Iterator[str]:
+    """
+    ringup's modules that a source imports, anywhere in it.
+
+    By its text: a parser takes 40 ms for what one check sends.
+    """
+    for name, words in _IMPORT.findall(text):
+        if _read(name) is not None:
+            yield name
+        else:
+            yield from (f"{name}.{word.split()[0]}" for word in words.strip("()").split(",") if word.strip())
+
+
+def without_docstrings(text: str) -> str:
+    """A source with its lines where they are, for tracebacks, and a quarter shorter on the way to a node."""
+
+    def short(match: re.Match[str]) -> str:
+        is_docstring = not text[text.rfind("\n", 0, match.start()) + 1 : match.start()].strip()
+        return '""' + "\n" * match[0].count("\n") if is_docstring else match[0]
+
+    return _TEXT.sub(short, text)
 
 
 def _read(module: str) -> str | None:

@@ -262,7 +262,7 @@ def address_not_of_rank0(cluster: Cluster) -> Iterator[Finding]:
     In logs: `The client socket has timed out`, or EADDRNOTAVAIL on rank 0.
     """
     wanted = cluster.job.env.get("MASTER_ADDR", "")
-    head = next((n for n in cluster.nodes if n.name == (cluster.first or n.name)), None)
+    head = next((n for n in cluster.nodes if n.name == cluster.head_name), None)
     literal = wanted == "localhost" or is_address(wanted)
     if not literal or head is None or cluster.is_local:
         return

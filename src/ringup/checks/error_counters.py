@@ -142,7 +142,7 @@ def interface_errors(node: Node, cluster: Cluster, view: View) -> Iterator[Findi
     for name in sorted(used):
         rose = verbs.rose(node, f"interface:{name}")
         words = [f"{k} rose by {v}" for k, v in rose.by.items() if k in CARD]
-        # Down and up again are two; a link that is down now is said by its own rule.
+        # Down and up again are two changes; `interface-down` finds a link that is down now.
         flaps = rose.by.get("carrier_changes", 0)
         words += [f"the link changed {flaps} times"] if flaps > 1 else []
         if words:
@@ -163,10 +163,10 @@ def backlog_overflow(node: Node, cluster: Cluster) -> Iterator[Finding]:
     again after seconds, and some ranks say that the store timed out.
     Fix: `sysctl net.core.somaxconn=4096` on the first node.
     """
-    if node.name != (cluster.first or cluster.head.name):
+    if node.name != cluster.head_name:
         return
     room = node.socket_limits.somaxconn
-    wanted = sum(cluster.job.nproc or n.host.slots or n.gpu_count or 1 for n in cluster.nodes)
+    wanted = sum(map(cluster.ranks_on, cluster.nodes))
     lost = verbs.rose(node, "tcp").by.get("ListenOverflows", 0)
     if (room and room < wanted) or lost:
         words = f"somaxconn {room}, {wanted} ranks"

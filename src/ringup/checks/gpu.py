@@ -16,6 +16,8 @@ MIB = 1024**2
 HELD_BYTES = 500 * MIB
 UNSEEN_BYTES = 1024 * MIB
 """Older drivers count their own reserve, some hundred MiB, as used."""
+RETIRED_FULL = 60
+"""Pages; Azure/azurehpc-health-checks takes a node out near this many."""
 SLOWED = {
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -54,15 +56,13 @@ def of_gpu(gpu: Gpu) -> str:
 
 def has_memory_fault(gpu: Gpu) -> bool:
     """Whether a rule about its memory names it already."""
-    retired = (gpu.retired_pages or 0) >= 60 or bool(gpu.retirement_pending)
+    retired = (gpu.retired_pages or 0) >= RETIRED_FULL or bool(gpu.retirement_pending)
     return bool(gpu.ecc_uncorrected or gpu.remap_pending or gpu.remap_failed or retired)
 
 
 def without_driver(node: Node) -> list[str]:
-    """PCI addresses of NVIDIA GPUs where no NVIDIA driver is loaded; a virtual machine's are not ours."""
-    if node.gpu_driver.version:
-        return []
-    return [d.bus_id for d in node.pci if d.is_nvidia_gpu and d.driver != "vfio-pci"]
+    """PCI addresses of NVIDIA GPUs where no NVIDIA driver is loaded."""
+    return [] if node.gpu_driver.version else [d.bus_id for d in node.pci if d.is_own_gpu]
 
 
 @check("gpu-missing", reads=("gpu_driver", "pci"), scope="gpus")
@@ -80,18 +80,19 @@ def gpu_missing(cluster: Cluster) -> Iterator[Finding]:
                 fix="drain the node and power it off and on; replace the GPU if it goes again",
                 run="sudo dmesg | grep -i -e Xid -e AER | tail",
             )
+        own = sum(device.is_own_gpu for device in node.pci)
         if without_driver(node):
             why = f", {printable(node.gpu_driver.error or 'no NVIDIA driver is loaded', 120)}"
             wanted, command = "a driver that drives them", "sudo modprobe nvidia"
             fix = "load or install the driver, as on the other nodes"
-        elif node.gpu_driver.error.startswith("No devices were found") and not lost:
+        elif own and node.gpu_driver.error.startswith("No devices were found") and not lost:
             why = ", and none for the job's shell: nvidia-smi finds no device there"
             wanted, command = "GPUs that the job may use", "ls -l /dev/nvidia*"
             fix = "ask the scheduler or container for GPUs (--gres, --gpus); if given, see the driver's log"
         else:
             continue
         yield at(node).finding(
-            found=f"{sum(d.is_nvidia_gpu for d in node.pci)} NVIDIA GPUs on the PCI bus{why}",
+            found=f"{own} NVIDIA GPUs on the PCI bus{why}",
             wanted=wanted,
             severity="error" if elsewhere or cluster.job.backend == "nccl" else "note",
             fix=fix,

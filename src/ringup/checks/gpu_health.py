@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ringup.checks.gpu import by_model, has_memory_fault, named, of_gpu, visible
+from ringup.checks.gpu import RETIRED_FULL, by_model, has_memory_fault, named, of_gpu, visible
 from ringup.checks.software import most_common_number, unusual
 from ringup.model import Cluster, Gpu, KernelEvent, Node
 from ringup.rules import Finding, Severity, Skipped, at, check
 from ringup.units import printable, show_seconds, summarize_names
 
-RETIRED_FULL = 60
-"""Pages; Azure/azurehpc-health-checks takes a node out near this many."""
 HARMLESS = {63, 92, 94}
 """A row remapped, many single bit errors, an error contained to its process: the GPU goes on."""
 FAULTS = (
@@ -26,13 +24,12 @@ NVLINK_ERRORS = 5
 """imbue-ai/cluster-health: from five on a link is looked at."""
 
 
-def refused_fields(cluster: Cluster, *fields: str) -> Iterator[Skipped]:
-    """Nodes whose driver is too old to be asked."""
-    for node in cluster.nodes:
-        missing = [f for f in fields if f in node.gpu_driver.refused]
-        if node.gpus and missing:
-            release = printable(node.gpu_driver.version, 40)
-            yield Skipped("", node.name, f"driver {release} does not tell {summarize_names(missing)}")
+def refused_fields(node: Node, *fields: str) -> Iterator[Skipped]:
+    """That a node's driver is too old to be asked."""
+    missing = [f for f in fields if f in node.gpu_driver.refused]
+    if node.gpus and missing:
+        release = printable(node.gpu_driver.version, 40)
+        yield Skipped("", node.name, f"driver {release} does not tell {summarize_names(missing)}")
 
 
 @check("ecc-uncorrectable", reads=("gpus",), scope="gpus")
@@ -60,7 +57,7 @@ def needs_action(gpu: Gpu) -> bool:
 
 
 @check("row-remap-pending", reads=("gpus",), scope="gpus")
-def row_remap_pending(cluster: Cluster) -> Iterator[Finding | Skipped]:
+def row_remap_pending(node: Node) -> Iterator[Finding | Skipped]:
     """
     A GPU could not replace bad memory rows, or waits for a reset to do so.
 
@@ -68,16 +65,15 @@ def row_remap_pending(cluster: Cluster) -> Iterator[Finding | Skipped]:
     the bad row is avoided only after the next reset.
     Fix: reset the GPU (`nvidia-smi --gpu-reset`) while nothing runs; replace it after a failure.
     """
-    yield from refused_fields(cluster, "remapped_rows.pending", "remapped_rows.failure")
-    for node in cluster.nodes:
-        for gpu in visible(node):
-            if gpu.remap_failed or (gpu.remap_pending and not gpu.ecc_uncorrected):
-                yield at(node, of_gpu(gpu)).finding(
-                    found="a row remap failed" if gpu.remap_failed else "a row remap waits for a reset",
-                    wanted="no bad row in use",
-                    severity="error" if gpu.remap_failed else "warning",
-                    run=f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.index}",
-                )
+    yield from refused_fields(node, "remapped_rows.pending", "remapped_rows.failure")
+    for gpu in visible(node):
+        if gpu.remap_failed or (gpu.remap_pending and not gpu.ecc_uncorrected):
+            yield at(node, of_gpu(gpu)).finding(
+                found="a row remap failed" if gpu.remap_failed else "a row remap waits for a reset",
+                wanted="no bad row in use",
+                severity="error" if gpu.remap_failed else "warning",
+                run=f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.index}",
+            )
 
 
 @check("retired-pages-full", reads=("gpus",), scope="gpus")
@@ -102,23 +98,20 @@ def retired_pages_full(node: Node) -> Iterator[Finding]:
 
 
 @check("recovery-action-needed", reads=("gpus",), scope="gpus")
-def recovery_action_needed(cluster: Cluster) -> Iterator[Finding | Skipped]:
+def recovery_action_needed(node: Node) -> Iterator[Finding | Skipped]:
     """
     The driver says that a GPU must be reset, drained or its node rebooted before it is used again.
 
     Why: this is the driver's verdict after a fault; programs on that GPU fail or hang.
     Fix: do what it says: `nvidia-smi --gpu-reset -i N`, or a reboot.
     """
-    yield from refused_fields(cluster, "gpu_recovery_action")
-    for node in cluster.nodes:
-        for gpu in visible(node):
-            trouble = gpu.trouble if "lost" not in gpu.trouble else ""
-            if has_memory_fault(gpu) or not (needs_action(gpu) or trouble):
-                continue
+    yield from refused_fields(node, "gpu_recovery_action")
+    for gpu in visible(node):
+        trouble = gpu.trouble if "lost" not in gpu.trouble else ""
+        words = f"recovery action {gpu.recovery_action}" if needs_action(gpu) else trouble
+        if words and not has_memory_fault(gpu):
             yield at(node, of_gpu(gpu)).finding(
-                found=printable(
-                    f"recovery action {gpu.recovery_action}" if needs_action(gpu) else trouble, 80
-                ),
+                found=printable(words, 80),
                 wanted="recovery action None",
                 run=f"sudo nvidia-smi --gpu-reset -i {gpu.index}",
             )

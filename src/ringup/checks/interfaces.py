@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from ringup.addresses import subnet
-from ringup.checks import network_setup, paths, verbs
+from ringup.checks import network_setup, paths
 from ringup.checks.paths import is_candidate, is_card, is_linked, is_virtual
 from ringup.checks.software import most_common_number
 from ringup.checks.verbs import View
@@ -139,7 +139,7 @@ def virtual_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("slow-interface-chosen", reads=(*READS, "cluster.links"), scope="machines", severity="warning")
-def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
+def slow_interface_chosen(cluster: Cluster, view: View) -> Iterator[Finding]:
     """
     NCCL or Gloo would use a slow interface although a faster one joins all nodes, or one in half duplex.
 
@@ -150,8 +150,9 @@ def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
     """
     best = paths.best(cluster)
     # Over RDMA the interface carries a few words when the ranks meet, and no data.
-    fastest = (best.speed_gbit_s or 0.0) if best and not all_over_rdma(cluster) else 0.0
-    # Of an interface to which a path fails, that is what is said.
+    over_rdma = len(view.nodes) == len(cluster.nodes) and all(view.main.values())
+    fastest = (best.speed_gbit_s or 0.0) if best and not over_rdma else 0.0
+    # Where a path to the interface fails, another rule names that.
     in_trouble = {(e.dst, e.interface) for f in paths.faults(cluster) for e in f.edges}
     for node in cluster.nodes:
         chosen = {p.interface: p for p in picks(cluster, node)}
@@ -175,11 +176,6 @@ def slow_interface_chosen(cluster: Cluster) -> Iterator[Finding]:
                     wanted=f"{fast} at {fastest:g} Gbit/s, which joins all nodes",
                     env=network_setup.pins(cluster),
                 )
-
-
-def all_over_rdma(cluster: Cluster) -> bool:
-    view = verbs.view_of(cluster)
-    return len(view.nodes) == len(cluster.nodes) and all(view.main.values())
 
 
 def pins_elsewhere(cluster: Cluster, node: Node, name: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ def cgroup_limits_tight(cluster: Cluster) -> Iterator[Finding]:
     """
     usual_cpus = median_low([n.container.cpus for n in cluster.nodes] or [0.0])
     for node in cluster.nodes:
-        ranks = ranks_on(cluster, node)
+        ranks = cluster.ranks_on(node)
         tight, short = judged_limits(node, ranks, usual_cpus)
         if tight:
             yield at(node).finding(
@@ -57,10 +57,10 @@ def judged_limits(node: Node, ranks: int, usual_cpus: float) -> tuple[list[str],
     """What is tight on a node, and whether it surely falls short: of its ranks, or of what its peers have."""
     limits, tight, short = node.container, [], False
     odd = limits.cpus < usual_cpus / 2
-    # Where fewer processors may be used at all, `processors-fewer-than-ranks` says so.
+    # Where the job may use few CPUs at all, `processors-fewer-than-ranks` finds that.
     allowed = node.cpu_count or limits.cpus
     if limits.cpus < min(2 * ranks, allowed) or (odd and limits.cpus < allowed):
-        tight.append(f"{limits.cpus:.3g} processors' worth of time")
+        tight.append(f"{limits.cpus:.3g} CPUs of time")
         short = short or limits.cpus < ranks or odd
     if limits.memory_bytes < MEMORY_A_RANK_BYTES * ranks:
         tight.append(f"{show_bytes(limits.memory_bytes)} of memory")
@@ -255,23 +255,18 @@ def shm_left_over(node: Node) -> Iterator[Finding]:
 
 
 CROWD = 16
-"""Ranks a processor from which nobody can have meant it: each gets less than a tenth of one."""
+"""Ranks a CPU that can only be a mistake: each gets less than a tenth of one."""
 LEAST_RANK_BYTES = 64 * 1024**2
 """What a rank surely keeps: after `import torch` alone (2.13 for CPUs) it is 142 MiB of private memory."""
 
 
-def ranks_on(cluster: Cluster, node: Node) -> int:
-    """Ranks this node would get; a host file's slots count as the plan counts them."""
-    return cluster.job.nproc or node.host.ranks(node.gpu_count) or node.gpu_count or 1
-
-
 def on_machine(cluster: Cluster, node: Node) -> int:
     """Ranks on the machine this node is: `--local` plays all nodes on one."""
-    return ranks_on(cluster, node) * (len(cluster.nodes) if cluster.is_local else 1)
+    return cluster.ranks_on(node) * (len(cluster.nodes) if cluster.is_local else 1)
 
 
 def for_ranks(cluster: Cluster, node: Node) -> str:
-    ranks, all_ranks = ranks_on(cluster, node), on_machine(cluster, node)
+    ranks, all_ranks = cluster.ranks_on(node), on_machine(cluster, node)
     more = f", {all_ranks} in all on this machine" if all_ranks > ranks else ""
     return f"{plural(ranks, 'rank')}{more}"
 
@@ -294,12 +289,12 @@ def processors_fewer_than_ranks(cluster: Cluster) -> Iterator[Finding]:
     """
     most = max((n.cpu_count for n in cluster.nodes), default=0)
     for node in cluster.nodes:
-        ranks = ranks_on(cluster, node)
+        ranks = cluster.ranks_on(node)
         fewer, odd = 0 < node.cpu_count < ranks, 0 < node.cpu_count < most / 2
         crowded = node.cpu_count > 0 and on_machine(cluster, node) > CROWD * node.cpu_count
         if (fewer or odd or crowded) and not least_bytes(cluster, node):
             yield at(node).finding(
-                found=f"{node.cpu_count} processors for {for_ranks(cluster, node)}",
+                found=f"{node.cpu_count} CPUs for {for_ranks(cluster, node)}",
                 wanted=f"{most}, as on the other nodes" if odd else "one for each of them",
                 severity="warning" if odd or crowded else "note",
                 run="grep Cpus_allowed_list /proc/self/status",
@@ -316,16 +311,16 @@ def ranks_exceed_memory(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     needed = least_bytes(cluster, node)
     if needed:
-        processors = f" and {node.cpu_count} processors" if node.cpu_count else ""
+        cpus = f" and {node.cpu_count} CPUs" if node.cpu_count else ""
         yield at(node).finding(
-            found=f"{show_bytes(node.memory_bytes)} of memory{processors} for {for_ranks(cluster, node)}",
+            found=f"{show_bytes(node.memory_bytes)} of memory{cpus} for {for_ranks(cluster, node)}",
             wanted=f"{show_bytes(needed)} at the very least: {show_bytes(LEAST_RANK_BYTES)} a rank",
             fix=f"fewer ranks: --nproc {node.cpu_count or 1}",
         )
 
 
 @check("node-failed-often", severity="warning")
-def node_failed_often(cluster: Cluster) -> Iterator[Finding]:
+def node_failed_often(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     A node ended at least 3 of its last 5 runs, by the record of the last 30 days.
 
@@ -333,12 +328,11 @@ def node_failed_often(cluster: Cluster) -> Iterator[Finding]:
     that is checked without load after a repair or a reboot often passes.
     Fix: leave it out until its hardware was tested under load; `ringup runs --forget NODE` clears its record.
     """
-    for node in cluster.nodes:
-        past = cluster.past.get(node.name)
-        if past and past.is_often_failing and not cluster.is_local:
-            causes = summarize_names(past.causes)
-            yield at(node).finding(
-                found=f"ended {past.ended_lately} of its last {past.lately} runs: {causes}",
-                wanted="a node that does not end runs",
-                commands=(f"ringup runs --forget {shlex.quote(node.name)}",),
-            )
+    past = cluster.past.get(node.name)
+    if past and past.is_often_failing and not cluster.is_local:
+        causes = summarize_names(past.causes)
+        yield at(node).finding(
+            found=f"ended {past.ended_lately} of its last {past.lately} runs: {causes}",
+            wanted="a node that does not end runs",
+            commands=(f"ringup runs --forget {shlex.quote(node.name)}",),
+        )

@@ -82,7 +82,7 @@ class Fault:
 
 @once
 def tested(cluster: Cluster) -> Cluster:
-    """The part of the cluster about which the pair tests say something."""
+    """The nodes that the pair tests could test."""
     return cluster.only(n for n in cluster.nodes if n.name not in cluster.pairs_unknown)
 
 

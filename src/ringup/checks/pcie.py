@@ -35,25 +35,14 @@ def place_of(node: Node, device: PciDevice) -> Place:
     return at(node, f"{kind_of(device)} {printable(device.bus_id, 40)}")
 
 
-def has_own_link(device: PciDevice) -> bool:
-    """Whether its link status is of the link above it; a root or downstream port tells of the one below."""
-    return not device.is_bridge or len(device.above) % 2 == 1
-
-
 def may_rest(node: Node, device: PciDevice) -> bool:
     """Whether the link may only be slow because nobody uses it: of a GPU that is not known to be busy."""
-    if device.vendor == AMD:  # the GPU, or the switch on its board: whether they idle is not told
+    if device.vendor == AMD:  # a GPU, or the switch on its board: whether it is idle is unknown
         return True
     if not device.is_nvidia_gpu:
         return False
     gpu = next((g for g in node.gpus if g.bus_id == device.bus_id), None)
     return gpu is None or gpu.throttle_reasons is None or bool(gpu.throttle_reasons & GPU_IDLE)
-
-
-def widest_links(cluster: Cluster) -> dict[tuple[str, int, int], int]:
-    """Place and kind of a device -> the most lanes it runs at on any node."""
-    every = grouped(((d.bus_id, d.vendor, d.device), d.link_width or 0) for n in cluster.nodes for d in n.pci)
-    return {key: max(widths) for key, widths in every.items()}
 
 
 @check("pcie-link-degraded", reads=("pci",), severity="warning", scope="gpus")
@@ -65,15 +54,17 @@ def pcie_link_degraded(cluster: Cluster) -> Iterator[Finding]:
     often the first sign of a device that will fall off the bus.
     Fix: reseat the board or riser, check the slot and BIOS settings, then replace it.
     """
-    elsewhere = widest_links(cluster)
+    every = grouped(((d.bus_id, d.vendor, d.device), d.link_width or 0) for n in cluster.nodes for d in n.pci)
+    widest = {place_and_kind: max(widths) for place_and_kind, widths in every.items()}
     for node in cluster.nodes:
         by_bus = {d.bus_id: d for d in node.pci}
         for device in node.pci:
-            if not has_own_link(device):
+            # A root or downstream port tells of the link below it, which its device tells of, too.
+            if device.is_bridge and len(device.above) % 2 == 0:
                 continue
             # A virtual machine's ports say what they like; only peers count there.
             wide, fast = (0, 0.0) if node.virtual_machine else best_link(device, by_bus)
-            wide = max(wide, elsewhere[device.bus_id, device.vendor, device.device])
+            wide = max(wide, widest[device.bus_id, device.vendor, device.device])
             narrow = 0 < (device.link_width or 0) < wide
             slow = 0 < (device.link_gt_s or 0) < fast and not may_rest(node, device)
             if not (narrow or slow):
@@ -95,7 +86,7 @@ def bus_matters(node: Node) -> Severity:
 
 
 def best_link(device: PciDevice, by_bus: Mapping[str, PciDevice]) -> tuple[int, float]:
-    """Lanes and GT/s that both ends of the link above a device can; 0 where that is not told."""
+    """Lanes and GT/s that both ends of the link above a device can; 0 where unknown."""
     port = by_bus.get(device.above[-1]) if device.above else None
     if port is None or not (device.max_link_width and port.max_link_width):
         return 0, 0.0

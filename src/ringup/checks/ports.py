@@ -40,7 +40,7 @@ def holder(node: Node, port: int) -> Listener | None:
 
 
 def orphans(node: Node) -> tuple[Process, ...]:
-    """What earlier runs left: the probe also lists processes of jobs that are alive, and says so."""
+    """What earlier runs left; the probe also lists processes of running jobs, marked as such."""
     return tuple(p for p in node.leftovers if not p.evidence.startswith("running"))
 
 
@@ -50,23 +50,23 @@ def is_leftover(node: Node, listener: Listener) -> bool:
 
 
 @check("port-in-use", reads=("listeners",))
-def port_in_use(cluster: Cluster) -> Iterator[Finding]:
+def port_in_use(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """On the head only: nobody else listens there."""
-    if not cluster.nodes or (cluster.first and cluster.nodes[0].name != cluster.first):
+    if node.name != cluster.head_name:
         return
-    head, port = cluster.head, wanted_port(cluster)
-    held = holder(head, port)
+    port = wanted_port(cluster)
+    held = holder(node, port)
     stranger = any(
-        li.stranger and li.dst == head.name and li.port == port and li.purpose == "rendezvous"
+        li.stranger and li.dst == node.name and li.port == port and li.purpose == "rendezvous"
         for li in cluster.links
     )
-    if is_leftover(head, held) if held else not stranger:
+    if is_leftover(node, held) if held else not stranger:
         return
     who = "a process that this user cannot see"
     if held:
         unseen = f"a process of {held.user or 'another user'} that this user cannot see"
         who = described(held.process) if held.process else unseen
-    yield at(head, f"port {port}", subject=f"port:{port}").finding(
+    yield at(node, f"port {port}", subject=f"port:{port}").finding(
         found=f"held by {who}",
         wanted=f"port {port} free on the head node",
         fix="choose another port (`--env MASTER_PORT=29600`), or end that process if it is yours",
@@ -85,7 +85,7 @@ def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding | Skipped]:
     In logs: `The client socket has timed out after 60000ms while trying to connect to (node0, 29500)`.
     """
     port = wanted_port(cluster)
-    head = cluster.first or (cluster.nodes[0].name if cluster.nodes else "")
+    head = cluster.head_name
     yield from paths.untested(cluster)
     cluster = paths.tested(cluster)
     to_port = [
@@ -128,7 +128,7 @@ def orphan_of_earlier_run(cluster: Cluster) -> Iterator[Finding]:
         holds = held is not None and is_leftover(node, held)
         words = listed(f"{described(p)} ({p.evidence})" if p.evidence else described(p) for p in left)
         pids = " ".join(str(p.pid) for p in left[:32])
-        is_head = node.name == (cluster.first or cluster.nodes[0].name)
+        is_head = node.name == cluster.head_name
         yield at(node, subject=f"port:{port}" if holds and is_head else "").finding(
             found=words + (f"; holds port {port}" if holds else ""),
             wanted="no process of an earlier run",
@@ -154,20 +154,18 @@ def other_job_running(node: Node) -> Iterator[Finding]:
 
 
 @check("ports-reserved-or-ephemeral", reads=("ports",), severity="note")
-def port_in_ephemeral_range(cluster: Cluster) -> Iterator[Finding]:
+def port_in_ephemeral_range(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     The rendezvous port lies in the range from which the kernel takes ports for outgoing connections.
 
     Why: another connection may use it at the wrong moment: the failure comes and goes.
     Fix: a port below the range, or add it to `net.ipv4.ip_local_reserved_ports`.
     """
-    port = cluster.job.port
-    for node in cluster.nodes[:1]:
-        ranges = node.ports
-        inside = ranges.ephemeral_first <= port <= ranges.ephemeral_last
-        if port and inside and port not in ranges.reserved and node.name == (cluster.first or node.name):
-            yield at(node, f"port {port}").finding(
-                found=f"{port} is within {ranges.ephemeral_first}-{ranges.ephemeral_last}",
-                wanted=f"a port below {ranges.ephemeral_first}",
-                run=f"sudo sysctl net.ipv4.ip_local_reserved_ports={port}",
-            )
+    port, ranges = cluster.job.port, node.ports
+    inside = ranges.ephemeral_first <= port <= ranges.ephemeral_last
+    if port and inside and port not in ranges.reserved and node.name == cluster.head_name:
+        yield at(node, f"port {port}").finding(
+            found=f"{port} is within {ranges.ephemeral_first}-{ranges.ephemeral_last}",
+            wanted=f"a port below {ranges.ephemeral_first}",
+            run=f"sudo sysctl net.ipv4.ip_local_reserved_ports={port}",
+        )

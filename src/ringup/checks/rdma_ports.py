@@ -37,7 +37,7 @@ def missed(view: View, node: Node, port: RdmaPort) -> bool:
 
 @check("rdma-port-not-active", reads=READS, scope="rdma")
 def rdma_port_not_active(view: View, cluster: Cluster) -> Iterator[Finding]:
-    """What is down everywhere is meant so; an interface that is down is said by its own rule."""
+    """Not a port that is down on every node, nor one whose interface is down (`interface-down`)."""
     every = [(n, p) for n in view.nodes for p in view.allowed(n) if p.state not in ("ACTIVE", "")]
     idle = [(n, p) for n, p in every if not waits_for_manager(p) and missed(view, n, p)]
     down = {f.subject for f in interfaces.interface_down(cluster)} if idle else set()
@@ -48,7 +48,7 @@ def rdma_port_not_active(view: View, cluster: Cluster) -> Iterator[Finding]:
         advice = cut.get(port.physical_state.lower(), "check cable, transceiver and switch port")
         left = view.taken[node.name]
         yield at(node, port.name).finding(
-            found=f"state {port.state}, link {port.physical_state or 'not told'}"
+            found=f"state {port.state}, link {port.physical_state or 'unknown'}"
             + ("" if left else "; no other port is usable, so NCCL uses TCP there"),
             wanted="state ACTIVE, as on the other nodes",
             severity=view.loss(node),
@@ -109,7 +109,7 @@ def rdma_rate_low(view: View, cluster: Cluster) -> Iterator[Finding]:
 
 @check("rdma-device-set-differs", reads=READS, scope="rdma")
 def rdma_device_set_differs(view: View) -> Iterator[Finding]:
-    """Devices that are there; one whose port is down, or that cannot be opened, is said by another rule."""
+    """Devices that are there; other rules find ports that are down and devices that cannot be opened."""
     there = {n.name: {p.name for p in n.rdma_ports} for n in view.nodes}
     asked = {n.name: n for n in view.nodes if view.is_asked(n) and not lacks_module(n)}
     lacking: dict[str, list[str]] = {}
@@ -222,7 +222,7 @@ def management_port_selected(view: View) -> Iterator[Finding]:
     In logs: a device too many in the `NET/IB : Using` line.
     """
     taken = [(n, p) for n in view.nodes if not is_mixed(view.taken[n.name]) for p in view.taken[n.name]]
-    # A port that peers use at its full rate lost it here: another rule says so.
+    # A port that peers use at its full rate is slow here: `rdma-rate-low` finds it.
     found = [(n, p) for n, p in taken if p not in view.main[n.name] and not view.is_peers_main(n, p.name)]
     if not found:
         return
@@ -332,7 +332,7 @@ def rdma_device_name_missing(node: Node, view: View, cluster: Cluster) -> Iterat
 
 @check("ipoib-used-for-data", reads=READS, scope="rdma")
 def ipoib_used_for_data(node: Node, view: View, cluster: Cluster) -> Iterator[Finding]:
-    """Verbs would work and were turned off; what keeps them from working is said by its own rule."""
+    """Where verbs would work and were turned off; other rules find why they do not work."""
     own = {**node.nccl_conf, **node.environment}
     left_on = rdma_devices.is_disabled(own) and "NCCL_IB_DISABLE" not in cluster.job.env
     ready = [

@@ -198,7 +198,7 @@ def pfc_not_configured(view: View) -> Iterator[Finding]:
     configured = [(n, p) for n in view.nodes for p in view.roce(n) if p.pfc is not None]
     # That it is nowhere may be meant: some fabrics live by ECN alone.
     usual = int(most_common_number(p.pfc or 0 for _, p in configured))
-    # A node on which nothing was set up for RoCE is said to trust pcp, which is the same fault.
+    # `dscp-not-trusted` finds a node on which nothing was set up for RoCE.
     trust_differs = {p.trust for _, p in configured} >= {"pcp", "dscp"}
     odd = [(n, p) for n, p in configured if p.pfc != usual and not (trust_differs and p.trust == "pcp")]
     if not odd:

@@ -122,7 +122,7 @@ def python_or_launcher_missing(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("torch-without-cuda", reads=("interpreter", "gpu_count"))
-def torch_without_cuda(cluster: Cluster) -> Iterator[Finding]:
+def torch_without_cuda(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     The node has GPUs, and the torch the job would use was built without support for any.
 
@@ -132,17 +132,15 @@ def torch_without_cuda(cluster: Cluster) -> Iterator[Finding]:
     name the environment that has it (`--python`, `--setup`).
     In logs: `Torch not compiled with CUDA enabled`, `Distributed package doesn't have NCCL built in`.
     """
-    if cluster.job.backend == "gloo" or cluster.job.launcher == "jax":
-        return
-    for node in cluster.nodes:
-        build = node.interpreter.torch
-        if node.gpu_count and build and not node.interpreter.cuda and "rocm" not in build:
-            yield at(node).finding(
-                found=f"torch {printable(build, 60)} uses no GPU, and there are {node.gpu_count}",
-                wanted="a build for CUDA or ROCm",
-                severity="error" if cluster.job.backend == "nccl" else "note",
-                run=f"{shlex.quote(node.interpreter.path)} -c 'import torch; print(torch.version.cuda)'",
-            )
+    build, job = node.interpreter.torch, cluster.job
+    wants_gpus = node.gpu_count and job.backend != "gloo" and job.launcher != "jax"
+    if wants_gpus and build and not node.interpreter.cuda and "rocm" not in build:
+        yield at(node).finding(
+            found=f"torch {printable(build, 60)} uses no GPU, and there are {node.gpu_count}",
+            wanted="a build for CUDA or ROCm",
+            severity="error" if job.backend == "nccl" else "note",
+            run=f"{shlex.quote(node.interpreter.path)} -c 'import torch; print(torch.version.cuda)'",
+        )
 
 
 @check("torch-missing", reads=("interpreter",))
@@ -155,9 +153,8 @@ def torch_missing(cluster: Cluster) -> Iterator[Finding]:
     install torch there.
     In logs: `ModuleNotFoundError: No module named 'torch'` on one host only.
     """
-    if cluster.job.launcher == "jax":
-        return
-    yield from lacking(cluster, "torch", lambda n: n.interpreter.torch)
+    if cluster.job.launcher != "jax":
+        yield from lacking(cluster, "torch", lambda n: n.interpreter.torch)
 
 
 VERSIONS: dict[str, tuple[str, Callable[[Node, str], str]]] = {
@@ -395,7 +392,7 @@ def timeout_longer_than_scheduler(cluster: Cluster) -> Iterator[Finding]:
 
 
 @check("dataloader-can-starve", reads=("cpu_count",), severity="note")
-def dataloader_can_starve(cluster: Cluster) -> Iterator[Finding]:
+def dataloader_can_starve(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     The script is given more data loader workers than a node has CPUs for.
 
@@ -403,15 +400,13 @@ def dataloader_can_starve(cluster: Cluster) -> Iterator[Finding]:
     data (torch's DataLoader warns of the same for one rank).
     Fix: fewer workers a rank, or more CPUs in the request.
     """
-    workers = workers_in(cluster.job.arguments)
-    for node in cluster.nodes:
-        ranks = cluster.job.nproc or node.gpu_count or 1
-        if node.cpu_count and workers * ranks > node.cpu_count:
-            yield at(node).finding(
-                found=f"{workers} workers for each of {ranks} ranks, on {node.cpu_count} processors",
-                wanted=f"{max(1, node.cpu_count // ranks)} or fewer a rank",
-                run="nproc",
-            )
+    workers, ranks = workers_in(cluster.job.arguments), cluster.ranks_on(node)
+    if node.cpu_count and workers * ranks > node.cpu_count:
+        yield at(node).finding(
+            found=f"{workers} workers for each of {ranks} ranks, on {node.cpu_count} CPUs",
+            wanted=f"{max(1, node.cpu_count // ranks)} or fewer a rank",
+            run="nproc",
+        )
 
 
 def workers_in(arguments: Sequence[str]) -> int:

@@ -59,7 +59,7 @@ def same_machine_twice(cluster: Cluster) -> Iterator[Finding]:
 
 @check("duplicate-hostname", reads=("hostname",), scope="machines")
 def duplicate_hostname(cluster: Cluster) -> Iterator[Finding]:
-    """One machine named twice is said by its own rule."""
+    """Not for one machine named twice: `same-machine-twice` finds that."""
     for same, names in () if same_machine(cluster) else alike(cluster, lambda n: n.hostname):
         yield at(same).finding(
             found=f"{names} are all called {printable(same[0].hostname, 80)}",
@@ -156,7 +156,7 @@ def disk_full(node: Node, cluster: Cluster) -> Iterator[Finding]:
 @check("open-files-too-low", reads=("limits",))
 def open_files_too_low(cluster: Cluster) -> Iterator[Finding]:
     """A socket to every peer and group, and the loaders' pipes, come on top of what every process opens."""
-    ranks = sum(cluster.job.nproc or n.gpu_count or 1 for n in cluster.nodes)
+    ranks = sum(map(cluster.ranks_on, cluster.nodes))
     for node in cluster.nodes:
         limit = node.limits.open_files
         short = limit < FILES_SURELY_SHORT + 8 * ranks
@@ -194,10 +194,12 @@ def clock_skew(cluster: Cluster) -> Iterator[Finding]:
     """
     if cluster.is_local or not cluster.nodes:
         return
-    usual = sorted((n.clock for n in cluster.nodes), key=lambda c: c.offset_s)[(len(cluster.nodes) - 1) // 2]
-    middle = usual if len(cluster.nodes) > 2 else Clock(0.0, 0.0)
+    # The launcher's own clock may be the one that is wrong: then every node is off alike.
+    launchers = Clock(0.0, 0.0)
+    clocks = [n.clock for n in cluster.nodes] + [launchers] * (len(cluster.nodes) == 2)
+    usual = sorted(clocks, key=lambda c: c.offset_s)[(len(clocks) - 1) // 2]
+    middle = usual if len(clocks) > 2 else launchers
     for node in cluster.nodes:
-        # The launcher's own clock may be the one that is wrong: then every node is off alike.
         apart = node.clock.offset_s - middle.offset_s
         error_s = node.clock.error_s + middle.error_s
         sure = abs(apart) - error_s

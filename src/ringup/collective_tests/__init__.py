@@ -20,7 +20,7 @@ class RankState:
     is_cause: bool = False
     """Whether the fault is this rank's own, and not that another one was missing or wrong."""
     bus_id: str = ""
-    """PCI address of its GPU, "" where not told: CUDA counts only those left to the job, in its own order."""
+    """PCI address of its GPU, "" where unknown: CUDA counts only those left to the job, in its own order."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Row:
     """The worst rank's."""
     wrong_ranks: tuple[int, ...] = ()
     starved: float = 0.0
-    """The part of the time that may have been lost for want of a processor, from 0 to 1."""
+    """The part of the time, 0 to 1, that the ranks may have waited for a CPU."""
     waited_us: tuple[float, ...] = ()
-    """How long the threads of every rank (the first 256) waited for a processor, a call."""
+    """How long the threads of every rank (the first 256) waited for a CPU, a call."""
     busy: float = 0.0
-    """Processors that the busiest rank kept running, with Gloo; 0 with NCCL, whose threads poll."""
+    """CPUs that the busiest rank kept busy, with Gloo; 0 with NCCL, whose threads poll."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Pair:
 
 def at_best(rate: float, starved: float) -> float:
     """
-    A rate without the part of the time lost for want of a processor.
+    A rate without the part of the time that the ranks waited for a CPU.
 
     >>> at_best(0.5, 0.5), at_best(0.5, 1.0)
     (1.0, inf)

@@ -61,7 +61,7 @@ def _by_words(warnings: Mapping[str, str]) -> tuple[str, ...]:
 
 def _hardware(node: Node) -> str:
     """The evidence that a node has GPUs, or ""; those given to virtual machines do not count."""
-    on_bus = [d for d in node.pci if d.is_nvidia_gpu and d.driver != "vfio-pci"]
+    on_bus = [d for d in node.pci if d.is_own_gpu]
     if on_bus:
         return f"{plural(len(on_bus), 'NVIDIA GPU')} on the PCI bus"
     if node.gpus:

@@ -107,7 +107,7 @@ class NcclAnswer:
     plugins: tuple[str, ...] = ()
     """Its lines about network and other plugins."""
     net_plugin: str | None = None
-    """Path of the network plugin that the loader finds for it, "" for none; None where that was not told."""
+    """Path of the network plugin that the loader finds for it, "" for none; None where unknown."""
     errors: tuple[str, ...] = ()
     """Its warnings, without who said them."""
 
@@ -161,7 +161,7 @@ class Container:
     kind: str = ""
     """ "docker", "podman", "kubernetes", "lxc", "container"; "" on the machine itself."""
     cpus: float = math.inf
-    """Processors' worth of time it may use, whatever number it may run on."""
+    """CPUs of time that it may use, whatever number it may run on."""
     memory_bytes: float = math.inf
     processes: float = math.inf
     oom_kills: int = 0
@@ -247,7 +247,7 @@ ReachFailure = Literal[
     "no-answer",
     "no-cpu-time",
 ]
-"""How a node was not reached, each a rule; but the last: this machine was too busy (see `starved`)."""
+"""How a node was not reached, each a rule; but the last: this machine was too busy (see `cpu_starvation`)."""
 
 
 RANK_VARIABLES = (
@@ -390,7 +390,7 @@ class Node:
     rises: tuple[Risen, ...] = ()
     """What rose until the pair tests had ended."""
     cpu_waits: Mapping[str, float] = field(default_factory=dict)
-    """What was done there -> seconds its process was ready to run and had no processor; see `starved`."""
+    """What was done there -> seconds its process was ready to run and had no CPU; see `cpu_starvation`."""
     load: float = 0.0
     """Load average of the last minute when it was asked."""
     setup_error: str = ""
@@ -573,7 +573,7 @@ class Cluster:
     pairs_unknown: Mapping[str, str] = field(default_factory=dict)
     """Node name -> why the pair tests say nothing about it."""
     pairs_starved: tuple[str, ...] = ()
-    """Those of `pairs_unknown` for want of a processor, which is no fault of theirs."""
+    """Those of `pairs_unknown` that got no CPU time, which is no fault of theirs."""
     is_local: bool = False
     """`--local N` or one machine: host identity is not judged."""
     ssh_config: str = ""
@@ -589,6 +589,15 @@ class Cluster:
     def head(self) -> Node:
         return self.nodes[0]
 
+    @property
+    def head_name(self) -> str:
+        """Of the whole cluster's first node, also where this is a part without it."""
+        return self.first or (self.nodes[0].name if self.nodes else "")
+
+    def ranks_on(self, node: Node) -> int:
+        """Ranks of a node: as asked for, else its slots in a host file, else one a visible GPU."""
+        return self.job.nproc or node.host.ranks(node.gpu_count) or node.gpu_count or 1
+
     def node(self, name: str) -> Node:
         """The node of that name; KeyError if there is none."""
         return self._by_name[name]
@@ -601,8 +610,7 @@ class Cluster:
         names = frozenset(n.name for n in kept)
         if names not in self._parts:
             links = tuple(li for li in self.links if li.src in names and li.dst in names)
-            first = self.first or (self.nodes[0].name if self.nodes else "")
-            self._parts[names] = dataclasses.replace(self, nodes=kept, links=links, first=first)
+            self._parts[names] = dataclasses.replace(self, nodes=kept, links=links, first=self.head_name)
         return self._parts[names]
 
     @functools.cached_property

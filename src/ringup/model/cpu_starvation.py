@@ -1,5 +1,5 @@
 """
-Whether a limit was missed for want of CPU time: the one place that judges it.
+Whether a limit was missed because a process got no CPU time: the only place that judges it.
 
 A process that was ready to run and waited for a CPU (the kernel counts it) could not answer in time, or
 could not read the answer: the missed limit proves nothing then.
@@ -22,7 +22,7 @@ LEAST_S = 0.5
 
 def excuses(waited_s: float, limit_s: float) -> bool:
     """
-    Whether waiting for a processor so long explains that a limit was missed.
+    Whether so long a wait for a CPU explains that a limit was missed.
 
     >>> excuses(3.0, 4.0), excuses(0.3, 4.0), excuses(0.1, 0.1)
     (True, False, False)
@@ -35,10 +35,10 @@ def words(who: str, waited_s: float, load: float, cpu_count: int) -> str:
     The reason why something is not checked, and what to do.
 
     >>> words("node3", 5.21, 62.3, 2).partition("; ")[0]
-    'node3 had no CPU time: load 62 on 2 processors, 5.2 s spent waiting for one'
+    'node3 had no CPU time: load 62 on 2 CPUs, waited 5.2 s for one'
     """
-    processors = f" on {plural(cpu_count, 'processor')}" if cpu_count else ""
+    cpus = f" on {plural(cpu_count, 'CPU')}" if cpu_count else ""
     return (
-        f"{who} had no CPU time: load {load:.0f}{processors}, {waited_s:.1f} s spent waiting for one; "
+        f"{who} had no CPU time: load {load:.0f}{cpus}, waited {waited_s:.1f} s for one; "
         "check again when the node is idle"
     )

@@ -13,7 +13,7 @@ class NvLink:
     number: int
     gbyte_s: float
     errors: int | None = None
-    """Replay, recovery and CRC errors together since the driver was loaded; None where not told."""
+    """Replay, recovery and CRC errors together since the driver was loaded; None where unknown."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,11 @@ class PciDevice:
     def is_nvidia_gpu(self) -> bool:
         """Whether it is a display or 3D controller of NVIDIA's (PCI class 0x03)."""
         return self.vendor == 0x10DE and self.class_code in (0x0300, 0x0302)
+
+    @property
+    def is_own_gpu(self) -> bool:
+        """An NVIDIA GPU that is not given to a virtual machine."""
+        return self.is_nvidia_gpu and self.driver != "vfio-pci"
 
     @property
     def is_nvswitch(self) -> bool:

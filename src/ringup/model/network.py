@@ -41,7 +41,7 @@ class Interface:
     duplex: str = ""
     """ "full", "half" or "unknown" as the kernel has it, "" where it has none."""
     arp_ignore: int | None = None
-    """0: it answers ARP requests for addresses of any interface; None where it was not told."""
+    """0: it answers ARP requests for addresses of any interface; None where unknown."""
     arp_announce: int | None = None
 
     @property
@@ -138,7 +138,7 @@ class Gid:
     gid: str
     """In IPv6's notation; an IPv4 address is mapped, `::ffff:10.0.0.1`."""
     kind: str = ""
-    """ "IB/RoCE v1" or "RoCE v2" as sysfs writes it, "" where it was not told."""
+    """ "IB/RoCE v1" or "RoCE v2" as sysfs writes it, "" where unknown."""
     netdev: str = ""
 
 
@@ -184,9 +184,9 @@ class RdmaPort:
     sm_lid: int = 0
     """LID of the subnet manager of an InfiniBand port; 0 while there is none, and for RoCE."""
     width: int = 0
-    """Lanes of the link, 0 where it was not told."""
+    """Lanes of the link, 0 where unknown."""
     pkeys: tuple[int, ...] = ()
-    """Partition keys of an InfiniBand port by index; () where they were not told."""
+    """Partition keys of an InfiniBand port by index; () where unknown."""
     driver: str = ""
     """Kernel driver of the device: "mlx5_core", "efa", ..."""
     firmware: str = ""

@@ -25,7 +25,7 @@ def distance(one: PciDevice, other: PciDevice) -> Distance:
     What lies between two devices of one node.
 
     PIX at most one switch, PXB several, PHB their common root complex, NODE two of one NUMA node, SYS the
-    link between processors.  Where a NUMA node is not told both count as near.
+    link between CPU sockets.  Where a NUMA node is unknown both count as near.
 
     >>> switch = ("0000:16:01.0", "0000:17:00.0")
     >>> gpu = PciDevice("0000:19:00.0", (*switch, "0000:18:00.0"), "pci0000:16", numa_node=0)

@@ -29,7 +29,7 @@ CHOOSES_GIDS: Version = (2, 21, 0)
 MUCH_SLOWER = 0.5
 """A port of at most this share of the fastest is another network: storage, management."""
 FUSES_IN_VERBS: tuple[Version, Version] = ((2, 20, 3), (2, 24, 0))
-"""The verbs transport itself fuses ports of one card, and its line says so; later the topology code does."""
+"""The verbs transport itself fuses ports of one card, which its line shows; later the topology code does."""
 MOST_PORTS = 4
 """NCCL_NET_MAX_DEVS_PER_NIC; the verbs transport fuses two."""
 BY_HAND = ("NCCL_NET_MERGE_LEVEL", "NCCL_NET_FORCE_MERGE")

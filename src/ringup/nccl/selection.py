@@ -208,7 +208,7 @@ class _Choosing:
         return found
 
     def _verbs(self) -> rdma_devices.Ports:
-        """The RDMA ports NCCL would take; why none is said."""
+        """The RDMA ports NCCL would take; `because` and `fell_back` have the reason for none."""
         node = self.node
         if rdma_devices.is_disabled(self.environment):
             said = " (it says `Failed to initialize NET plugin IB`)" if self.version >= (2, 27, 0) else ""

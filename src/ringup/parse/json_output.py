@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from ringup.model import Interface, RdmaPort
@@ -16,22 +19,13 @@ MOST_LISTS = 64
 
 def lists_in(text: str) -> Iterator[list[dict[str, Any]]]:
     """Every JSON list of objects that begins a line of `text`."""
-    decoder, at = json.JSONDecoder(), 0
-    for _ in range(MOST_LISTS):
-        while at < len(text) and not (text[at] == "[" and (at == 0 or text[at - 1] == "\n")):
-            following = text.find("\n[", at)
-            if following < 0:
-                return
-            at = following + 1
-        if at >= len(text):
-            return
-        try:
-            found, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            at += 1
-            continue
-        if isinstance(found, list) and found and all(isinstance(one, dict) for one in found):
-            yield found
+    decoder, end = json.JSONDecoder(), 0
+    for begin in islice(re.finditer(r"(?m)^\[", text), MOST_LISTS):
+        with contextlib.suppress(ValueError, RecursionError):
+            if begin.start() >= end:
+                found, end = decoder.raw_decode(text, begin.start())
+                if found and all(isinstance(one, dict) for one in found):
+                    yield found
 
 
 def interfaces_of(text: str) -> tuple[Interface, ...]:

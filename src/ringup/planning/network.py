@@ -260,7 +260,6 @@ def node_plan(
 
 def rank_counts(cluster: Cluster) -> list[int]:
     """Ranks on each node: as asked, else one a visible GPU; where one process has all GPUs, one."""
-    job = cluster.job
-    if launchers.known(job).by_node:
-        return [job.nproc or 1] * len(cluster.nodes)
-    return [job.nproc or n.host.ranks(n.gpu_count) or n.gpu_count or 1 for n in cluster.nodes]
+    if launchers.known(cluster.job).by_node:
+        return [cluster.job.nproc or 1] * len(cluster.nodes)
+    return [cluster.ranks_on(n) for n in cluster.nodes]

@@ -28,7 +28,7 @@ ACKNOWLEDGE_EVERY_BYTES = 64 << 10
 LONGEST_WORDS = 400
 MOST_TAILS = 256
 """Failed ranks of a node whose last lines are kept."""
-UNHEARD_REASON = "no contact with the launcher"
+UNHEARD_REASON = "no contact with the "
 """How a guard's reason begins that has ended its job by the lease (agent/guard/main.py)."""
 
 Message = Mapping[str, Any]
@@ -230,7 +230,9 @@ class NodeRun:
         reason = clean(message["reason"], LONGEST_WORDS)
         if not reason.startswith(UNHEARD_REASON):
             return  # the reason is known where the end was asked for
-        if away_s := self.absence_s():
+        if reason.startswith(UNHEARD_REASON + "head"):
+            how = "the head node was suspended, or this node was cut off from it"
+        elif away_s := self.absence_s():
             how = f"this machine was suspended for {show_seconds(away_s)} (stopped, or out of memory)"
         else:
             how = "the launching machine, or the network to it, was suspended"

@@ -23,7 +23,7 @@ ROUNDS = 3
 """What fled from a process that was ended is found by looking again."""
 KILL_S = 3.0
 MOST = 200
-"""Entries of each kind that are told."""
+"""Entries of each kind in the answer."""
 
 SETTLED_TRIES = 20
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -222,7 +222,7 @@ def unseen(table):
     return words
 
 
-def main(mode, grace_s, folder=shm.SHM):
+def main(mode, grace_s, folder=tree.SHM):
     """Look, end what may be ended, look again; the answer as plain data."""
     first_namespace = link("/proc/self/ns/pid") == FIRST_PID_NAMESPACE
     ended = end_proven(grace_s) if mode == "kill" else []

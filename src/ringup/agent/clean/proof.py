@@ -12,6 +12,7 @@ from ringup.agent.proc.process import HZ, descriptors, environ
 from ringup.agent.proc.sockets import port, tcp
 
 SHIMS = ("rank.py", "rank_main.py")
+"""The programs by which ringup starts the ranks of a run, in its directory."""
 STAYING = processes.TERMINALS + ("sshd", "node")
 """Programs that live on by design, with the variables of the shell they were started from."""
 SERVICES = {
@@ -38,12 +39,6 @@ UNSURE = "no other sign of a job: it may still be wanted"
 def is_run_dir(name, run):
     """Whether a directory's name is that of the run's on some node: RUN-0."""
     return bool(run) and name.startswith(run + "-") and name[len(run) + 1 :].isdigit()
-
-
-def is_shim(path, run):
-    """Whether a path is that of the program which ringup starts the run's ranks by."""
-    folder, name = os.path.split(path)
-    return name in SHIMS and is_run_dir(os.path.basename(folder), run)
 
 
 def noted_sessions(folder, run):
@@ -190,8 +185,8 @@ class Judge:
 
     def _of_ringup(self, pid, run):
         words = self.table.words(pid)
-        paths = words if processes.launcher(words) else [processes.script(words)]
-        if any(is_shim(path, run) for path in paths):
+        paths = map(os.path.split, words if processes.launcher(words) else [processes.script(words)])
+        if any(name in SHIMS and is_run_dir(os.path.basename(folder), run) for folder, name in paths):
             return "its command line is of run %s" % run
         session = self.table.sessions[pid]
         noted = noted_sessions(self.table.environment(pid).get(tree.DIRECTORY, ""), run)
@@ -241,7 +236,7 @@ class Judge:
         return own and leads and abs(began - folder.st_mtime) < STARTED_WITHIN_S
 
     def _wanted(self, pid, own):
-        """Why it may be meant to live on; "" where nothing says so."""
+        """Why it may be meant to keep running, "" for no sign of that."""
         if processes.ignores_hangup(self.table, pid):
             return "it ignores SIGHUP (nohup), like a job that must outlive its terminal"
         name = self.table.commands[pid]

@@ -4,10 +4,9 @@ import os
 import time
 
 from ringup.agent.facts import processes
+from ringup.agent.guard import tree
+from ringup.agent.proc.files import maker
 
-SHM = "/dev/shm"
-NAMES = ("nccl-", "torch_", "sem.mp-", "sem.loky-")
-"""NCCL's buffers, torch's tensors, semaphores of Python's multiprocessing and of joblib."""
 FRESH_S = 60.0
 """A file so young may be one that its creator is just about to map."""
 FILES_S = 8.0
@@ -42,24 +41,9 @@ def in_use(table, until):
     return found, why
 
 
-def creators(path):
-    """The creator's pid in a file's name: torch_PID_..., sem.loky-PID-...; sem.mp-... has none."""
-    name = os.path.basename(path)
-    return name.split("-")[1:2] if name.startswith("sem.loky-") else name.split("_")[1:2]
-
-
 def shared_files(folder, first_namespace):
     """Files of NCCL and torch in shared memory that nobody uses."""
-    candidates = {}
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        try:
-            status = os.lstat(path)
-        except OSError:
-            continue
-        regular = status.st_mode & 0o170000 == 0o100000
-        if name.startswith(NAMES) and regular and status.st_uid == os.getuid():
-            candidates[path] = status
+    candidates = tree.own_files(folder)
     if not candidates:
         return []
     table = processes.ProcessTable("")
@@ -68,8 +52,7 @@ def shared_files(folder, first_namespace):
         why = "seen from inside a container: a process outside may use it"
     found = []
     for path, status in sorted(candidates.items()):
-        lives = any(part.isdigit() and int(part) in table.parents for part in creators(path))
-        if (status.st_dev, status.st_ino) in used or lives:
+        if (status.st_dev, status.st_ino) in used or maker(path) in table.parents:
             continue
         age_s = max(0.0, time.time() - max(status.st_mtime, status.st_ctime))
         doubt = why
@@ -80,18 +63,16 @@ def shared_files(folder, first_namespace):
         if age_s < FRESH_S:
             doubt = doubt or "written less than a minute ago"
         entry = {"path": path, "size_bytes": status.st_blocks * 512, "age_s": age_s, "doubt": doubt}
-        found.append((entry, (status.st_dev, status.st_ino)))
+        found.append((entry, status))
     return found
 
 
 def remove(files):
     """Unlink what is proven unused; the entries that are gone."""
     gone = []
-    for entry, identity in files:
+    for entry, status in files:
         try:
-            status = os.lstat(entry["path"])
-            if not entry["doubt"] and (status.st_dev, status.st_ino) == identity:
-                os.unlink(entry["path"])
+            if not entry["doubt"] and tree.remove_file(entry["path"], status):
                 gone.append(entry)
         except OSError as error:
             entry["doubt"] = error.strerror or "cannot be removed"

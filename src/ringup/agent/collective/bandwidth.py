@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ringup.agent.collective.world import report, short
-from ringup.agent.proc.files import text
+from ringup.agent.proc.files import paired, traffic
 from ringup.agent.proc.process import waits_s
 
 WARM_UPS, ITERATIONS = 5, 20
@@ -192,7 +192,7 @@ def sweep(world, op, sizes):
             by_rank, count = measure(world, None, case)
         except (RuntimeError, ValueError) as error:
             if not is_unsupported(world, error):
-                raise  # a timeout or a lost peer: the run has failed, and says so
+                raise  # a timeout or a lost peer: the run has failed
             report("unsupported", op=op, size_bytes=size_bytes, error=short(error))
             return last
         seconds = sum(one[0] for one in by_rank) / len(by_rank)
@@ -272,15 +272,8 @@ def one_round(world, stage, pairs, size_bytes):
 
 def tcp_counters():
     """Segments sent and retransmitted in this network namespace; 0 where unreadable."""
-    lines = [line.split() for line in text("/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
-    counts = dict(zip(*lines))
-    return int(counts.get("OutSegs", 0)), int(counts.get("RetransSegs", 0))
-
-
-def sent_bytes():
-    """Interface -> bytes it has sent, in this network namespace; {} where unreadable."""
-    rows = [line.rpartition(":") for line in text("/proc/net/dev").splitlines()[2:]]
-    return {name.strip(): int(counts.split()[8]) for name, _, counts in rows if len(counts.split()) > 8}
+    counts = paired("/proc/net/snmp", "Tcp:")
+    return counts.get("OutSegs", 0), counts.get("RetransSegs", 0)
 
 
 def that_fit(world, sizes):
@@ -298,7 +291,7 @@ def that_fit(world, sizes):
 
 def bench(world, ops, sizes, with_pairs):
     sizes = that_fit(world, sizes)
-    before, sent = tcp_counters(), sent_bytes()
+    before, sent = tcp_counters(), traffic()
     largest = next(filter(None, [sweep(world, op, sizes) for op in ops]), None)
     if with_pairs and largest and len(world.nodes) > 2:
         # As much as takes about a tenth of a second, so that a pair is measured in a second.
@@ -306,5 +299,5 @@ def bench(world, ops, sizes, with_pairs):
         pair_rounds(world, size_bytes // ELEMENT_BYTES * ELEMENT_BYTES)
     after = tcp_counters()
     if world.local_rank == 0:
-        sent = {name: now - sent[name] for name, now in sent_bytes().items() if name in sent}
+        sent = {name: now - sent[name][1] for name, (_, now) in traffic().items() if name in sent}
         report("tcp", segments=after[0] - before[0], retransmitted=after[1] - before[1], sent_bytes=sent)

@@ -152,7 +152,7 @@ class World:
         )
 
     def timeout(self):
-        """Of a group's operations; torch gives every group its own, half an hour where none is told."""
+        """Of a group's operations; torch gives every group its own, else half an hour."""
         limit_s = self.limit_s + (WATCHDOG_LATER_S if self.backend == "nccl" else 0.0)
         return datetime.timedelta(seconds=limit_s)
 

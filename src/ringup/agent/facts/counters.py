@@ -9,7 +9,7 @@ import _socket as socket  # the C half: `import socket` costs 8 ms more
 import os
 import time
 
-from ringup.agent.proc.files import listed, numbers, text
+from ringup.agent.proc.files import listed, numbered, numbers, paired, text
 
 
 INTERFACE = (
@@ -54,15 +54,6 @@ def is_ours(name, folder):
         return False
 
 
-def tcp(root):
-    """Connections that were dropped because nobody accepted them in time."""
-    lines = [line.split() for line in text(root + "/proc/net/netstat").splitlines()]
-    for names, values in zip(lines[::2], lines[1::2]):
-        if names[0] == "TcpExt:" and "ListenOverflows" in names:
-            return now("tcp", {"ListenOverflows": int(values[names.index("ListenOverflows")])})
-    return None
-
-
 def bus_errors(folder):
     """AER counts, None where there are none; without unsupported requests, which mere probing causes."""
     found = {}
@@ -85,15 +76,16 @@ def all_counters(root):
             found.append(files("interface:" + name, "%s/%s" % (base, name), INTERFACE))
     base = root + "/sys/class/infiniband"
     for device in listed(base)[:MOST]:
-        for port in [p for p in listed("%s/%s/ports" % (base, device)) if p.isdigit()][:4]:
-            folder = "%s/%s/ports/%s" % (base, device, port)
-            found.append(files("rdma:%s:%s" % (device, port), folder, RDMA))
+        for port in numbered("%s/%s/ports" % (base, device))[:4]:
+            folder = "%s/%s/ports/%d" % (base, device, port)
+            found.append(files("rdma:%s:%d" % (device, port), folder, RDMA))
     cards = [os.path.basename(os.path.realpath("%s/%s/device" % (base, n))) for n in listed(base)]
     for bus in sorted(set(cards + listed(root + "/proc/driver/nvidia/gpus")))[:MOST]:
         folder = "%s/sys/bus/pci/devices/%s" % (root, bus.lower())
         if os.path.exists(folder + "/aer_dev_fatal"):
             found.append(now("pci:" + bus.lower(), bus_errors(folder)))
-    return found + [one for one in (tcp(root),) if one]
+    dropped = paired(root + "/proc/net/netstat", "TcpExt:").get("ListenOverflows")  # nobody accepted in time
+    return found if dropped is None else [*found, now("tcp", {"ListenOverflows": dropped})]
 
 
 def questions(request, root):

@@ -9,7 +9,7 @@ import os
 import time
 
 from ringup.agent.proc.command import command, wait, which
-from ringup.agent.proc.files import listed, pause, text
+from ringup.agent.proc.files import listed, numbered, pause, text
 from ringup.agent.proc.process import moves
 
 FIELDS = (
@@ -73,7 +73,7 @@ def query(tool, fields):
 
 
 def nvidia_smi(tool, several, seconds):
-    """Name of a question -> what was said to it, with the fields that were asked in the end."""
+    """Name of a question -> its answer; and the fields of the last query."""
     end = time.monotonic() + seconds
     words = {
         "apps": ["--query-compute-apps=gpu_uuid,pid,used_memory,name", "--format=csv,noheader,nounits"],
@@ -125,9 +125,9 @@ def lost(root, answered):
 
 def fabric_manager(root):
     """Whether nv-fabricmanager runs; "hidden" where this is not the machine's own list of processes."""
-    for number in listed(root + "/proc"):
+    for pid in numbered(root + "/proc"):
         # The kernel keeps 15 characters of a name.
-        if number.isdigit() and text("%s/proc/%s/comm" % (root, number)).startswith("nv-fabricmanag"):
+        if text("%s/proc/%d/comm" % (root, pid)).startswith("nv-fabricmanag"):
             return "running"
     return "absent" if text(root + "/proc/2/comm") == "kthreadd" else "hidden"
 

@@ -3,7 +3,8 @@
 import os
 import time
 
-from ringup.agent.proc.files import listed, numbers, optional, required, space, text, user_names
+from ringup.agent.proc import process
+from ringup.agent.proc.files import listed, maker, numbers, optional, required, space, text, user_names
 
 MOST_SHM = 200
 
@@ -23,10 +24,9 @@ def cgroups(root):
     path may be the machine's, of which nothing is mounted: the mount's own top is what counts then.
     """
     found = {}
-    for line in required(root + "/proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        for name in names.split(",") if names else [""]:
+    required(root + "/proc/self/cgroup")
+    for names, path in process.cgroups("self", root).items():
+        for name in names.split(","):
             if name.startswith("name="):
                 continue
             top = root + "/sys/fs/cgroup" + ("/" + name if name else "")
@@ -173,11 +173,11 @@ def product(root):
 
 
 def owner(name, root):
-    """Whether the process that made a file lives: torch writes its number into the name (torch_PID_...)."""
-    pid = name.partition("_")[2].partition("_")[0]
-    if not name.startswith("torch_") or not pid.isdigit():
+    """Whether the process that made a file lives, where its name tells."""
+    pid = maker(name)
+    if not pid:
         return "unknown"
-    return "lives" if os.path.exists(root + "/proc/" + pid) else "gone"
+    return "lives" if os.path.exists("%s/proc/%d" % (root, pid)) else "gone"
 
 
 def shm_files(root):

@@ -135,7 +135,7 @@ def processor(root):
 
 
 def virtual_machine(root):
-    """Who made this virtual machine, "" on bare metal: the processor says so, firmware names it."""
+    """Who made this virtual machine, "" on bare metal: by the CPU's flag, else by the firmware."""
     dmi = root + "/sys/class/dmi/id/"
     name = "%s %s" % (text(dmi + "sys_vendor"), text(dmi + "product_name"))
     if "hypervisor" in cpuinfo(root).get("flags", "").split():

@@ -4,9 +4,10 @@ import os
 import select
 import time
 
-from ringup.agent.proc.files import pause, required, text, user_names
+from ringup.agent.proc.files import numbered, pause, required, user_names
 from ringup.agent.proc.process import (
     HZ,
+    cgroups,
     descriptors,
     has_bit,
     moves,
@@ -59,9 +60,8 @@ class ProcessTable:
         self.uid = os.getuid()
         self.parents, self.commands, self.starts, self.uids, self.states = {}, {}, {}, {}, {}
         self.sessions, self.environments = {}, {}
-        for name in os.listdir(root + "/proc"):
-            if name.isdigit():
-                self.add(int(name))
+        for pid in numbered(root + "/proc"):
+            self.add(pid)
 
     def add(self, pid):
         name, fields = name_and_fields(pid, self.root)
@@ -190,8 +190,8 @@ def rank_evidence(env, own):
 
 def service(table, pid):
     """The systemd service a process belongs to, "" for login sessions and containers."""
-    for piece in text("%s/proc/%d/cgroup" % (table.root, pid)).split():
-        unit = next((p for p in reversed(piece.split("/")) if p.endswith(".service")), "")
+    for path in cgroups(pid, table.root).values():
+        unit = next((p for p in reversed(path.split("/")) if p.endswith(".service")), "")
         if unit and not unit.startswith(("ssh", "user@", "cron", "crond", "containerd", "docker")):
             return unit
     return ""
@@ -306,7 +306,7 @@ def is_ours(table, pid):
 
 
 def jobs_of(table):
-    """Ranks and launchers of our user, running or not: pid -> what says so."""
+    """Ranks and launchers of our user, running or not: pid -> evidence."""
     own, jobs = dict(os.environ), {}
     for pid in table.own():
         # A shell, an editor or a terminal's server hands on what somebody has exported.
@@ -321,10 +321,10 @@ def jobs_of(table):
 
 
 def leftovers(table):
-    """Ranks and launchers of ours, each with evidence; those whose launcher lives are said to be running."""
+    """Ranks and launchers of our user, each with evidence; "running: ..." where its launcher lives."""
     jobs = jobs_of(table)
     found = [table.facts(pid, "%s; %s" % (fate(table, pid, jobs), jobs[pid])) for pid in sorted(jobs)]
-    # Orphans first, should there be more than are told.
+    # Orphans first: the list is bounded.
     return sorted(found, key=lambda p: not p["evidence"].startswith("orphan"))[:MOST_LEFTOVERS]
 
 

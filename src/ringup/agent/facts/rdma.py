@@ -8,7 +8,7 @@ tc/N/traffic_class are of NVIDIA's own driver package (MLNX_OFED, DOCA) and abse
 import os
 import re
 
-from ringup.agent.proc.files import listed, integer, text
+from ringup.agent.proc.files import integer, listed, numbered, text
 
 MOST_DEVICES = 128
 MOST_PORTS = 16
@@ -42,7 +42,7 @@ def shortest(gid):
 def gids(port, roce):
     """The entries that are set; of an InfiniBand port the first alone is used."""
     found = []
-    for number in sorted((int(n) for n in listed(port + "/gids") if n.isdigit()))[: MOST_GIDS if roce else 1]:
+    for number in numbered(port + "/gids")[: MOST_GIDS if roce else 1]:
         gid = text("%s/gids/%d" % (port, number))
         if gid in UNSET:
             continue
@@ -137,7 +137,7 @@ def of_device(device, root):
 def ports_of(base, name, root):
     device = "%s/%s" % (base, name)
     shared, found = of_device(device, root), []
-    for number in sorted((int(n) for n in listed(device + "/ports") if n.isdigit()))[:MOST_PORTS]:
+    for number in numbered(device + "/ports")[:MOST_PORTS]:
         port = "%s/ports/%d" % (device, number)
         layer = text(port + "/link_layer")
         table = gids(port, layer == "Ethernet")

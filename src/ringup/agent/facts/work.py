@@ -61,7 +61,7 @@ def stat_each(paths, write_end):
 
 
 def disks(places):
-    """The space of each file system below these directories, once; what is missing is said elsewhere."""
+    """The space of each file system below these directories, once; a missing directory has another rule."""
     found, seen = [], set()
     for path in places:
         try:

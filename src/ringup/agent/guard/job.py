@@ -1,5 +1,6 @@
 """The job on this node: started once, ended by SIGTERM and then SIGKILL, followed until nothing is left."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -181,7 +182,9 @@ class Job:
 
     def _finish(self, left):
         if not left:
-            tree.remove_shared(self.shared)
+            for path, status in self.shared.items():
+                with contextlib.suppress(OSError):
+                    tree.remove_file(path, status)
         if self.ranks:
             self.ranks.close()
         for output in self.outputs:

@@ -213,7 +213,8 @@ class Guard:
                 self.loop.watch(second.read_fd, lambda: self._receive(second, second.receive()))
             self.stdio.send({"type": "joined-head", "problem": problem})
         if self._is_silent(now):
-            reason = "no contact with the launcher for %.0f s" % (now - self.contact_at)
+            whom = "the head node's guard" if self.is_detached else "the launcher"
+            reason = "no contact with %s for %.0f s" % (whom, now - self.contact_at)
             self.job.end(reason, min(self.grace_s, 0.2 * self.lease_s))
         for link in (self.up, self.second, None if self.is_detached else self.stdio):
             if link and (link.ended or link.gone):

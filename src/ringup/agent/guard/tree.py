@@ -11,8 +11,8 @@ import os
 import signal
 import time
 
-from ringup.agent.proc.files import link, listed, numbers, pause, read, text
-from ringup.agent.proc.process import below, command, environ, family, stat
+from ringup.agent.proc.files import link, listed, maker, numbers, pause, read
+from ringup.agent.proc.process import below, cgroups, command, environ, family, stat
 
 TAG = "RINGUP_RUN"
 PLACE = "RINGUP_NODE"
@@ -28,9 +28,8 @@ SESSIONS = "sessions"
 GUARD = "ringup-guard"
 """`ps` shows the guards as `python3 -c ... ringup-guard:RUN`."""
 SHM = "/dev/shm/"
-MAPPED = ("nccl-", "sem.mp-")
-MADE_BY = (("torch_", "_"), ("sem.loky-", "-"))
-"""Names of files there: with random letters behind, or with the pid of who made them."""
+SHM_NAMES = ("nccl-", "torch_", "sem.mp-", "sem.loky-")
+"""NCCL's buffers, torch's tensors, semaphores of Python's multiprocessing and of joblib."""
 LONGEST_MAPS_BYTES = 16 << 20
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
@@ -50,10 +49,9 @@ def oom_kills():
     return numbers("/proc/vmstat", ("oom_kill",)).get("oom_kill", 0)
 
 
-def cgroups(pid):
+def confined(pid):
     """Parts of a process's cgroup path that name a container or a batch job."""
-    lines = text("/proc/%s/cgroup" % pid).splitlines()
-    parts = {part for line in lines for part in line.split(":", 2)[-1].split("/")}
+    parts = {part for path in cgroups(pid).values() for part in path.split("/")}
     return {part for part in parts if part.startswith(CONTAINERS) or len(part) == 64}
 
 
@@ -62,7 +60,7 @@ def elsewhere(pid, found):
     for name in BATCH:
         if found.get(name, b"") not in (b"", os.environb.get(name, b"")):
             return "batch job %s=%s" % (name.decode(), found[name].decode("utf-8", "replace")[:40])
-    others = cgroups(pid) - cgroups("self")
+    others = confined(pid) - confined("self")
     if others:
         return "container or batch job %s" % min(others)[:80]
     namespace = link("/proc/%d/ns/pid" % pid)
@@ -106,33 +104,40 @@ def descendants(root):
 
 def shared_memory(pids):
     """
-    What NCCL, torch and multiprocessing keep in /dev/shm for these processes: path -> (device, inode).
+    What NCCL, torch and multiprocessing keep in /dev/shm for these processes: path -> status.
 
     A process that is killed leaves such files behind.  A file is theirs if its name has the pid of one of
     them, or if one of them has mapped it.
     """
-    made = tuple("%s%d%s" % (kind, pid, end) for pid in pids for kind, end in MADE_BY)
-    found = {}
-    for name in listed(SHM):
-        with contextlib.suppress(OSError):
-            status = os.lstat(SHM + name)
-            is_ours = status.st_uid == os.geteuid() and status.st_mode & 0o170000 == 0o100000
-            if is_ours and name.startswith(MAPPED + made):
-                found[SHM + name] = (status.st_dev, status.st_ino)
-    unsure = {path for path in found if path[len(SHM) :].startswith(MAPPED)}
-    for pid in pids if unsure else ():
+    files = own_files(SHM)
+    makers = {path: maker(path) for path in files}
+    theirs = {path for path, pid in makers.items() if pid in pids}
+    nameless = [path for path, pid in makers.items() if pid is None]
+    for pid in pids if nameless else ():
         maps = read("/proc/%d/maps" % pid, LONGEST_MAPS_BYTES)
-        unsure -= {path for path in unsure if b" %s\n" % os.fsencode(path) in maps}
-    return {path: identity for path, identity in found.items() if path not in unsure}
+        theirs.update(path for path in nameless if b" %s\n" % os.fsencode(path) in maps)
+    return {path: files[path] for path in theirs}
 
 
-def remove_shared(files):
-    """Remove what `shared_memory` found, where it is still the same file."""
-    for path, identity in files.items():
+def own_files(folder):
+    """Our files there with names as NCCL, torch and multiprocessing give them: path -> status."""
+    found = {}
+    for name in listed(folder):
         with contextlib.suppress(OSError):
+            path = os.path.join(folder, name)
             status = os.lstat(path)
-            if (status.st_dev, status.st_ino) == identity:
-                os.unlink(path)
+            is_ours = status.st_mode & 0o170000 == 0o100000 and status.st_uid == os.geteuid()
+            if is_ours and name.startswith(SHM_NAMES):
+                found[path] = status
+    return found
+
+
+def remove_file(path, status):
+    """Remove a file of `own_files` where it is still the same; whether it is gone.  Raises OSError."""
+    is_same = os.path.samestat(os.lstat(path), status)
+    if is_same:
+        os.unlink(path)
+    return is_same
 
 
 def send(pid, started, number):

@@ -10,7 +10,7 @@ import binascii
 import time
 
 import _socket as socket
-from ringup.agent.proc.files import link, listed, read, text
+from ringup.agent.proc.files import link, numbered, read, text
 from ringup.agent.proc.process import below, descriptors, family
 from ringup.agent.proc.sockets import ESTABLISHED, MOST_TABLE_BYTES, end, tcp
 
@@ -128,5 +128,5 @@ def own_addresses():
 
 
 def has_group_thread(pid):
-    comms = ("/proc/%d/task/%s/comm" % (pid, one) for one in listed("/proc/%d/task" % pid)[:MOST_THREADS])
+    comms = ("/proc/%d/task/%d/comm" % (pid, one) for one in numbered("/proc/%d/task" % pid)[:MOST_THREADS])
     return any(read(comm, 32).startswith(GROUP_THREADS) for comm in comms)

@@ -75,6 +75,24 @@ def listed(path):
         return []
 
 
+def numbered(path):
+    """The names there that are numbers, rising: processes, descriptors, ports."""
+    return sorted(int(name) for name in listed(path) if name.isdigit())
+
+
+def paired(path, head):
+    """Of a file like /proc/net/snmp: the names in the first line with this head -> numbers of the second."""
+    lines = [line.split() for line in text(path).splitlines() if line.startswith(head)]
+    return {name: integer(value) for name, value in zip(*lines[:2])}
+
+
+def traffic():
+    """Interface -> bytes it has received and sent, in this network namespace."""
+    rows = [line.partition(":")[::2] for line in text("/proc/net/dev", 1 << 20).splitlines()[2:]]
+    counts = {name.strip(): rest.split() for name, rest in rows}
+    return {name: (int(own[0]), int(own[8])) for name, own in counts.items() if len(own) > 8}
+
+
 def space(path):
     """The file system below a directory."""
     st = os.statvfs(path)
@@ -84,6 +102,15 @@ def space(path):
         "free_bytes": st.f_bavail * st.f_frsize,
         "read_only": bool(st.f_flag & 1),
     }
+
+
+def maker(path):
+    """The pid in the name of a file in /dev/shm: torch_PID_..., sem.loky-PID-...; None for other names."""
+    name = os.path.basename(path)
+    for begin, end in (("torch_", "_"), ("sem.loky-", "-")):
+        if name.startswith(begin):
+            return integer(name[len(begin) :].partition(end)[0])
+    return None
 
 
 def passwd(root=""):

@@ -2,7 +2,7 @@
 
 import os
 
-from ringup.agent.proc.files import link, listed, integer, pause, read, text
+from ringup.agent.proc.files import integer, link, numbered, pause, read, text
 
 HZ = float(os.sysconf("SC_CLK_TCK"))
 LONGEST_ENVIRON_BYTES = 8 << 20
@@ -40,7 +40,7 @@ def stat(pid):
 
 def table():
     """Every living process: pid -> (parent, start time)."""
-    found = {int(name): stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    found = {pid: stat(pid) for pid in numbered("/proc")}
     return {pid: known for pid, known in found.items() if known}
 
 
@@ -89,6 +89,12 @@ def moves(pid, root="", states="D"):
 def has_bit(pid, field, bit, root=""):
     """A bit of a hexadecimal field of its status, as SigIgn and CapEff are; False where that is hidden."""
     return bool(integer(status(pid, root).get(field, ""), 16) >> bit & 1)
+
+
+def cgroups(pid, root=""):
+    """Controllers of a hierarchy ("" of version 2) -> the path of a process in it; see cgroups(7)."""
+    lines = [line.split(":", 2) for line in text("%s/proc/%s/cgroup" % (root, pid)).splitlines()]
+    return {fields[1]: fields[2] for fields in lines if len(fields) > 2}
 
 
 def owner(pid, root=""):
@@ -146,9 +152,8 @@ def raw_environ(pid, root=""):
 
 def descriptors(pid, root=""):
     """What a process has open, as /proc names it, by rising descriptor; nothing where that is hidden."""
-    folder = "%s/proc/%s/fd/" % (root, pid)
-    numbers = sorted(listed(folder), key=int)
-    return [name for name in (link(folder + fd) for fd in numbers) if name]
+    folder = "%s/proc/%s/fd" % (root, pid)
+    return [name for name in (link("%s/%d" % (folder, fd)) for fd in numbered(folder)) if name]
 
 
 def waited_s(task):
@@ -158,4 +163,4 @@ def waited_s(task):
 
 def waits_s(pid):
     """The same of every thread of a process."""
-    return [waited_s("%s/task/%s" % (pid, thread)) for thread in listed("/proc/%s/task" % pid)]
+    return [waited_s("%s/task/%d" % (pid, thread)) for thread in numbered("/proc/%s/task" % pid)]

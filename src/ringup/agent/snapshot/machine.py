@@ -8,7 +8,8 @@ import signal
 import socket
 
 from ringup.agent.proc.command import Child, wait
-from ringup.agent.proc.files import link, integer, numbers, space, text
+from ringup.agent.proc.files import integer, link, numbers, space, text, traffic
+from ringup.agent.proc.process import cgroups
 from ringup.agent.proc.sockets import LISTENING, tcp
 from ringup.agent.proc.sockets import port as socket_port
 
@@ -40,12 +41,7 @@ def write_each(work, write_end):
 
 def interfaces():
     """Interface -> bytes received and sent since it came up, loopback apart; RDMA ports likewise."""
-    found = {}
-    for line in text("/proc/net/dev", 1 << 20).splitlines()[2:]:
-        name, _, rest = line.partition(":")
-        fields = rest.split()
-        if len(fields) > 8 and name.strip() != "lo":
-            found[name.strip()] = int(fields[0]) + int(fields[8])
+    found = {name: sum(both) for name, both in traffic().items() if name != "lo"}
     for folder in glob.glob("/sys/class/infiniband/*/ports/*/counters/"):
         device, _, port = folder.split("/")[4:7]
         words = [integer(text(folder + name, 64)) for name in ("port_rcv_data", "port_xmit_data")]
@@ -68,24 +64,19 @@ def disks(ranks):
                 yield [folder[:300], known["free_bytes"], known["total_bytes"]]
 
 
-def cgroup_kills(ranks):
-    """Processes that the out-of-memory killer has ended in the ranks' own control group (v2)."""
-    lines = [line for one in ranks[:1] for line in text("/proc/%d/cgroup" % one["pid"]).splitlines()]
-    folder = next((line[3:] for line in lines if line.startswith("0::")), "")
-    return numbers("/sys/fs/cgroup%s/memory.events" % folder, ("oom_kill",)).get("oom_kill", 0)
-
-
 def node(ranks):
     """The node's own state, as counters since it came up."""
     memory = numbers("/proc/meminfo", ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree"))
     events = numbers("/proc/vmstat", ("pswpin", "pswpout", "oom_kill", "nr_written"))
+    group = cgroups(ranks[0]["pid"]).get("", "") if ranks else ""  # the ranks' own, in version 2
+    ended = numbers("/sys/fs/cgroup%s/memory.events" % group, ("oom_kill",))
     return {
         "memory_bytes": memory.get("MemTotal", 0) * 1024,
         "memory_available_bytes": memory.get("MemAvailable", 0) * 1024,
         "swapped_pages": events.get("pswpin", 0) + events.get("pswpout", 0),
         "written_bytes": events.get("nr_written", 0) * os.sysconf("SC_PAGE_SIZE"),
         "oom_kills": events.get("oom_kill", 0),
-        "cgroup_oom_kills": cgroup_kills(ranks),
+        "cgroup_oom_kills": ended.get("oom_kill", 0),
         "disks": bounded(disks(ranks))[:16],
         "interfaces": interfaces(),
     }

@@ -14,7 +14,7 @@ import sys
 import time
 
 from ringup.agent.guard.tree import PLACE, TAG
-from ringup.agent.proc.files import link, integer, listed, numbers, pause, read, text
+from ringup.agent.proc.files import integer, link, numbered, numbers, pause, read, text
 from ringup.agent.proc.process import HZ, below, command, environ, family, owner, stat_fields
 from ringup.agent.proc.process import state, status, words
 from ringup.agent.snapshot import machine, stacks
@@ -177,8 +177,8 @@ def add_stacks(found, all_threads):
 def others():
     """User -> how many Python processes of theirs there are, without the system's."""
     found = {}
-    for pid in filter(str.isdigit, listed("/proc")):
-        user, line = owner(int(pid)), words(int(pid))[:2]
+    for pid in numbered("/proc"):
+        user, line = owner(pid), words(pid)[:2]
         is_system = len(line) < 2 or line[1].startswith(("/usr/", "/lib", "/opt/google"))
         if user not in (-1, os.geteuid()) and not is_system and "python" in os.path.basename(line[0]):
             found[user] = found.get(user, 0) + 1

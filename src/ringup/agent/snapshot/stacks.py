@@ -25,7 +25,7 @@ import zlib
 
 from ringup.agent.guard.tree import send
 from ringup.agent.proc.command import which
-from ringup.agent.proc.files import link, listed, pause, read, text
+from ringup.agent.proc.files import link, numbered, pause, read, text
 from ringup.agent.proc.process import HZ, environ, has_bit, moves, stat_fields, state, status, words
 from ringup.agent.snapshot.stack_frames import own_frame
 
@@ -56,9 +56,8 @@ FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 def memory_file(pid, name):
     """The path of a file in memory that rank_main.py has opened there; "" for none."""
-    folder = "/proc/%d/fd/" % pid
-    numbers = sorted(listed(folder), key=int)  # opened early, so among the lowest
-    return next((folder + fd for fd in numbers if link(folder + fd).startswith(name)), "")
+    paths = ("/proc/%d/fd/%d" % (pid, fd) for fd in numbered("/proc/%d/fd" % pid))  # it is among the lowest
+    return next((path for path in paths if link(path).startswith(name)), "")
 
 
 class Request:
@@ -124,8 +123,7 @@ def by_signal(request, started):
 
 def runs(pid):
     """Whether any of its threads has work to do."""
-    folder = "%d/task" % pid
-    return any(state("%s/%s" % (folder, name)) == "R" for name in listed("/proc/" + folder))
+    return any(state("%d/task/%d" % (pid, thread)) == "R" for thread in numbered("/proc/%d/task" % pid))
 
 
 def signal_thread(pid, number):
@@ -133,9 +131,9 @@ def signal_thread(pid, number):
     import ctypes
 
     call = SYS_TGKILL.get(os.uname().machine)
-    for name in sorted(os.listdir("/proc/%d/task" % pid), key=int):
-        if call and int(name) != pid and state("%d/task/%s" % (pid, name)) in ("S", "R"):
-            return ctypes.CDLL(None).syscall(call, pid, int(name), int(number)) == 0
+    for thread in numbered("/proc/%d/task" % pid):
+        if call and thread != pid and state("%d/task/%d" % (pid, thread)) in ("S", "R"):
+            return ctypes.CDLL(None).syscall(call, pid, thread, int(number)) == 0
     return False
 
 
