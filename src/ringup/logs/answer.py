@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringup.logs.blame import ranked
+from ringup.logs.blame import named_first, ranked
 from ringup.logs.causes import Cause, find
 from ringup.logs.causes.unnamed import answered
 from ringup.logs.completeness import lowered, missing
@@ -21,7 +21,7 @@ def causes_of(log: LogEvidence, *, is_growing: bool = False) -> list[Cause]:
         found = lowered(found, missing(log))
     if log.good is not None:
         found = [one for one in found if not _is_no_news(log.good, one)]
-    found = with_telling(log, answered(log, found))
+    found = named_first(with_telling(log, answered(log, found)))
     return [replace(cause, known_defect=defect_of(log, cause.rule, cause.evidence)) for cause in found]
 
 

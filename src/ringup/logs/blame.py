@@ -165,7 +165,7 @@ def ranked(causes: list[Cause]) -> list[Cause]:
             strong - inferred if cause.rule == "init-never-finished" else strong
         )
 
-    return _own_words_first(_named_first([cause for cause in best.values() if not is_explained(cause)]))
+    return _own_words_first([cause for cause in best.values() if not is_explained(cause)])
 
 
 def _own_words_first(causes: list[Cause]) -> list[Cause]:
@@ -181,15 +181,18 @@ def _own_words_first(causes: list[Cause]) -> list[Cause]:
     return own + [c for c in causes if c not in own]
 
 
-def _named_first(causes: list[Cause]) -> list[Cause]:
-    """With NCCL's error that no line explains behind what has a name of its own on the same line."""
-    vague = next((c for c in causes if c.rule == "nccl-error-without-detail"), None)
-    if vague is None or causes[0] is not vague:
+def named_first(causes: list[Cause]) -> list[Cause]:
+    """With what only says that a rank raised, or that NCCL failed, behind a name for the very same line."""
+    if not causes or causes[0].rule not in ("nccl-error-without-detail", "rank-raised-exception"):
         return causes
+    vague = causes[0]
+    sure = CONFIDENCES.index(vague.confidence)
     lines = {(e.file, e.line) for e in vague.evidence}
     named = [
         c
         for c in causes[1:]
-        if c.severity != "note" and not lines.isdisjoint((e.file, e.line) for e in c.evidence)
+        if c.severity != "note"
+        and (vague.rule == "nccl-error-without-detail" or CONFIDENCES.index(c.confidence) <= sure)
+        and not lines.isdisjoint((e.file, e.line) for e in c.evidence)
     ]
     return named + [c for c in causes if c not in named]
