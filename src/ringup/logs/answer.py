@@ -10,7 +10,7 @@ from ringup.logs.causes.unnamed import answered
 from ringup.logs.completeness import lowered, missing
 from ringup.logs.defects import defect_of
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.reference import Reference
+from ringup.logs.forms import Reference
 from ringup.logs.telling import with_telling
 
 

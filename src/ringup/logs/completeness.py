@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringup.logs.blame import place
-from ringup.logs.causes.symptoms import failure
 from ringup.logs.counts import Part
 from ringup.logs.rule import CONFIDENCES, Cause
 from ringup.logs.scan import BELOW_A_FRAME, Scan
@@ -45,7 +44,7 @@ def missing(log: LogEvidence) -> list[str]:
     found = [one for info in log.files for one in info.cut]
     if not log.has(*_SET_UP) and log.all(*_AFTER_SET_UP, has="NCCL INFO"):
         found.append("no NCCL version line and no set-up")
-    if failure(log) and not log.has(*_ENDS):
+    if log.outcome.failed and not log.has(*_ENDS):
         found.append("no line about how the processes ended")
     return [*dict.fromkeys(found)]
 

@@ -24,7 +24,7 @@ from ringup.nccl import lines
 
 if TYPE_CHECKING:
     from ringup.logs.counts import Mismatch, Run
-    from ringup.logs.reference import Reference
+    from ringup.logs.forms import Reference
     from ringup.logs.run_record import RunEnd
 
 _T = TypeVar("_T")
@@ -143,7 +143,7 @@ class LogEvidence:
             found = [e for e in found if not re.search(lacks, e.text)]
         for name, pattern in fields.items():
             found = [e for e in found if re.fullmatch(pattern, e[name])]
-        return sorted(found, key=lambda e: (e.file, e.line))
+        return sorted(found, key=lambda e: e.place)
 
     def first(self, *tags: str) -> Event | None:
         """The first of them, or None."""

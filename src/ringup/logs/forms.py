@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from ringup.logs.lines import Event, Head, excerpt
+from ringup.logs.lines import Event, Head, excerpt, message_of
 from ringup.logs.patterns import forms as words
 
 
@@ -165,6 +165,18 @@ def shape_of(message: str) -> str:
     True
     """
     return _NUMBERS.sub("#", message.strip()[:SHAPE_CHARS])
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A log that went well: the forms of its lines; its settings, versions and sizes by name."""
+
+    forms: frozenset[str]
+    facts: dict[str, frozenset[str]]
+
+    def has(self, text: str) -> bool:
+        """Whether a line of this form is in it, too."""
+        return shape_of(message_of(text)) in self.forms
 
 
 class Line(NamedTuple):

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from ringup.logs.grammar import bare
 from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
 from ringup.logs.patterns import PATTERNS
+from ringup.logs.patterns.forms import WRAPPING
 from ringup.logs.patterns.tags import Pattern
 from ringup.units import LONGEST_LINE, grouped
 
@@ -59,10 +60,25 @@ class Event:
         """A field's text, "" where the pattern did not carry it."""
         return self.fields.get(name) or ""
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """File and line."""
+        return self.file, self.line
+
     def number(self, name: str) -> int:
         """A field as a number, 0 where the pattern did not carry it."""
         text = self.fields.get(name) or ""
         return int(text) if text.lstrip("-").isdigit() and len(text) < 19 else 0
+
+
+def ranks_of(events: Iterable[Event]) -> set[int]:
+    """The ranks that printed these lines, as far as they are known."""
+    return {event.rank for event in events if event.rank is not None}
+
+
+def by_rank(events: Iterable[Event]) -> dict[int, Event]:
+    """The last of these lines of each rank."""
+    return {event.rank: event for event in events if event.rank is not None}
 
 
 _CONTROL = re.compile(
@@ -236,6 +252,29 @@ def body_of(text: str, labels: Labels = NO_LABELS) -> str:
                     return text
                 continue
         text = text[match.end() :]
+    return text
+
+
+MOST_LAYERS = 6
+_WORD = re.compile(r"[A-Za-z]{3}")
+
+
+def message_of(text: str, labels: Labels = NO_LABELS) -> str:
+    """
+    A line's message: without the labels, clocks and severities of those who passed it on.
+
+    >>> message_of("22: slurmstepd: error: pyxis:     nvidia-container-cli: ldcache error")
+    'nvidia-container-cli: ldcache error'
+    >>> message_of("[rank3]:[E410 01:50:33.8 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0 Rank 3] watchdog")
+    'watchdog'
+    """
+    for _ in range(MOST_LAYERS):
+        body = body_of(text, labels)
+        match = WRAPPING.match(body)
+        rest = body[match.end() :] if match else body
+        if rest == text or not _WORD.search(rest):
+            return text
+        text = rest
     return text
 
 

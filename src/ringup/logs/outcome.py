@@ -86,6 +86,22 @@ def is_teardown(event: Event) -> bool:
     return bool(_TEARDOWN.search(event.text))
 
 
+_UPPER_LAYERS = re.compile(
+    r"(?:init|group|bootstrap|enqueue|transport|proxy|paths|topo|nvls|p2p|shm|net)\.(?:cc|cu)$"
+)
+
+
+def is_unwinding(event: Event) -> bool:
+    """
+    Whether a `file.cc:line -> code` line tells of a failed call of the user's.
+
+    Probing for plugins and sysfs paths prints such lines too, without reaching the upper layers.
+    """
+    if event["code"] in ("0", "7") or event["source"] in ("net.cc", "include/net.h"):
+        return False
+    return bool(_UPPER_LAYERS.search(event["source"]))
+
+
 @dataclass(frozen=True)
 class _Mark:
     """A line that shows work: how much it counts, and the step's number where it is printed."""
@@ -166,6 +182,35 @@ class Outcome:
     def before_the_end(self, events: Iterable[Event]) -> list[Event]:
         """Those that do not follow the end of a job that a scheduler took away."""
         return [e for e in events if not self.after_the_end(e)]
+
+    # How it failed.
+
+    def failure(self, *apart: str) -> Event | None:
+        """The first line of something that went wrong and was not overcome, `apart` from these tags."""
+        for event in self._log.all(*(tag for tag in OF_ROLE["failure"] if tag not in apart)):
+            if not (
+                (event.tag == "exit" and event["code"] == "0")
+                or (event.tag == "unwind" and not is_unwinding(event))
+                or (event.tag == "nccl-connect" and "retrying" in event.text)
+                or self.overcome(event)
+            ):
+                return event
+        return None
+
+    @cached_property
+    def failed(self) -> Event | None:
+        """The first line of something that went wrong and was not overcome."""
+        return self.failure()
+
+    @cached_property
+    def hang(self) -> Event | None:
+        """A line that says the job stood still or was ended for it, where it did not go on afterwards."""
+        return next((e for e in self._log.all(*OF_ROLE["hang"]) if not self.overcome(e)), None)
+
+    @property
+    def stopped(self) -> Event | None:
+        """The line that says the job failed, else the one that says it stood still."""
+        return self.failed or self.hang
 
     # What followed a line.
 
@@ -301,7 +346,7 @@ class Outcome:
 
     @cached_property
     def _last_passed(self) -> dict[int, int]:
-        failed = {(e.file, e.line) for e in self._log.all("tests-failed")}
+        failed = {e.place for e in self._log.all("tests-failed")}
         passed = self._log.all("tests-passed")
         # unittest says it two lines below
         return _last_lines((e.file, e) for e in passed if (e.file, e.line + 2) not in failed)

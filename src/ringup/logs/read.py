@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 from ringup import progress
 from ringup.errors import LogsError, UsageError
 from ringup.logs import counts, dumps, files
-from ringup.logs.against import Change, changes, reference_of
+from ringup.logs.against import Change, Reference, changes, reference_of
 from ringup.logs.answer import causes_of
 from ringup.logs.causes import Cause
 from ringup.logs.completeness import cut_in
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.files import FileInfo, Unreadable
 from ringup.logs.lines import LINE_BYTES, clean, excerpt
-from ringup.logs.reference import Reference
 from ringup.logs.scan import Scan, Scanner, joined
 from ringup.logs.since import duration_s, moment_s, since, times_in
 from ringup.units import plural, show_bytes

@@ -27,13 +27,13 @@ from ringup.logs.lines import (
     gate,
     head_of,
     matches,
+    message_of,
     short_name,
     texts_of,
     unstamped,
 )
 from ringup.logs.patterns import OF_ROLE, SETTING_UP, TAGS
 from ringup.logs.patterns.tags import Pattern
-from ringup.logs.peel import message_of
 from ringup.nccl.lines import LISTED_ADDRESS, bounded
 
 LAST_KEPT = 2

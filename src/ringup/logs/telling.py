@@ -73,7 +73,7 @@ def heartbeat(log: LogEvidence) -> Clue | None:
 
 def with_telling(log: LogEvidence, causes: Iterable[Cause]) -> list[Cause]:
     """The causes with the line that tells most in front of their evidence."""
-    at = {(s.event.file, s.event.line): s for s in log.clues}
+    at = {s.event.place: s for s in log.clues}
 
     def of(event: Event) -> tuple[float, ...]:
         return weight(log, at[event.file, event.line])
@@ -82,7 +82,7 @@ def with_telling(log: LogEvidence, causes: Iterable[Cause]) -> list[Cause]:
         if not cause.evidence:
             return cause
         first = cause.evidence[0]
-        known = [event for event in cause.evidence if (event.file, event.line) in at]
+        known = [event for event in cause.evidence if event.place in at]
         best = min(known, key=of, default=first)
         as_it_is = place(cause) < 8 or cause.rule == "unnamed-failure"
         if as_it_is or (first in known and of(first)[:2] <= of(best)[:2]):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ringup.logs.causes.symptoms import ended_as, failure, hang, is_unwinding, of_the_web
+from ringup.logs.causes.symptoms import ended_as, of_the_web
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
-from ringup.logs.outcome import is_teardown, made_do
+from ringup.logs.lines import Event, ranks_of
+from ringup.logs.outcome import is_teardown, is_unwinding, made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import HARMLESS
 from ringup.logs.rule import Found, cause, report
@@ -50,7 +50,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     if {e.tag for e in lost} == {"ray-died"} and not (zero or weak) and _is_a_wrapping(log, lost):
         return None
     proxied = [e for e in lost if e.tag != "proxy-failed"]
-    sound = failure(log) is None
+    sound = log.outcome.failed is None
     if sound and log.outcome.went_on and not (proxied or zero):
         return None
     if (
@@ -65,7 +65,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     had_saved = {e.host for e in log.all("saved")}
     # A process that has saved its model and ends closes its connections: nobody's call failed of it.
     mild = bool(peers) and {p.split("<")[0] for p in peers} <= had_saved
-    mild = mild and failure(log, "closed-by-peer") is None
+    mild = mild and log.outcome.failure("closed-by-peer") is None
     own = {a for h in log.hosts.values() for _, a in h.sockets.values()} | set(log.hosts)
     others = [p for p in peers if p.split("<")[0] not in own or len(log.hosts) > 1]
     shown = f" ({', '.join(others[:3])})" if others else ""
@@ -124,7 +124,7 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
         text = f"NCCL's call to {call[1]} failed ({call[2]})"
     elif last:
         text = f"NCCL failed; its last error: {last[-1]['text'].strip()[:160]!r}"
-        where = f" of {show_ranks(ranks)}" if (ranks := {e.rank for e in last if e.rank is not None}) else ""
+        where = f" of {show_ranks(ranks)}" if (ranks := ranks_of(last)) else ""
         fix = Fix(f"run again with NCCL_DEBUG=INFO on all ranks; collect the lines{where} before this one")
     said = [e for e in warned if re.search(_TELLING, e["text"])]  # the detail, which no cause knows
     timed_out = log.all("work")[:1]
@@ -164,9 +164,9 @@ def init_never_finished(log: LogEvidence) -> Found:
     if ended := ended_as(log, "init-never-finished"):
         return replace(ended, fix=_ALL_THERE)
     begun = [c for c in log.communicators if c.started and not c.complete]
-    stood = hang(log)
+    stood = log.outcome.hang
     done = any(c.complete for c in log.communicators)
-    if (log.outcome.set_up and not begun) or (not stood and (done or failure(log))):
+    if (log.outcome.set_up and not begun) or (not stood and (done or log.outcome.failed)):
         return None
     last: dict[tuple[int, str], Event] = {}  # the last set-up line of each file or process
     for event in log.all("bootstrap", "using-network", "init", "channel", "connected"):

@@ -7,7 +7,6 @@ import re
 from ringup.logs.causes.symptoms import (
     HARMLESS_XID,
     UNBACKED,
-    failure,
     first_value,
     is_of_a_peer,
     on,
@@ -110,7 +109,7 @@ def gpu_missing(log: LogEvidence) -> Found:
             )
         return report([*lost, *off, *bus], text)
     text = "a PCIe slot reports bus errors in floods; the device behind it is about to go"
-    return report(bus, text, "medium") if len(bus) > 2 or failure(log) else None
+    return report(bus, text, "medium") if len(bus) > 2 or log.outcome.failed else None
 
 
 @cause("xid-in-kernel-log", overcome=None)
@@ -125,7 +124,7 @@ def xid_in_kernel_log(log: LogEvidence) -> Found:
 @cause("fabric-manager-not-running", overcome=None)
 def fabric_manager_not_running(log: LogEvidence) -> Found:
     units = {(e.file, e.line + below) for e in log.all("fabric-unit") for below in range(1, 6)}
-    failed = [e for e in log.all("unit-failed") if (e.file, e.line) in units]
+    failed = [e for e in log.all("unit-failed") if e.place in units]
     failed = [*log.all("fabric-manager", lacks=r"active \(running\)"), *failed]
     bind = log.all("nvls-failed", has="Fabric ?Manager|NVSwitches")
     if failed:
@@ -201,5 +200,5 @@ def cumem_host_unusable(log: LogEvidence) -> Found:
     if calls:
         return report([*calls, *notice], "NCCL's cuMem host buffers do not work between these GPUs")
     text = "cuMem host buffers do not work; NCCL falls back to files in /dev/shm"
-    failed = failure(log) is not None
+    failed = log.outcome.failed is not None
     return report(notice, text, "medium" if failed else "low", severity=None if failed else "note")

@@ -11,7 +11,6 @@ from ringup.logs.causes.symptoms import (
     LAUNCHER_FRAMES,
     OWN_MODULES,
     SHELL_TEXT,
-    failure,
     first_value,
     is_of_a_peer,
     of_the_web,
@@ -85,7 +84,7 @@ def slurm_tasks_mismatch(log: LogEvidence) -> Found:
     if len({e["nranks"] for e in rows}) > 1 or not is_head or log.has("all-registered"):
         return None
     text = f"only the first {len(numbers)} of {wanted} members were started"
-    return report(rows, text, "medium" if started or failure(log) else "low")
+    return report(rows, text, "medium" if started or log.outcome.failed else "low")
 
 
 _UNKNOWN = re.compile(r"unrecognized arguments|[Nn]o such option|invalid choice")

@@ -14,7 +14,7 @@ from ringup.logs.causes.symptoms import (
     xid_codes,
 )
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
+from ringup.logs.lines import Event, ranks_of
 from ringup.logs.outcome import made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Cause, Found, cause, report
@@ -73,7 +73,7 @@ def exits(log: LogEvidence) -> list[tuple[int, Event]]:
 
 
 def _who(events: list[Event]) -> str:
-    if ranks := {e.rank for e in events if e.rank is not None}:
+    if ranks := ranks_of(events):
         return show_ranks(ranks)
     local = first_value(events, "local")
     return f"local rank {local}" if local else "a rank"
@@ -108,7 +108,7 @@ def rank_killed(log: LogEvidence) -> Found:
         words = []  # the launcher ended the other ranks, and then itself
     words += log.all("loader-killed", signal="(?i)killed")
     text = f"{_who(killed)} was killed with SIGKILL; the log does not say by whom"
-    ranks = [e.rank for e in killed if e.rank is not None]
+    ranks = ranks_of(killed)
     return report([*killed, *words], text, "high" if killed else "medium", ranks=ranks)
 
 
@@ -210,13 +210,13 @@ def shared_file_raced(log: LogEvidence) -> Found:
     if found:
         return report(found, text)
     gone = [e for e in log.all("file-gone") if not (made_do(e) or log.outcome.overcome(e))]
-    ranks = {e.rank for e in log.events if e.rank is not None}
+    ranks = ranks_of(log.events)
     there = [e for e in gone if e["exists"] or e["exists2"]]
     if there and len(ranks) > 1:
         path = first_value(there, "path2", "path3")
         return report(there, f"{_who(there)} made or removed {path} while another rank did, too", "medium")
     missing = [e for e in gone if e["path"] and e["path"] == gone[0]["path"]]
-    some = {e.rank for e in missing if e.rank is not None}
+    some = ranks_of(missing)
     if len({e.label for e in missing}) > 1 and "cache" in missing[0]["path"].lower():
         text = f"{missing[0]['path']} is missing on several nodes: what one rank makes there is not shared"
         return report(missing, text, "medium")

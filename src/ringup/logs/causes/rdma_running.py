@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ringup.logs.causes.symptoms import failure
 from ringup.logs.causes.transports import name_ranks, parted
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
+from ringup.logs.lines import Event, ranks_of
 from ringup.logs.patterns.forms import ERRNO
 from ringup.logs.rule import Confidence, Found, cause, report
 from ringup.rules import Fix
@@ -112,7 +111,7 @@ def link_flapped(log: LogEvidence) -> Found:
         [*ports, *log.all("ib-port-down")],
         "an RDMA port went down during the run",
         "high" if ports else "medium",
-        ranks={e.rank for e in ports if e.rank is not None},
+        ranks=ranks_of(ports),
     )
 
 
@@ -134,7 +133,9 @@ def rdma_adapter_event(log: LogEvidence) -> Found:
     events = [e for e in log.all("async-event") if not re.search(_OF_A_PORT, e["event"])]
     if not events:
         return None
-    harmless = all(re.search("non-fatal|GID table changed", e.text) for e in events) and not failure(log)
+    harmless = (
+        all(re.search("non-fatal|GID table changed", e.text) for e in events) and not log.outcome.failed
+    )
     return report(
         events,
         f"the adapter reported: {events[0]['event'].strip()}",
@@ -195,7 +196,7 @@ def gpudirect_module_missing(log: LogEvidence) -> Found:
         whole = {e.host for e in slow} - {e.host for e in fast}
         text = f"{name_ranks(slow)} without GPUDirect, {len(fast)} others with it"
         text += "" if whole else ": too far from their NIC, or another kind of GPU"
-        who = {e.rank for e in slow if e.rank is not None}
+        who = ranks_of(slow)
         hosts = dict.fromkeys(e.host for e in slow)
         return report([*slow[:2], fast[0]], text, "high" if whole else "medium", nodes=hosts, ranks=who)
     able = log.all("gpu-datacentre")[:1]

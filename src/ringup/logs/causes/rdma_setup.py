@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ringup.logs.causes.symptoms import failure, first_value, on, stopped
+from ringup.logs.causes.symptoms import first_value, on
 from ringup.logs.causes.transports import name_ranks
 from ringup.logs.evidence import HostNetworks, LogEvidence
-from ringup.logs.lines import Event
+from ringup.logs.lines import Event, ranks_of
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
@@ -95,7 +95,7 @@ def _minority_on_sockets(log: LogEvidence) -> Cause | None:
         return None
     why = log.all("ib-none", "ib-open-failed", "ib-library-missing")
     why += log.all("env-set", name="NCCL_IB_DISABLE|NCCL_NET|NCCL_IB_HCA")
-    why = sorted((e for e in why if (e.host, e.pid) in slow), key=lambda e: (e.file, e.line))
+    why = sorted((e for e in why if (e.host, e.pid) in slow), key=lambda e: e.place)
     events = list(slow.values())
     reason = f" (its log: {printable(why[0].text[-120:])})" if why else ""
     uses = "uses" if len(slow) == 1 else "use"
@@ -104,7 +104,7 @@ def _minority_on_sockets(log: LogEvidence) -> Cause | None:
         [*events, *why[:2], fast[0]],
         text,
         nodes=[e.host for e in events],
-        ranks=[e.rank for e in events if e.rank is not None],
+        ranks=ranks_of(events),
     )
 
 
@@ -180,7 +180,7 @@ def rdma_device_set_differs(log: LogEvidence) -> Found:
         return None
     shown = "; ".join(f"{name}: {len(h.ib_devices)}" for name, h in lists.items())
     text = f"hosts offer different numbers of RDMA devices ({shown})"
-    mild = log.outcome.trained or not stopped(log)
+    mild = log.outcome.trained or not log.outcome.stopped
     events = [h.events["net-using"][0] for h in lists.values()]
     return report(events, text, "medium", severity="warning" if mild else None)
 
@@ -207,7 +207,7 @@ def rdma_device_unusable(log: LogEvidence) -> Found:
             text = f"{len(host.ib_devices)} RDMA devices are offered{on(host.name)}: "
             text += "virtual functions that are not this container's?"
             listed = host.events.get("net-using", [])[:2]
-            return report(listed, text, "low", severity=None if stopped(log) else "warning")
+            return report(listed, text, "low", severity=None if log.outcome.stopped else "warning")
     text = "NCCL_NET=IB is forced where no RDMA device can be used"
     return report(log.all("net-not-found", net="(?i)ib"), text, "low")
 
@@ -237,7 +237,7 @@ def network_plugin_missing(log: LogEvidence) -> Found:
     if loaded and none:
         lacking = sorted(none)
         text = f"{', '.join(lacking)} lacks the network plugin that {', '.join(sorted(loaded))} loaded"
-        mild = log.outcome.went_on and not stopped(log)
+        mild = log.outcome.went_on and not log.outcome.stopped
         events = [*none.values(), *loaded.values()]
         return report(events, text, severity="warning" if mild else None, nodes=lacking)
     named = [e for e in log.all("net-not-found") if e["net"].upper() not in ("", "IB", "SOCKET")]
@@ -261,7 +261,7 @@ def network_plugin_init_failed(log: LogEvidence) -> Found:
         text = "the network that NCCL_NET asks for could not start"
         return report([*forced, *log.all("ib-none")[:1]], text, "medium")
     goes_on = any(h.kind == "Socket" for h in log.hosts.values()) or log.outcome.set_up
-    elsewhere = failure(log) is not None and not log.has(*OF_ROLE["nccl"])
+    elsewhere = log.outcome.failed is not None and not log.has(*OF_ROLE["nccl"])
     text = "the network plugin gave up" + (", the job goes on over TCP" if goes_on else "")
     failed = log.all("plugin-init-failed", plugin="(?i)(?!(?:ib|socket)$).*")
     sure: Confidence = "high"

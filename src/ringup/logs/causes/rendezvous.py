@@ -9,15 +9,13 @@ from ringup.addresses import is_loopback
 from ringup.logs.causes.symptoms import (
     SHELL_TEXT,
     bars_at_a_limit,
-    failure,
     first_of_each,
     first_value,
     of_the_web,
     waits_of_the_program,
 )
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
-from ringup.logs.peel import message_of
+from ringup.logs.lines import Event, message_of
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
 
@@ -95,7 +93,7 @@ def store_unreachable(log: LogEvidence) -> Found:
     refused = log.all("client-refused", errno="101|110|113")
     if not refused and not log.has(*failed) and not log.outcome.went_on:
         refused = log.all("client-refused", errno="111")
-    events = sorted([*log.all(*failed), *refused], key=lambda e: (e.file, e.line))
+    events = sorted([*log.all(*failed), *refused], key=lambda e: e.place)
     jax = log.all("jax-register", "ray-head")
     if not events and not jax:
         return _no_store_made(log)
@@ -169,11 +167,11 @@ _NO_SUCH_FAMILY = ("5", "9")
 
 @cause("hostname-unresolvable-from-peer", overcome=None)
 def hostname_unresolvable(log: LogEvidence) -> Found:
-    hosts = {(e.file, e.line): e["host"] for e in log.all("name-tried")}
+    hosts = {e.place: e["host"] for e in log.all("name-tried")}
     unmet = {e["host"] for e in log.all("client-timeout", "client-failed-any") if e["host"]}
 
     def proves(event: Event) -> bool:
-        host = hosts.get((event.file, event.line), "")
+        host = hosts.get(event.place, "")
         # torch asks for IPv6 first, then for IPv4: a name without IPv6 is reported, and is fine.
         ipv6 = _OF_IPV6.search(event.text)
         fine = ipv6 and (ipv6["code"] in _NO_SUCH_FAMILY or host not in unmet)
@@ -181,11 +179,11 @@ def hostname_unresolvable(log: LogEvidence) -> Found:
 
     refused = {(e.file, e.line - by) for e in log.all("bad-setting") for by in range(1, 4)}
     # A setting's value that is no address is looked up as a name before it is refused.
-    names = [e for e in log.all("name-unknown") if proves(e) and (e.file, e.line) not in refused]
+    names = [e for e in log.all("name-unknown") if proves(e) and e.place not in refused]
     only_warned = all("[W" in e.text for e in names)
     if not names or (only_warned and log.outcome.went_on):
         return None
-    host = next(filter(None, (hosts.get((e.file, e.line)) for e in names)), "")
+    host = next(filter(None, (hosts.get(e.place) for e in names)), "")
     confidence: Confidence = "medium" if only_warned and host not in unmet else "high"
     who = names[0].host or names[0].label or "the node that complains"
     return report(names, f"the name {host or 'of a peer'} is not known on {who}", confidence)
@@ -209,7 +207,7 @@ def hostname_resolves_to_loopback(log: LogEvidence) -> Found:
     near_mesh = {(e.file, e.line + by) for e in log.all("gloo-mesh") for by in range(-2, 3)}
     dialled = [e for e in log.all("gloo-connect") if is_loopback(e["address"])]
     remote = [e for e in log.all("gloo-remote") if is_loopback(e["address"])]
-    dialled += [e for e in remote if (e.file, e.line) in near_mesh]
+    dialled += [e for e in remote if e.place in near_mesh]
     fell_back, listed = log.all("gloo-loopback"), log.all("getent-loopback")
     if elsewhere := log.all("gloo-name-not-here"):
         what = elsewhere[0]["name"] or elsewhere[0]["address"]
@@ -220,10 +218,10 @@ def hostname_resolves_to_loopback(log: LogEvidence) -> Found:
         return report([*dialled, *fell_back, *listed], text)
     if log.outcome.went_on:
         return None
-    if fell_back and failure(log):
+    if fell_back and log.outcome.failed:
         text = "Gloo fell back to the loopback address, which no other node can reach"
         return report(fell_back, text, "medium")
-    if listed and (log.spans_hosts or failure(log)):
+    if listed and (log.spans_hosts or log.outcome.failed):
         text = f"the hosts file maps {listed[0]['names']} to {listed[0]['address']}"
         return report(listed, text, "medium")
     return None
@@ -311,7 +309,7 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
     """
     there, by_file = log.all("file-exists"), log.all("file-init")
     dead = log.all("gloo-connect", "gloo-mesh", "nccl-connect", "client-refused")
-    if there and (log.has("store-barrier") or failure(log)):
+    if there and (log.has("store-barrier") or log.outcome.failed):
         return report([*there, *_overfull(log)], f"{there[0]['path']} is left over from an earlier start")
     if by_file and dead and not log.outcome.went_on:
         text = "the file of init_method names an address nobody answers at"
@@ -327,9 +325,9 @@ def _closed_at_once(log: LogEvidence) -> list[Event]:
     """Lines on a closed rendezvous where no worker had been started, and nothing had failed."""
     closed = log.all("rdzv-closed", has="RendezvousClosedError")
     at_work = log.has("all-registered", "step", "loss", "closing-signal", "cancelled", "sighup", "work")
-    lines = {(e.file, e.line) for e in closed}
+    lines = {e.place for e in closed}
     ends = log.all("exception", "exit", "exit-signal")
-    return [] if at_work or any((e.file, e.line) not in lines for e in ends) else closed
+    return [] if at_work or any(e.place not in lines for e in ends) else closed
 
 
 def _launchers_per_task(log: LogEvidence) -> list[Event]:
@@ -350,7 +348,7 @@ def _launchers_per_task(log: LogEvidence) -> list[Event]:
 def launcher_started_per_task(log: LogEvidence) -> Found:
     commands, taken = _launchers_per_task(log), log.all("eaddrinuse")
     over = [e for e in _overfull(log) if e.number("count") % e.number("size") == 0]
-    if commands and (over or taken or failure(log)):
+    if commands and (over or taken or log.outcome.failed):
         text = "a launcher runs in every task, and each starts all local ranks"
         return report([*commands, *over], text)
     if over and not log.has("file-exists", "file-init"):
@@ -374,7 +372,7 @@ def node_rank_duplicate(log: LogEvidence) -> Found:
     owners: dict[str, dict[tuple[int, str], Event]] = defaultdict(dict)
     for event in log.all("node-rank"):
         owners[event["rank"]].setdefault((event.file, event.label or event.host or str(event.line)), event)
-    several = log.nodes_wanted() > 1 and failure(log)
+    several = log.nodes_wanted() > 1 and log.outcome.failed
     for node, by_place in owners.items():
         events = by_place.values()
         commands = [e for e in events if "command" in log.tags_at(e)]
@@ -401,7 +399,7 @@ def node_rank_duplicate(log: LogEvidence) -> Found:
     twice = [e for e in log.all("global-rank") if members[e["rank"], e["nranks"]] > 1]
     text = f"global rank {first_value(twice, 'rank')} was started more than once"
     apart = len({(e.file, e.label or e.host) for e in twice}) > 1
-    return report(twice, text, "high" if apart and failure(log) else "low")
+    return report(twice, text, "high" if apart and log.outcome.failed else "low")
 
 
 def _came_twice(log: LogEvidence) -> list[Event]:
@@ -412,7 +410,7 @@ def _came_twice(log: LogEvidence) -> list[Event]:
         found[event["rank"], event["nranks"], re.sub(r"\d+", "", event.text)].append(event)
     came = {e["rank"] for e in worlds}
     twice = (same for same in found.values() if len(same) > 1 and len(came) < same[0].number("nranks"))
-    return next(twice, []) if failure(log) else []
+    return next(twice, []) if log.outcome.failed else []
 
 
 @cause("world-size-disagrees")
@@ -423,7 +421,7 @@ def world_size_disagrees(log: LogEvidence) -> Found:
         text = f"one rank says {counts[0]['a']} ranks, another {counts[0]['b']}"
         return report(counts, text, ranks=())
     beyond = [e for e in log.all("rank-of-world") if e.number("rank") >= e.number("nranks") > 0]
-    if invalid := [*log.all("invalid-rank"), *(beyond if failure(log) else [])]:
+    if invalid := [*log.all("invalid-rank"), *(beyond if log.outcome.failed else [])]:
         return report(invalid, f"rank {invalid[0]['rank']} does not fit into {invalid[0]['nranks']} ranks")
     found = []
     printed = log.all("world-size", "global-rank", "store-barrier")
@@ -436,7 +434,7 @@ def world_size_disagrees(log: LogEvidence) -> Found:
         sizes = first_of_each((e.number("nranks"), e) for e in worlds)
         apart = {e["rank"] for e in sizes.values()}
         sure = len({re.sub(r"\d+", "", e.text) for e in sizes.values()}) == 1
-    if len(apart) > 1 and (is_of_members or failure(log)) and not log.outcome.went_on:
+    if len(apart) > 1 and (is_of_members or log.outcome.failed) and not log.outcome.went_on:
         shown = ", ".join(map(str, sorted(sizes)))
         found.append(
             report(

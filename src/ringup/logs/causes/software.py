@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ringup.logs.causes.symptoms import failure, first_of_each, first_value, stopped
+from ringup.logs.causes.symptoms import first_of_each, first_value
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.rule import Confidence, Found, cause, report
@@ -47,10 +47,10 @@ def nccl_versions_differ(log: LogEvidence) -> Found:
             return report(printed.values(), text, "low", severity="note")
         text = f"ranks run different NCCL releases: {known}"
         sure: Confidence = "high" if proof else "medium"
-        mild = not (stopped(log) or proof)
+        mild = not (log.outcome.stopped or proof)
         return report([*proof, *printed.values()], text, sure, severity="warning" if mild else None)
     apart = _phrased_apart(log)
-    if absurd or (apart and (bootstrap or (stopped(log) and not log.outcome.went_on))):
+    if absurd or (apart and (bootstrap or (log.outcome.stopped and not log.outcome.went_on))):
         text = "the ranks' lines are phrased as different NCCL releases phrase them"
         return report([*proof, *apart], text, "high" if proof else "medium")
     family = bootstrap and bootstrap[0].tag == "address-family"
@@ -113,7 +113,7 @@ def environment_differs(log: LogEvidence) -> Found:
     if sizes:
         text = "two ranks plan different message sizes for one transfer"
         return report([*sizes, *apart], text, "high" if apart else "medium")
-    if apart and (truncated or (stopped(log) and not log.outcome.went_on)):
+    if apart and (truncated or (log.outcome.stopped and not log.outcome.went_on)):
         shown = ", ".join(sorted({e["name"] for e in apart} - {""}))
         names = shown or "NCCL_CUMEM_ENABLE (P2P/CUMEM, P2P/IPC)"
         handles = [*log.all("cuda-failure", where="(?i).*p2p.*"), *_handles_apart(log)]
@@ -217,5 +217,5 @@ def gpu_architecture_not_built(log: LogEvidence) -> Found:
         text += f": {gpu.strip()} ({first_value(warned, 'arch')})"
     elif arch := first_value(events, "arch", "arch2", "arch3"):
         text = f"the compiler does not know this GPU ({arch}): its CUDA toolkit is older than the GPU"
-    failed = warned != events or failure(log)
+    failed = warned != events or log.outcome.failed
     return report(events, text, severity=None if failed else "warning")

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from ringup.logs.causes.symptoms import first_of_each
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
+from ringup.logs.lines import Event, ranks_of
 from ringup.logs.rule import Found, cause, report
 from ringup.units import plural, printable, show_ranks, summarize_names
 
@@ -58,7 +58,7 @@ def _process(event: Event) -> Process:
 
 def name_ranks(events: list[Event]) -> str:
     """Whose lines these are: "rank 3 on n1", or how many processes on which hosts."""
-    ranks = {e.rank for e in events if e.rank is not None}
+    ranks = ranks_of(events)
     who = show_ranks(ranks) if ranks else plural(len(events), "process", "processes")
     hosts = [*dict.fromkeys(e.host for e in events if e.host)]
     return f"{who} on {summarize_names(hosts)}" if hosts else who

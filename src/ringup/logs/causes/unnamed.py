@@ -56,7 +56,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     at = causes.index(first)
     if by_a_word:
         return [*causes[:at], described(log, best), *causes[at:]]
-    named = {(e.file, e.line) for one in causes if one is not first for e in one.evidence}
+    named = {e.place for one in causes if one is not first for e in one.evidence}
     is_detail = best.form == Form.LIBRARY and "cuda-failure" not in best.tags
     is_detail = is_detail and (best.event.file, best.event.line) not in named
     if first.rule == "nccl-error-without-detail" and is_detail:
@@ -87,7 +87,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
 
 def _clues_of(log: LogEvidence, cause: Cause) -> list[Clue]:
     """The clues on the lines that a cause quotes."""
-    places = {(e.file, e.line) for e in cause.evidence}
+    places = {e.place for e in cause.evidence}
     return [clue for clue in log.clues if (clue.event.file, clue.event.line) in places]
 
 
@@ -122,7 +122,7 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     """The failure of a log in which no cause of severity error was found, None where it went well."""
     if log.outcome.all_ended_with_0:
         return None
-    named = {(e.file, e.line) for one in causes for e in one.evidence}
+    named = {e.place for one in causes for e in one.evidence}
     beat = heartbeat(log)
     if beat is not None:
         return described(log, beat)
