@@ -1,5 +1,5 @@
 """
-The telling line: the one of a run's clues that an expert would point at.  Pure.
+The telling line: of a run's clues the one an expert would point at; the answer where no cause knows it.  Pure.
 
 Clues that the run overcame are left out.  Those that follow from another end count only where nothing else is
 left.  Then the form decides, then how specific the line is, then time.
@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 
 from ringup.logs.blame import place
 from ringup.logs.forms import Clue, Form
+from ringup.logs.outcome import ENOUGH_OF_OTHERS
 from ringup.logs.patterns import OF_ROLE
-from ringup.logs.rule import Cause
+from ringup.logs.patterns.forms import MEANINGS, SPECIFIC
+from ringup.logs.rule import MAX_EVIDENCE, Cause, report
+from ringup.rules import Fix
 
 if TYPE_CHECKING:
     from ringup.logs.evidence import LogEvidence
@@ -26,12 +29,30 @@ TO_THE_END = 0.05
 BEATS = 3
 SURE = Form.FAILING
 """Up to this form a clue alone shows that something failed."""
-SPECIFIC = 0.3
+PER_DETAIL = 0.3
 """What each concrete thing that a line names is worth, in steps of forms."""
 _WAITS = re.compile(
     r"(?i)waiting (?:for|on)|still waiting|may be stuck|\b(?:hung|hanging|stuck|stalled)\b|no progress"
     r"|No available shared memory|clients joined|not all .{0,60}joined|heartbeat"
 )
+
+GENERIC = {"rank-raised-exception", "nccl-error-without-detail", "rank-crashed"}
+"""Names that say how a process ended and leave the reason to a line of its output."""
+ABOVE = 40
+"""Lines between a native library's error and the exception by which it comes up."""
+BY_A_WORD = {"rank-killed"}
+"""Names that may rest on a single word, which a launcher prints of what it ended itself."""
+
+_BUILD = re.compile(r"\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: ")
+"""A compiler's or a linker's error."""
+_OF_THE_SCRIPT = re.compile(r"\S{1,160}\.py: error: ")
+"""A script that refuses its arguments."""
+
+_ON_EACH_RANK = (
+    "compare what the ranks do (`ringup stacks`, or py-spy on each): the rank that stands elsewhere holds up"
+    " the rest"
+)
+_AROUND = "read the lines around it; the logs of all ranks with NCCL_DEBUG=INFO show whether others differ"
 
 
 def follows(clue: Clue) -> bool:
@@ -43,7 +64,7 @@ def weight(log: LogEvidence, clue: Clue) -> tuple[float, ...]:
     """The order of blame among clues: the smallest is the most telling."""
     place = (float(clue.event.file), float(clue.event.line))
     order = (clue.event.time_s or 0.0, *place) if log.is_dated else place
-    return (float(follows(clue)), clue.form - SPECIFIC * min(clue.specific, 3), *order)
+    return (float(follows(clue)), clue.form - PER_DETAIL * min(clue.specific, 3), *order)
 
 
 def standing(log: LogEvidence) -> list[Clue]:
@@ -91,3 +112,137 @@ def with_telling(log: LogEvidence, causes: Iterable[Cause]) -> list[Cause]:
         return replace(cause, telling=best, evidence=(best, *rest))
 
     return [ordered(cause) for cause in causes]
+
+
+# A failure without a name of its own.
+
+
+def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
+    """
+    The causes, and the failure without a name where the log tells more than they do.
+
+    A cause that rests on less than the best clue gets that line as its first evidence, or stands behind it.
+    """
+    clues = [clue for clue in standing(log) if clue.form <= Form.WAIT]
+    best = next(iter(clues), None)
+    errors = [one for one in causes if one.severity == "error"]
+    if not errors:
+        alone = _alone(log, best, causes)
+        return [alone, *causes] if alone else causes
+    first = errors[0]
+    own = _clues_of(log, first)
+    by_a_word = first.rule in BY_A_WORD and first.confidence != "high"
+    if by_a_word:
+        lines = {clue.event.line for clue in own}
+        best = next((s for s in clues if s not in own and s.event.line < max(lines, default=0)), None)
+    if best is None or follows(best):
+        return causes
+    at = causes.index(first)
+    if by_a_word:
+        return [*causes[:at], described(log, best), *causes[at:]]
+    named = {e.place for one in causes if one is not first for e in one.evidence}
+    is_detail = best.form == Form.LIBRARY and "cuda-failure" not in best.tags
+    is_detail = is_detail and (best.event.file, best.event.line) not in named
+    if first.rule == "nccl-error-without-detail" and is_detail:
+        return [*causes[:at], described(log, best), *causes[at + 1 :]]
+    if first.rule == "rank-raised-exception" and (reason := _reason_above(log, own)):
+        return [*causes[:at], described(log, reason), replace(first, confidence="low"), *causes[at + 1 :]]
+    strongest = min((clue.form for clue in own if not follows(clue)), default=Form.INFO)
+    if best in own or best.form >= strongest:
+        return causes
+    # An exception is how the failure of a library below it came up.
+    came_up = first.rule == "rank-raised-exception" and best.form < Form.EXCEPTION <= strongest
+    is_weak = place(first) == 8 or first.confidence == "low"
+    wraps = not is_weak and bool(own) and all(map(follows, own)) and best.event.file == own[0].event.file
+    is_generic = first.rule in GENERIC and first.confidence == "low" and not came_up
+    own_words = best.form > Form.ERRNO or bool(_OF_THE_SCRIPT.match(best.message))
+    if is_generic and first.rule == "rank-raised-exception" and not own_words:
+        return [*causes[:at], described(log, best), *causes[at:]]
+    if wraps or is_generic:
+        return [*causes[:at], _with(first, best), *causes[at + 1 :]]
+    most = SURE if first.confidence == "low" else Form.PROGRAM
+    if not came_up and not (is_weak and best.form <= most):
+        return causes
+    holder = next((one for one in errors[1:] if best in _clues_of(log, one)), None)
+    if holder and not came_up:
+        return [*causes[:at], holder, *(one for one in causes[at:] if one is not holder)]
+    return [*causes[:at], described(log, best), *causes[at:]]
+
+
+def _clues_of(log: LogEvidence, cause: Cause) -> list[Clue]:
+    """The clues on the lines that a cause quotes."""
+    places = {e.place for e in cause.evidence}
+    return [clue for clue in log.clues if (clue.event.file, clue.event.line) in places]
+
+
+def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
+    """An error with an errno or an object just above an exception that names none."""
+    raised = next((clue for clue in own if clue.form == Form.EXCEPTION and not follows(clue)), None)
+    if raised is None or any(one.regex.search(raised.message) for one in SPECIFIC[:2]):
+        return None  # it names an errno or an object itself
+    at = raised.event
+    return next(
+        (
+            clue
+            for clue in standing(log)
+            if clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO)
+            and (clue.severity in ("error", "fatal") or _BUILD.match(clue.message))
+            and clue.specific > raised.specific
+            and not follows(clue)
+            and clue.event.file == at.file
+            and 0 < at.line - clue.event.line <= ABOVE
+        ),
+        None,
+    )
+
+
+def _with(cause: Cause, clue: Clue) -> Cause:
+    """A cause whose first evidence is a clue."""
+    evidence = (clue.event, *cause.evidence)[:MAX_EVIDENCE]
+    return replace(cause, evidence=evidence, text=f"{cause.text}; first failure: {clue.message[:160]}")
+
+
+def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | None:
+    """The failure of a log in which no cause of severity error was found, None where it went well."""
+    if log.outcome.all_ended_with_0:
+        return None
+    named = {e.place for one in causes for e in one.evidence}
+    beat = heartbeat(log)
+    if beat is not None:
+        return described(log, beat)
+    if best is not None and (best.event.file, best.event.line) in named:
+        if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
+            return described(log, reason)
+        return None  # what it means is known, and no error
+    if best is None or best.severity in ("warning", "info") or follows(best) or best.form > SURE:
+        return None
+    if log.outcome.work_after(best.event.file, best.event.line) >= ENOUGH_OF_OTHERS:
+        return None  # whoever prints it, the job went on
+    if any(one.rule == "job-cancelled" for one in causes) and best.form > Form.EXCEPTION:
+        return None
+    return described(log, best)
+
+
+def described(log: LogEvidence, clue: Clue) -> Cause:
+    """A clue as a cause."""
+    where = f" ({len(clue.ranks)} ranks print it)" if len(clue.ranks) > 1 else ""
+    if clue.count >= BEATS and clue.form >= Form.WAIT:
+        text = f"no known cause fits; the job makes no progress, this line repeats to the end{where}"
+        next_step = _ON_EACH_RANK
+    else:
+        text = f"no known cause fits; the first line that tells of a failure{where}"
+        found = (meaning for pattern, meaning in MEANINGS if pattern.regex.search(clue.message))
+        next_step = next(found, _AROUND)
+    beside = [
+        other.event
+        for other in standing(log)[:6]
+        if other is not clue and not follows(other) and other.form <= SURE
+    ]
+    evidence = [clue.event, *beside[:3]]
+    own = [] if clue.event.rank is None else [clue.event.rank]
+    ranks = sorted({*clue.ranks, *own})
+    one = report(
+        evidence, f"{text}: {clue.message[:200].strip()}", "low", fix=Fix(next_step), ranks=ranks or None
+    )
+    assert one is not None, "a clue is a line"
+    return replace(one, rule="unnamed-failure", severity="error")
