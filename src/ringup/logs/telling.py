@@ -1,5 +1,5 @@
 """
-The telling line: of a run's clues the one an expert would point at; the answer where no cause knows it.  Pure.
+The telling line: of a run's clues the one an expert would point at; the answer where no cause knows it.
 
 Clues that the run overcame are left out.  Those that follow from another end count only where nothing else is
 left.  Then the form decides, then how specific the line is, then time.

@@ -117,7 +117,10 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     if log.has("ib-open-failed") and not (cuda or other or log.outcome.set_up):
         return None  # the device that could not be opened is the detail
     text, fix = "NCCL or CUDA failed; only the category of the error is printed", None
-    last = [] if cuda else _last_words(log, warned)
+    said = [e for e in warned if re.search(_TELLING, e["text"])]  # the detail, which no cause knows
+    # The last NCCL WARN of each process that says something, then what torch quotes as the last error.
+    ends = {(e.file, e.host, e.pid, e.label): e for e in said}
+    last = [] if cuda else [*ends.values(), *log.all("last-error")][-4:]
     if cuda and cuda[0].tag == "cuda-failure":
         text = f"a CUDA call inside NCCL failed ({cuda[0]['text']})"
     elif call := next(filter(None, (_FAILED_CALL.search(e["text"]) for e in warned)), None):
@@ -126,20 +129,12 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
         text = f"NCCL failed; its last error: {last[-1]['text'].strip()[:160]!r}"
         where = f" of {show_ranks(ranks)}" if (ranks := ranks_of(last)) else ""
         fix = Fix(f"run again with NCCL_DEBUG=INFO on all ranks; collect the lines{where} before this one")
-    said = [e for e in warned if re.search(_TELLING, e["text"])]  # the detail, which no cause knows
     timed_out = log.all("work")[:1]
     late = timed_out and not cuda and all(_after(e, timed_out[0]) for e in category)
     sure = (category or cuda) and not late and not last and not said  # the watchdog aborts what then fails
-    telling = any(re.search(_TELLING, e["text"]) for e in warned)
-    mild = not (category or cuda or vague or other or codes) and (log.outcome.went_on or not telling)
+    mild = not (category or cuda or vague or other or codes) and (log.outcome.went_on or not said)
     events = [*last, *category, *cuda, *other, *vague, *warned, *codes]
     return report(events, text, "medium" if sure else "low", severity="warning" if mild else None, fix=fix)
-
-
-def _last_words(log: LogEvidence, warned: list[Event]) -> list[Event]:
-    """The last NCCL WARN of each process that says something, then what torch quotes as the last error."""
-    last = {(e.file, e.host, e.pid, e.label): e for e in warned if re.search(_TELLING, e["text"])}
-    return [*last.values(), *log.all("last-error")][-4:]
 
 
 _ALL_THERE = Fix(
