@@ -180,20 +180,13 @@ def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
     raised = next((clue for clue in own if clue.form == Form.EXCEPTION and not follows(clue)), None)
     if raised is None or any(one.regex.search(raised.message) for one in SPECIFIC[:2]):
         return None  # it names an errno or an object itself
-    at = raised.event
-    return next(
-        (
-            clue
-            for clue in standing(log)
-            if clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO)
-            and (clue.severity in ("error", "fatal") or _BUILD.match(clue.message))
-            and clue.specific > raised.specific
-            and not follows(clue)
-            and clue.event.file == at.file
-            and 0 < at.line - clue.event.line <= ABOVE
-        ),
-        None,
-    )
+    for clue in standing(log):
+        is_error = clue.severity in ("error", "fatal") or bool(_BUILD.match(clue.message))
+        is_error = is_error and clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO) and not follows(clue)
+        is_above = clue.event.file == raised.event.file and 0 < raised.event.line - clue.event.line <= ABOVE
+        if is_error and is_above and clue.specific > raised.specific:
+            return clue
+    return None
 
 
 def _with(cause: Cause, clue: Clue) -> Cause:

@@ -171,13 +171,12 @@ def init_never_finished(log: LogEvidence) -> Found:
     absent = sorted(set(range(min(wanted, 100_000))) - {c.rank for c in log.communicators})
     if absent and len(absent) < wanted:
         text += f"; of {wanted} ranks {ranges(absent[:8])} left no Init line"
-    return report(
-        [*list(last.values())[:4], stood] if begun or log.has("bootstrap", "using-network") else [],
-        text,
-        "medium" if stood else "low",
-        severity=None if stood else "note",
-        ranks=[c.rank for c in begun] or None,
-    )
+    ranks = [c.rank for c in begun] or None
+    if not (begun or log.has("bootstrap", "using-network")):
+        return None
+    if stood:
+        return report([*list(last.values())[:4], stood], text, "medium", ranks=ranks)
+    return report(list(last.values())[:4], text, "low", severity="note", ranks=ranks)
 
 
 def _stage(log: LogEvidence) -> str:

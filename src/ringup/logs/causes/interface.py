@@ -197,11 +197,10 @@ def loopback_interface_chosen(log: LogEvidence) -> Found:
         if not log.spans_hosts and not any(net == "Socket" for net, _ in host.used):
             continue
         listed = [e for tag in ("bootstrap", "net-using", "env-set") for e in host.events.get(tag, ())]
-        return report(
-            [e for e in listed if e.tag != "env-set" or e["name"] == "NCCL_SOCKET_IFNAME"],
-            f"NCCL uses lo{on(host.name)} in a job of several hosts",
-            "high" if sure else "medium" if len(log.hosts) > 1 and log.outcome.failed else "low",
-        )
+        listed = [e for e in listed if e.tag != "env-set" or e["name"] == "NCCL_SOCKET_IFNAME"]
+        text = f"NCCL uses lo{on(host.name)} in a job of several hosts"
+        unproven: Confidence = "medium" if len(log.hosts) > 1 and log.outcome.failed else "low"
+        return report(listed, text, "high" if sure else unproven)
     dialled = [e for e in log.all("nccl-connect") if is_loopback(e["address"]) and log.spans_hosts]
     return report(dialled, f"a peer is dialled at {first_value(dialled, 'address')}", "medium")
 
@@ -260,14 +259,9 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
     fix = _shared_fix(log)
     shown = ", ".join(f"{h.name} {' '.join(h.bootstrap)}" for h in log.hosts.values() if h.bootstrap)
     text = f"hosts bootstrap on addresses of different networks ({shown}) and nobody got past it"
-    sure = fix or log.outcome.hang
-    return report(
-        [*apart, log.outcome.hang],
-        text,
-        "medium" if sure else "low",
-        severity=None if sure else "warning",
-        fix=fix,
-    )
+    if fix or log.outcome.hang:
+        return report([*apart, log.outcome.hang], text, "medium", fix=fix)
+    return report(apart, text, "low", severity="warning")
 
 
 def _is_real_peer(event: Event) -> bool:
@@ -286,12 +280,8 @@ def _unreachable(log: LogEvidence, events: list[Event], apart: list[Event]) -> C
             return report(events, text, "low")
         text = f"{speaker} gets no answer from its own address {address} ({reason.lower() or 'timeout'}): "
         text += "a firewall there drops it; a listener that died would refuse"
-        return report(
-            events,
-            text,
-            "medium",
-            fix=Fix(f"firewall rules of {speaker} for its own address", commands=("nft list ruleset",)),
-        )
+        fix = Fix(f"firewall rules of {speaker} for its own address", commands=("nft list ruleset",))
+        return report(events, text, "medium", fix=fix)
     text = f"{address or 'a peer'} cannot be reached{f' from {speaker}' if speaker else ''}"
     for host in log.hosts.values():
         if address and host.bootstrap and host.bootstrap[1] == address:

@@ -28,7 +28,6 @@ _LAUNCHERS = re.compile(
     r"|pdsh|srun|conda|module|horovodrun|llamafactory-cli|ray)$"
 )
 
-
 _OF_ONE_START = 8
 """Lines between the headers of two that begin at a time."""
 

@@ -43,7 +43,6 @@ _EITHER_WAY = (
 )
 """Sentences that list what may have happened (Ray prints one for every dead worker): they say nothing."""
 
-
 _OF_A_HANDLER = r"\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask"
 """Sentences on what a process does if a signal comes: none has."""
 

@@ -107,12 +107,8 @@ def rdma_retry_exceeded(log: LogEvidence) -> Found:
 @cause("link-flapped", overcome="warning")
 def link_flapped(log: LogEvidence) -> Found:
     ports = [e for e in log.all("async-event") if re.search(_OF_A_PORT, e["event"])]
-    return report(
-        [*ports, *log.all("ib-port-down")],
-        "an RDMA port went down during the run",
-        "high" if ports else "medium",
-        ranks=ranks_of(ports),
-    )
+    events, text = [*ports, *log.all("ib-port-down")], "an RDMA port went down during the run"
+    return report(events, text, "high" if ports else "medium", ranks=ranks_of(ports))
 
 
 _ADAPTER_FAULT = re.compile(r"(?i)GID|catastrophic|fatal|LID|SM |client|device|internal error")
@@ -136,12 +132,9 @@ def rdma_adapter_event(log: LogEvidence) -> Found:
     harmless = (
         all(re.search("non-fatal|GID table changed", e.text) for e in events) and not log.outcome.failed
     )
-    return report(
-        events,
-        f"the adapter reported: {events[0]['event'].strip()}",
-        "high" if any(_ADAPTER_FAULT.search(e["event"]) for e in events) else "low",
-        severity="warning" if harmless else None,
-    )
+    text = f"the adapter reported: {events[0]['event'].strip()}"
+    sure: Confidence = "high" if any(_ADAPTER_FAULT.search(e["event"]) for e in events) else "low"
+    return report(events, text, sure, severity="warning" if harmless else None)
 
 
 @cause("memlock-too-low", overcome=None)

@@ -100,12 +100,8 @@ def _minority_on_sockets(log: LogEvidence) -> Cause | None:
     reason = f" (its log: {printable(why[0].text[-120:])})" if why else ""
     uses = "uses" if len(slow) == 1 else "use"
     text = f"{name_ranks(events)} {uses} TCP sockets, {len(fast)} others InfiniBand or RoCE{reason}"
-    return report(
-        [*events, *why[:2], fast[0]],
-        text,
-        nodes=[e.host for e in events],
-        ranks=ranks_of(events),
-    )
+    hosts, ranks = [e.host for e in events], ranks_of(events)
+    return report([*events, *why[:2], fast[0]], text, nodes=hosts, ranks=ranks)
 
 
 @cause("fell-back-to-sockets", severity="warning")

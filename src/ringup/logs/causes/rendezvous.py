@@ -436,13 +436,8 @@ def world_size_disagrees(log: LogEvidence) -> Found:
         sure = len({re.sub(r"\d+", "", e.text) for e in sizes.values()}) == 1
     if len(apart) > 1 and (is_of_members or log.outcome.failed) and not log.outcome.went_on:
         shown = ", ".join(map(str, sorted(sizes)))
-        found.append(
-            report(
-                sizes.values(),
-                f"nodes speak of different world sizes: {shown}",
-                "high" if sure else "medium",
-            )
-        )
+        text = f"nodes speak of different world sizes: {shown}"
+        found.append(report(sizes.values(), text, "high" if sure else "medium"))
     if over := _overfull(log):
         text = f"{over[0]['count']} workers joined a world of {over[0]['size']}"
         found.append(report(over, text, "low"))

@@ -16,13 +16,11 @@ Key = TypeVar("Key")
 UNBACKED = "nonexistent physical address"
 """BUS_ADRERR, as UCX's handler words it: a mapped page could not be had, which is what a full tmpfs does."""
 
-
 LAUNCHER_FRAMES = re.compile(
     r"torch/distributed/(?:run|launch|elastic)|deepspeed/launcher|accelerate/commands|horovod/runner"
     r"|/bin/(?:accelerate|torchrun|deepspeed|horovodrun)(?::|$)"
 )
 """Where a launcher's own exceptions come from."""
-
 
 OWN_MODULES = re.compile(
     r"^(?:torch|deepspeed|accelerate|colossalai|transformers|horovod|mpi4py|jax|vllm|llamafactory"
@@ -30,10 +28,8 @@ OWN_MODULES = re.compile(
 )
 """Frameworks and launchers; another module that is missing is the program's own matter."""
 
-
 SHELL_TEXT = re.compile(r"[/=$\"']|\.(?:sh|bashrc)\b")
 """A "host name" with one of these is a path or an assignment: a broken shell line."""
-
 
 HARMLESS_XID = {13, 31, 43, 45}
 """Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
@@ -91,7 +87,6 @@ def bars_at_a_limit(log: LogEvidence) -> list[Event]:
 
 _PREPARES = re.compile(r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar)")
 """What one rank does before others may go on; a bar on a waiter's own line was being drawn just then."""
-
 
 _OF_A_MEETING = re.compile(r"barrier|init|worker|//(?:[a-z]{2,4}//|\d|$)|torchelastic|rank_?\d")
 """Keys that torch itself waits for while ranks meet."""

@@ -31,7 +31,6 @@ WAIT = (
     r"|no progress|No available \w|clients joined|(?:no|lost|missed) heartbeat|deadline.exceeded"
 )
 
-
 KERNEL = Pattern(
     "kernel",
     r"NVRM: Xid|Out of memory: Killed process|out of memory: Kill|oom-kill:|\bsegfault at |general protection fault|soft lockup"
