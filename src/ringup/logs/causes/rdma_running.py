@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ringup.logs.causes.transports import name_ranks, parted
+from ringup.logs.causes.transports import channels, name_ranks, parted
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, ranks_of
 from ringup.logs.patterns.forms import ERRNO
@@ -178,8 +178,8 @@ def gpudirect_module_missing(log: LogEvidence) -> Found:
         text = "the kernel cannot pin an address for RDMA (EFAULT): of a GPU, without a peer-memory module?"
         return report(refused, text, "medium")
     off = log.all("gdr-disabled", lacks="distance|Socket")
-    paths = log.all("channel", "channel-loose", via=".*(?:NET/IB|Libfabric).*")
-    without, direct = parted(log, ".*(?:NET/IB|Libfabric).*", lambda via: "GDRDMA" in via)
+    paths = channels(log, ".*(?:NET/IB|Libfabric).*")
+    without, direct = parted(paths, lambda e: "GDRDMA" in e["via"])
     on_ib = any(h.ib_devices or h.kind.startswith("IB") for h in log.hosts.values())
     if off and (paths or on_ib or any("HCA" in e["what"] for e in off)):
         text = "GPUDirect RDMA is off: the peer-memory module is absent or not known to this NCCL"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ringup.logs.causes.symptoms import first_value, on
-from ringup.logs.causes.transports import name_ranks
+from ringup.logs.causes.transports import channels, name_ranks, parted
 from ringup.logs.evidence import HostNetworks, LogEvidence
 from ringup.logs.lines import Event, ranks_of
 from ringup.logs.patterns import OF_ROLE
@@ -81,16 +81,15 @@ def rdma_device_name_missing(log: LogEvidence) -> Found:
     return report(events, text, severity="warning", nodes=nodes, fix=fix)
 
 
+def _network(event: Event) -> str:
+    return event["net"] or event["via"].partition("NET/")[2].partition("/")[0]
+
+
 def _minority_on_sockets(log: LogEvidence) -> Cause | None:
     """A few ranks use TCP while most use InfiniBand or RoCE; their own lines may say why."""
-    speakers: dict[tuple[str, str], tuple[set[str], Event]] = {}
-    for event in log.all("using-network", "channel", "channel-loose"):
-        via = re.match(r"NET/(\w+)", event["via"])
-        net = event["net"] or (via[1] if via else "")
-        if net and event.pid:
-            speakers.setdefault((event.host, event.pid), (set(), event))[0].add(net)
-    slow = {who: event for who, (nets, event) in speakers.items() if nets == {"Socket"}}
-    fast = [event for nets, event in speakers.values() if "IB" in nets]
+    lines = [e for e in log.all("using-network", "channel", "channel-loose") if e.pid and _network(e)]
+    slow, others = parted(lines, lambda e: _network(e) != "Socket")
+    fast = [event for event in others.values() if _network(event) == "IB"]
     if not slow or len(slow) >= len(fast):
         return None
     why = log.all("ib-none", "ib-open-failed", "ib-library-missing")
@@ -148,19 +147,15 @@ def ipoib_used_for_data(log: LogEvidence) -> Iterator[Cause | None]:
 @cause("uverbs-not-accessible")
 def uverbs_not_accessible(log: LogEvidence) -> Found:
     closed = log.all("ib-open-failed")
-    some_work = any(h.ib_devices for h in log.hosts.values()) or _channels_over_ib(log)
+    some_work = any(h.ib_devices for h in log.hosts.values()) or channels(log, ".*NET/IB.*")
     device = first_value(closed, "device") or "that is listed"
     text = f"the RDMA device {device} cannot be opened in this process or container"
     return report(closed, text, "medium" if some_work else "high", severity="warning")
 
 
-def _channels_over_ib(log: LogEvidence) -> list[Event]:
-    return log.all("channel", "channel-loose", via=".*NET/IB.*")
-
-
 @cause("rdma-device-set-differs")
 def rdma_device_set_differs(log: LogEvidence) -> Found:
-    closed, using = log.all("ib-open-failed"), _channels_over_ib(log)
+    closed, using = log.all("ib-open-failed"), channels(log, ".*NET/IB.*")
     if closed and using:
         device = closed[0]["device"] or "a device"
         text = f"one host cannot open {device} that channels are planned on"
