@@ -8,6 +8,7 @@ clocks.  Pure.
 from __future__ import annotations
 
 import re
+import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ringup.logs.patterns import OF_ROLE, TAGS
+from ringup.units import grouped
 
 if TYPE_CHECKING:
     from ringup.logs.counts.model import Comm
@@ -224,7 +226,7 @@ class Outcome:
     def _is_overcome(self, event: Event) -> bool:
         if event.tag in _COUNTED:
             return False
-        if event.tag in RETRACTABLE and self._taken_back(event):
+        if event.tag in RETRACTABLE and any(self._follows(e, event) for e in self._log.all("retracted")):
             return True
         if event.tag in ESTABLISHING and self._established_after(event):
             return True
@@ -233,18 +235,15 @@ class Outcome:
         ended, again = self._last_end[event.file], self._last_restart[event.file]
         if ended > event.line and again < ended:
             return False
-        own = [
-            m
-            for m in self._own_marks(event)
-            if m.event.line > max(event.line, self._last_break[m.event.file])
-        ]
-        if sum({m.event.line: m.weight for m in own}.values()) >= ENOUGH:
+        from_line = max(event.line, self._last_break[event.file])
+        own = {m.event.line: m.weight for m in self._own_marks(event) if m.event.line > from_line}
+        if sum(own.values()) >= ENOUGH:
             return True
         others = [m for m in self._some_marks if m.event.line > self._last_break[m.event.file]]
+        others = [m for m in others if self._follows(m.event, event)]
         if again > event.line:  # an agent starts all ranks again, those that had not failed, too
-            of_all = {m.event.line: m.weight for m in others if self._follows(m.event, event)}
-            return sum(of_all.values()) >= ENOUGH
-        steps = [m.step for m in others if m.step and self._follows(m.event, event)]
+            return sum({m.event.line: m.weight for m in others}.values()) >= ENOUGH
+        steps = [m.step for m in others if m.step]
         return bool(steps and max(steps) - min(steps) >= ENOUGH_OF_OTHERS)
 
     def work_after(self, file: int, line: int) -> int:
@@ -301,9 +300,6 @@ class Outcome:
         last = max(own, key=lambda e: e.line, default=None)
         return last is not None and any(map(_is_the_end, self._log.at(last.file, last.line)))
 
-    def _taken_back(self, event: Event) -> bool:
-        return any(self._follows(e, event) for e in self._log.all("retracted"))
-
     def _established_after(self, event: Event) -> bool:
         """Whether the same process completed a communicator later, or worked, whatever broke after that."""
         streams: list[tuple[object, ...]] = [(event.file, event.host, event.pid)]
@@ -314,10 +310,9 @@ class Outcome:
             return True
         places = self._break_lines[event.file]
         at = bisect_right(places, event.line)
-        end = places[at] if at < len(places) else float("inf")
-        return (
-            len({m.event.line for m in self._own_marks(event) if event.line < m.event.line < end}) >= ENOUGH
-        )
+        end = next(iter(places[at : at + 1]), sys.maxsize)
+        worked = {m.event.line for m in self._own_marks(event) if event.line < m.event.line < end}
+        return len(worked) >= ENOUGH
 
     @cached_property
     def _breaks(self) -> list[Event]:
@@ -326,11 +321,8 @@ class Outcome:
         return [e for e in found if not (is_teardown(e) or self._handled(e))]
 
     @cached_property
-    def _break_lines(self) -> dict[int, list[int]]:
-        lines: dict[int, list[int]] = defaultdict(list)
-        for event in self._breaks:
-            lines[event.file].append(event.line)
-        return lines
+    def _break_lines(self) -> defaultdict[int, list[int]]:
+        return defaultdict(list, grouped((e.file, e.line) for e in self._breaks))
 
     @cached_property
     def _last_break(self) -> dict[int, int]:
@@ -369,10 +361,7 @@ class Outcome:
         marks += [_Mark(e, ENOUGH) for e in self._log.all("finished")]
         bars = [e for e in self._log.all("progress") if not is_preparing(e)]
         marks += [_Mark(e, ENOUGH if e["percent"] == "100" else 1, e.number("percent")) for e in bars]
-        by_stream: dict[tuple[int, str], list[_Mark]] = defaultdict(list)
-        for mark in marks:
-            by_stream[mark.event.file, mark.event.label].append(mark)
-        return by_stream
+        return grouped(((mark.event.file, mark.event.label), mark) for mark in marks)
 
     @cached_property
     def _some_marks(self) -> list[_Mark]:

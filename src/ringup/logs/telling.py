@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ringup.logs.blame import place
 from ringup.logs.forms import Clue, Form
+from ringup.logs.lines import Event, ranks_of
 from ringup.logs.outcome import ENOUGH_OF_OTHERS
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import MEANINGS, SPECIFIC
@@ -22,7 +23,6 @@ from ringup.rules import Fix
 
 if TYPE_CHECKING:
     from ringup.logs.evidence import LogEvidence
-    from ringup.logs.lines import Event
 
 TO_THE_END = 0.05
 """A wait whose last line stands in this last share of its file is a heartbeat: the job makes no progress."""
@@ -226,16 +226,9 @@ def described(log: LogEvidence, clue: Clue) -> Cause:
         text = f"no known cause fits; the first line that tells of a failure{where}"
         found = (meaning for pattern, meaning in MEANINGS if pattern.regex.search(clue.message))
         next_step = next(found, _AROUND)
-    beside = [
-        other.event
-        for other in standing(log)[:6]
-        if other is not clue and not follows(other) and other.form <= SURE
-    ]
-    evidence = [clue.event, *beside[:3]]
-    own = [] if clue.event.rank is None else [clue.event.rank]
-    ranks = sorted({*clue.ranks, *own})
-    one = report(
-        evidence, f"{text}: {clue.message[:200].strip()}", "low", fix=Fix(next_step), ranks=ranks or None
-    )
+    near = [o for o in standing(log)[:6] if o is not clue and not follows(o) and o.form <= SURE]
+    evidence = [clue.event, *(other.event for other in near[:3])]
+    text, ranks = f"{text}: {clue.message[:200].strip()}", clue.ranks | ranks_of([clue.event])
+    one = report(evidence, text, "low", fix=Fix(next_step), ranks=ranks or None)
     assert one is not None, "a clue is a line"
     return replace(one, rule="unnamed-failure", severity="error")

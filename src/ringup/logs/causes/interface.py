@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from ringup.addresses import has_virtual_name, is_loopback
+from ringup.addresses import has_virtual_name, is_loopback, subnet
 from ringup.logs.causes.symptoms import first_of_each, first_value, on
 from ringup.logs.evidence import HostNetworks, LogEvidence, is_link_local
 from ringup.logs.lines import Event
@@ -218,10 +217,7 @@ def network_of(address: str) -> str:
     >>> network_of("10.12.5.64"), network_of("fe80::1")
     ('10.12.5', '')
     """
-    try:
-        return str(ipaddress.IPv4Address(address)).rpartition(".")[0]
-    except ValueError:
-        return ""
+    return subnet(address, 24).rpartition(".")[0] if ":" not in address else ""
 
 
 @cause("peer-unreachable-on-interface", overcome=None)

@@ -77,12 +77,8 @@ def bars_at_a_limit(log: LogEvidence) -> list[Event]:
         return any(0.93 * s <= elapsed_s <= 1.25 * s for s in limits_s or {600, 1800, 3600})
 
     last_drawn = {(e.file, e.label, e["what"]): e for e in log.all("progress")}
-    return [
-        e
-        for e in last_drawn.values()
-        if e.number("percent") < 100
-        and (is_at_limit(e) or (e.place in waited and _PREPARES.match(e["what"])))
-    ]
+    bars = [e for e in last_drawn.values() if e.number("percent") < 100]
+    return [e for e in bars if is_at_limit(e) or (e.place in waited and _PREPARES.match(e["what"]))]
 
 
 _PREPARES = re.compile(r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar)")
