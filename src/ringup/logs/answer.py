@@ -8,7 +8,6 @@ from ringup.logs.blame import place, ranked
 from ringup.logs.causes import Cause, find
 from ringup.logs.defects import defect_of
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.forms import Reference
 from ringup.logs.rule import CONFIDENCES
 from ringup.logs.telling import answered, with_telling
 
@@ -27,15 +26,10 @@ def causes_of(log: LogEvidence, *, is_growing: bool = False) -> list[Cause]:
     found = ranked(find(log))
     if not is_growing:
         found = lowered(found, missing(log))
-    if log.good is not None:
-        found = [one for one in found if not _is_no_news(log.good, one)]
+    if good := log.good:  # what rests on nothing but lines of a form that it has, too, is no news
+        found = [c for c in found if not c.evidence or not all(good.has(e.text) for e in c.evidence)]
     found = with_telling(log, answered(log, found))
     return [replace(cause, known_defect=defect_of(log, cause.rule, cause.evidence)) for cause in found]
-
-
-def _is_no_news(good: Reference, cause: Cause) -> bool:
-    """Whether a cause rests on nothing but lines of a form that the good log has, too."""
-    return bool(cause.evidence) and all(good.has(event.text) for event in cause.evidence)
 
 
 def missing(log: LogEvidence) -> list[str]:

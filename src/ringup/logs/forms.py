@@ -236,23 +236,11 @@ class Clues:
                 clue.form = min(clue.form, form)
             elif len(self._found) < MOST_CLUES * (1 + (form <= Form.PROGRAM)):
                 event = Event("clue", 0, number, excerpt(text, 0), {}, *head[:5], head.time_s)
-                clue = Clue(
-                    form,
-                    event,
-                    message.strip()[:400],
-                    severity,
-                    specific(message[:1000]),
-                    bool(words.FOLLOWS.regex.search(message[:1000])),
-                    frozenset(tags),
-                    1,
-                    number,
-                )
+                clue = Clue(form, event, message.strip()[:400], severity, last_line=number)
+                clue.specific, clue.tags = specific(message[:1000]), frozenset(tags)
+                clue.follows = bool(words.FOLLOWS.regex.search(message[:1000]))
                 near_line, near_source, near = self._near
-                if (
-                    near is not None
-                    and near_line == number - 1
-                    and (near_source, near.form) == (source, form)
-                ):
+                if near and (near_line, near_source, near.form) == (number - 1, source, form):
                     clue.specific = min(clue.specific, near.specific)  # the first of a block is its title
                 self._found[shape] = clue
             if clue is not None:

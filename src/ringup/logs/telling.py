@@ -148,7 +148,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     if first.rule == "rank-raised-exception" and (reason := _reason_above(log, own)):
         return [*causes[:at], described(log, reason), replace(first, confidence="low"), *causes[at + 1 :]]
     strongest = min((clue.form for clue in own if not follows(clue)), default=Form.INFO)
-    if best in own or best.form >= strongest:
+    if best.form >= strongest:
         return causes
     # An exception is how the failure of a library below it came up.
     came_up = first.rule == "rank-raised-exception" and best.form < Form.EXCEPTION <= strongest
@@ -159,7 +159,9 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     if is_generic and first.rule == "rank-raised-exception" and not own_words:
         return [*causes[:at], described(log, best), *causes[at:]]
     if wraps or is_generic:
-        return [*causes[:at], _with(first, best), *causes[at + 1 :]]
+        text = f"{first.text}; first failure: {best.message[:160]}"
+        led = replace(first, evidence=(best.event, *first.evidence)[:MAX_EVIDENCE], text=text)
+        return [*causes[:at], led, *causes[at + 1 :]]
     most = SURE if first.confidence == "low" else Form.PROGRAM
     if not came_up and not (is_weak and best.form <= most):
         return causes
@@ -187,12 +189,6 @@ def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
         if is_error and is_above and clue.specific > raised.specific:
             return clue
     return None
-
-
-def _with(cause: Cause, clue: Clue) -> Cause:
-    """A cause whose first evidence is a clue."""
-    evidence = (clue.event, *cause.evidence)[:MAX_EVIDENCE]
-    return replace(cause, evidence=evidence, text=f"{cause.text}; first failure: {clue.message[:160]}")
 
 
 def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | None:

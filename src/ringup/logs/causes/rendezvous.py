@@ -11,6 +11,7 @@ from ringup.logs.causes.symptoms import (
     bars_at_a_limit,
     first_of_each,
     first_value,
+    is_absurd,
     of_the_web,
     waits_of_the_program,
 )
@@ -416,7 +417,7 @@ def _came_twice(log: LogEvidence) -> list[Event]:
 @cause("world-size-disagrees")
 def world_size_disagrees(log: LogEvidence) -> Found:
     counts = log.all("root-count")
-    counts += [e for e in log.all("root-info") if e["a"] != e["b"] and _sane_roots(e)]
+    counts += [e for e in log.all("root-info") if e["a"] != e["b"] and not is_absurd(e)]
     if counts:
         text = f"one rank says {counts[0]['a']} ranks, another {counts[0]['b']}"
         return report(counts, text, ranks=())
@@ -442,8 +443,3 @@ def world_size_disagrees(log: LogEvidence) -> Found:
         text = f"{over[0]['count']} workers joined a world of {over[0]['size']}"
         found.append(report(over, text, "low"))
     return found
-
-
-def _sane_roots(event: Event) -> bool:
-    """Whether the counts in a root's complaint are counts: another release's message reads as nonsense."""
-    return all(0 <= event.number(f) < 100_000 for f in ("roots_a", "roots_b", "a", "b"))

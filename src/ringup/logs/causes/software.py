@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ringup.logs.causes.symptoms import first_of_each, first_value
+from ringup.logs.causes.symptoms import first_of_each, first_value, is_absurd
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.rule import Confidence, Found, cause, report
@@ -37,8 +37,7 @@ def nccl_versions_differ(log: LogEvidence) -> Found:
     if refused := log.all("version-mismatch"):
         return report(refused, "NCCL says itself that its releases differ between ranks")
     bootstrap = log.all("bootstrap-truncated") + log.all("address-family", family="0*")
-    numbers = ("a", "b", "roots_a", "roots_b")
-    absurd = [e for e in log.all("root-info") if any(abs(e.number(f)) > 100_000 for f in numbers)]
+    absurd = [e for e in log.all("root-info") if is_absurd(e)]
     proof = [*bootstrap, *absurd]
     if printed := _printed(log):
         known = ", ".join(sorted(printed))
@@ -174,12 +173,8 @@ def topology_detection_failed(log: LogEvidence) -> Found:
     graph = r".*graph/(?:paths|topo|xml|search|connect)\.cc"
     unwinding = log.all("unwind", code="3", source=graph)
     text = "an internal error out of the topology graph, without a message: a NIC or GPU is missing there"
-    return report([e for e in unwinding if _begins_unwinding(log, e)], text, "medium")
-
-
-def _begins_unwinding(log: LogEvidence, event: Event) -> bool:
-    """Whether no return-code line of the same process stands just above."""
-    return not any(e.tag == "unwind" for e in log.at(event.file, event.line - 1) if e.pid == event.pid)
+    below = {(e.file, e.line + 1, e.pid) for e in log.all("unwind")}
+    return report([e for e in unwinding if (*e.place, e.pid) not in below], text, "medium")
 
 
 @cause("driver-too-old-for-cuda", overcome=None)

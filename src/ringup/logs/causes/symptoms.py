@@ -46,6 +46,11 @@ def is_of_a_peer(event: Event) -> bool:
     return "p2p.cc" in event.text and "WARN" in event.text
 
 
+def is_absurd(event: Event) -> bool:
+    """Whether the counts in a root's complaint are none: another release's message reads as nonsense."""
+    return not all(0 <= event.number(f) < 100_000 for f in ("roots_a", "roots_b", "a", "b"))
+
+
 def ended_as(log: LogEvidence, rule: str) -> Cause | None:
     """The cause that the run itself named when it was ended as hung, or while it hung, if it is this one."""
     end = log.ended
