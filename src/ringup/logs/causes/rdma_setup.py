@@ -25,7 +25,7 @@ _RDMA_PLUGIN = r"(?i)IBext|RDMA|\bOFI\b|-ofi\b|Libfabric|\befa\b|sharp"
 def _on_sockets(log: LogEvidence) -> Iterator[tuple[HostNetworks, Event]]:
     """Hosts whose data goes over TCP although NCCL looked for RDMA, and the line that says it found none."""
     for host in log.hosts.values():
-        line = host.no_ib or log.first("ib-open-failed")
+        line = next(iter(host.events.get("ib-none") or log.all("ib-open-failed")), None)
         on_tcp = host.kind in ("Socket", "") and not host.ib_devices
         if line and on_tcp and host.value("NCCL_IB_DISABLE") != "1":
             yield host, line
