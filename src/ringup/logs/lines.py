@@ -291,7 +291,7 @@ class Gate:
         self.words = [*by_word]
         """In lower case; a line with none holds no pattern, unless its collector escaped some by & or \\."""
         self._patterns = [*by_word.values()]
-        self._known: dict[bytes, tuple[Pattern, ...]] = {}
+        self._patterns_of = functools.lru_cache(_MAX_KNOWN)(self._with_words)
         self._likely: dict[bytes, list[tuple[int, bytes]]] = {}
 
     def __call__(self, line: bytes, words: bytes | None = None) -> tuple[Pattern, ...]:
@@ -300,15 +300,12 @@ class Gate:
 
         `words` has the numbers of the words in it, two bytes each, where these are known.
         """
-        words = self._words_in(line) if words is None else words
-        found = self._known.get(words)
-        if found is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            numbers = (n for n in memoryview(words).cast("H") if n < len(self._patterns))
-            every = {id(pattern): pattern for n in numbers for pattern in self._patterns[n]}
-            found = self._known[words] = tuple(every[i] for i in sorted(every, key=self._order.__getitem__))
-        return found
+        return self._patterns_of(self._words_in(line) if words is None else words)
+
+    def _with_words(self, words: bytes) -> tuple[Pattern, ...]:
+        numbers = (n for n in memoryview(words).cast("H") if n < len(self._patterns))
+        every = {id(pattern): pattern for n in numbers for pattern in self._patterns[n]}
+        return tuple(every[i] for i in sorted(every, key=self._order.__getitem__))
 
     @functools.cached_property
     def _by_start(self) -> dict[bytes, list[tuple[bytes, int, bytes]]]:
