@@ -31,9 +31,7 @@ def peer_died_first(log: LogEvidence) -> Found:
 
     Why: a rank, the agent that hosts the store, a coordinator or a worker ended first, and these
     lines follow.
-
     Fix: the log of the peer named here, its earliest line; then its host's kernel log.
-
     In logs: `Connection closed by remote peer`, `Connection reset by peer`, `num_nodes_waiting` tracebacks.
     """
     zero = log.all("ddp-same-model", theirs="0")
@@ -101,9 +99,7 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     NCCL or CUDA failed, and the lines name no reason that ringup knows.
 
     Why: without NCCL_DEBUG only the category is printed.
-
     Fix: run again with `NCCL_DEBUG=INFO` on all ranks and compare host with host.
-
     In logs: `unhandled system error` without `Last error:`, a lone `Cuda failure`.
     """
     category = log.all("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage")
@@ -150,10 +146,8 @@ def init_never_finished(log: LogEvidence) -> Found:
 
     Why: a peer never came, or the first connections between ranks go nowhere; the stage where it
     stops tells which.
-
     Fix: the logs of all ranks with NCCL_DEBUG=INFO; stacks of those that wait; stop after `via P2P` points to
     ACS or IOMMU, after `via NET` to the peer or the fabric, before Init START to the bootstrap network.
-
     In logs: `Init START` without `Init COMPLETE`.
     """
     if ended := ended_as(log, "init-never-finished"):
@@ -196,9 +190,7 @@ def unnamed_failure(log: LogEvidence) -> Found:
 
     Why: the quoted line is the most telling one by its form: who prints it, with which severity and error
     number, and what was printed before it.
-
     Fix: read that line on that rank and host; the answer says what an error of its kind means in general.
-
     In logs: any error that no other cause knows.
     """
     return None  # `unnamed.answered` decides it, when all other causes are known

@@ -63,9 +63,7 @@ def gpu_out_of_memory(log: LogEvidence) -> Found:
     A rank (or NCCL on it) got no GPU memory.
 
     Why: model, batch or fragments of that rank; processes of an earlier run may still hold memory.
-
     Fix: less memory on that rank (batch, sharding, checkpointing), end leftovers, `PYTORCH_CUDA_ALLOC_CONF`.
-
     In logs: `CUDA out of memory. Tried to allocate`, `Cuda failure 'out of memory'`.
     """
     refused = [e for e in log.all("gpu-oom", lacks=r"ray\.exceptions|java\.lang") if not made_do(e)]
@@ -139,10 +137,8 @@ def nvls_setup_failed(log: LogEvidence) -> Found:
     NVLink SHARP multicast cannot be set up.
 
     Why: the fabric manager was restarted without a GPU reset, or a container lacks the capability devices.
-
     Fix: restart the fabric manager and reset the GPUs; expose /dev/nvidia-caps to the container;
     `NCCL_NVLS_ENABLE=0` to go on without.
-
     In logs: a WARN from NCCL's nvls transport: `Cuda failure 1 'invalid argument'` or `401`.
     """
     calls = log.all(
@@ -161,9 +157,7 @@ def gpus_hidden_between_ranks(log: LogEvidence) -> Found:
     over the NIC.
 
     Why: a container or cgroup per GPU hides the others.
-
     Fix: expose all GPUs of the node to all its ranks; no `--gpus-per-task`.
-
     In logs: `nvmlDeviceGetHandleByPciBusId() failed: Not Found`.
     """
     hidden = log.all("nvml-lookup") + [e for e in log.all("bad-ordinal") if is_of_a_peer(e)]
@@ -186,9 +180,7 @@ def cumem_host_unusable(log: LogEvidence) -> Found:
     NCCL's cuMem host buffers do not work here.
 
     Why: no peer access between the GPUs, or NUMA calls blocked in the container.
-
     Fix: `NCCL_CUMEM_HOST_ENABLE=0`, a larger /dev/shm, or allow the calls.
-
     In logs: `Cuda failure 217 'peer access is not supported'` from the shm transport.
     """
     # Where NCCL kept its host memory in files, a CUDA call on it failed in shmutils or shm.h.

@@ -101,10 +101,8 @@ def rank_busy(log: LogEvidence) -> Found:
     One rank (often 0) does long work while the others wait in a collective until the timeout.
 
     Why: tokenizing, indexing, downloading, saving or evaluating on one rank only.
-
     Fix: do that work before init or in another process; a larger timeout in `init_process_group`;
     asynchronous or sharded saving.
-
     In logs: `main_process_first` with a timeout, a progress bar near the limit, `Saving` one
     timeout earlier.
     """
@@ -263,9 +261,7 @@ def uneven_batches(log: LogEvidence) -> Found:
     A rank ran out of data and left the loop; the others wait for it.
 
     Why: shards or iterable data sets of unequal length.
-
     Fix: equal lengths, `drop_last=True`, the Join context, or end by a collective decision.
-
     In logs: step lines end on one rank, the others stop in the next all-reduce.
     """
     if ran_out := log.all("uneven-word", has="exhausted all|still have inputs"):
@@ -366,9 +362,7 @@ def collective_stalled(log: LogEvidence) -> Found:
     blocked.
 
     Why: the transfer does not finish: a link, a GPU, a driver call; or one silent rank.
-
     Fix: link and hardware tests (`ringup bench`), native stacks (`ringup stacks`), the flight recorder.
-
     In logs: one SeqNum on all ranks, `watchdog got stuck for 480 seconds`.
     """
     return ended_as(log, "collective-stalled") or agreeing(recorded_standing(log), _printed_stalled(log))
@@ -392,9 +386,7 @@ def model_differs(log: LogEvidence) -> Found:
     DDP found different parameters on different ranks.
 
     Why: another config, checkpoint or branch on one rank.
-
     Fix: the same config and checkpoint everywhere; build the model from one seed.
-
     In logs: `DDP expects same model across all ranks`, `appears not to match sizes of the same param`.
     """
     counts = [e for e in log.all("ddp-same-model") if e.number("theirs") > 0]
@@ -413,9 +405,7 @@ def ddp_unused_parameters(log: LogEvidence) -> Found:
     Parameters took no part in the loss, or twice.
 
     Why: DDP waits for a gradient of every parameter in every iteration.
-
     Fix: `find_unused_parameters=True`, or use them all; no reentrant checkpointing around shared parameters.
-
     In logs: `Expected to have finished reduction in the prior iteration`.
     """
     unused = [e for e in log.all("ddp-unused") if "unused-warning" not in log.tags_at(e)]

@@ -94,9 +94,7 @@ def rank_killed(log: LogEvidence) -> Found:
     A rank got SIGKILL from outside; the log does not say by whom.
 
     Why: the kernel's OOM killer most often, also the scheduler or a person; -9 alone does not tell.
-
     Fix: `dmesg`, the cgroup's memory.events (oom_kill), the scheduler's accounting of that host.
-
     In logs: `exitcode: -9`, `Signal 9 (SIGKILL)`, `Killed` with no Python error.
     """
     killed = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
@@ -117,9 +115,7 @@ def rank_crashed(log: LogEvidence) -> Found:
     A rank died of its own fatal signal.
 
     Why: a native library or a compiled extension; also a broken stack or ulimit.
-
     Fix: `PYTHONFAULTHANDLER=1`, a core dump, the last `what():` line of that process.
-
     In logs: `exitcode: -11`, `Segmentation fault`.
     """
     unbacked = bool(log.all("crash-word", has=UNBACKED))
@@ -159,9 +155,7 @@ def rank_raised_exception(log: LogEvidence) -> Found:
     One rank ended with an exception that no other cause covers.
 
     Why: its traceback has the reason; closed or reset connections on the other ranks follow from it.
-
     Fix: that traceback, on that rank and host.
-
     In logs: a traceback on one rank, peers that print closed or reset connections.
     """
     if own := own_exceptions(log):
@@ -342,9 +336,7 @@ def terminal_closed(log: LogEvidence) -> Found:
     The launcher got SIGHUP: its terminal or ssh session ended.
 
     Why: a process of an interactive login is ended with it.
-
     Fix: tmux, `setsid`, `systemd-run`, `sbatch`, or `ringup run --detach`.
-
     In logs: `Received 1 death signal`, `closing signal SIGHUP`.
     """
     events = log.all("sighup") + [e for number, e in exits(log) if number == 1]
@@ -357,9 +349,7 @@ def job_cancelled(log: LogEvidence) -> Found:
     The scheduler or a user ended the job; this is no failure of the program.
 
     Why: scancel, a time limit, preemption or Ctrl-C.
-
     Fix: for a time limit, checkpoints and a longer limit; otherwise nothing.
-
     In logs: `CANCELLED AT ... DUE TO TIME LIMIT`, `Received 15 death signal`.
     """
     why = log.outcome.limit

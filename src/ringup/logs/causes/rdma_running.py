@@ -69,10 +69,8 @@ def rdma_peer_unreachable(log: LogEvidence) -> Found:
     A queue pair to the peer cannot be brought up.
 
     Why: the RoCE addresses are not routed to each other, or the rails are not joined.
-
     Fix: addresses and routes of the RoCE ports; `NCCL_CROSS_NIC=0` when only pairs across rails fail;
     `ib_write_bw` on that pair.
-
     In logs: `ibv_modify_qp failed with error Connection timed out`.
     """
     if stuck := log.all("modify-qp", has=_NOT_ANSWERING):
@@ -91,10 +89,8 @@ def rdma_retry_exceeded(log: LogEvidence) -> Found:
 
     Why: at once after init the ports cannot reach each other (GID, subnet, rails); after hours a link or
     congestion; always one device: that port.
-
     Fix: `ib_write_bw` on the named pair and device; NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT only for
     congestion.
-
     In logs: `Got completion ... with status=12`, `IBV_WC_RETRY_EXC_ERR(12) ... vendor err 129`.
     """
     lost = log.all("wc-error")
@@ -121,9 +117,7 @@ def rdma_adapter_event(log: LogEvidence) -> Found:
 
     Why: a changed GID table means that addresses of a RoCE port changed under the job; a catastrophic event
     is the adapter's hardware or firmware.
-
     Fix: stable addresses (no DHCP renewals, no container network edits); reset or replace the adapter.
-
     In logs: `Got async event : GID table change`, `local catastrophic error`, `device fatal`.
     """
     events = [e for e in log.all("async-event") if not re.search(_OF_A_PORT, e["event"])]

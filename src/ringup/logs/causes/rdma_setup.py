@@ -109,10 +109,8 @@ def fell_back_to_sockets(log: LogEvidence) -> Found:
     RDMA is available or requested, but data goes over TCP without an error.
 
     Why: NCCL takes the next network when one has no usable device; TCP is several times slower.
-
     Fix: per reason: the device's name (NCCL_IB_HCA), its port's state, `/dev/infiniband` in the container,
     libibverbs, the plugin; prove it with `Using network IB`.
-
     In logs: `NET/IB : No device found`, then `Using network Socket`.
     """
     if found := _minority_on_sockets(log):
@@ -183,9 +181,7 @@ def rdma_device_unusable(log: LogEvidence) -> Found:
 
     Why: it belongs to another network namespace, is a virtual function of someone else, or leads to a fabric
     that does not join the nodes.
-
     Fix: leave it out: `NCCL_IB_HCA=^<device>`; host network for the container, or the right virtual function.
-
     In logs: `ibv_modify_qp failed with error No such device`; tens of devices in `NET/IB : Using`.
     """
     absent = r"No such device|Protocol not|Operation not (?:supported|permitted)"
@@ -242,10 +238,8 @@ def network_plugin_init_failed(log: LogEvidence) -> Found:
     The network plugin loaded and failed, or the requested network could not start.
 
     Why: no device or permission in the container, too little locked memory, or a libfabric that does not fit.
-
     Fix: EFA devices and memlock in the container, the libfabric of the plugin; unset NCCL_NET to
     see what works.
-
     In logs: `aws-ofi-nccl initialization failed`, `Error: network IB not found`.
     """
     if forced := log.all("net-not-found", net="(?i)(?:ib|socket)?"):
@@ -268,9 +262,7 @@ def sharp_unavailable(log: LogEvidence) -> Found:
     In-network reduction was offered and refused; NCCL goes on point-to-point.
 
     Why: the switch's aggregation trees are taken, or no SHARP daemon answers.
-
     Fix: none needed; `NCCL_COLLNET_ENABLE=0` to be quiet.
-
     In logs: `Cannot create SHARP job(-11)`, `Cannot initialize CollNet, using point-to-point`.
     """
     refused = log.all("sharp-off", lacks="Cannot initialize CollNet|disabling CollNet")

@@ -65,10 +65,8 @@ def ephemeral_ports_exhausted(log: LogEvidence) -> Found:
 
     Why: NCCL's own sockets and outgoing connections take a port of net.ipv4.ip_local_port_range. An
     all-to-all of thousands of ranks without PXN uses it up, as do connections in TIME_WAIT.
-
     Fix: `sysctl -w net.ipv4.ip_local_port_range="10000 65000"` on every node, NCCL_PXN_DISABLE unset;
     `ss -s` shows the number of sockets.
-
     In logs: `misc/socket.cc:409 NCCL WARN Call to bind failed: Address already in use`.
     """
     full = log.all("eaddrinuse", has=_ANY_PORT)
@@ -82,10 +80,8 @@ def store_unreachable(log: LogEvidence) -> Found:
     A rank got no answer at the store's or coordinator's address.
 
     Why: the head is not started or late, a filter drops the port, or the address is not the head's.
-
     Fix: start the head first; open the port; use an address of the head that every node can route to.
     `nc -vz HEAD PORT` from the node that complains tells refused (nobody listens) from dropped (filter).
-
     In logs: `client socket has timed out after 60s while trying to connect to (HOST, PORT)`.
     """
     failed = ["client-timeout", "client-failed-any", "tcpstore-retry", "store-errno"]
@@ -137,10 +133,8 @@ def rendezvous_host_not_recognised(log: LogEvidence) -> Found:
 
     Why: torch compares the endpoint with the machine's own host name only; an IP of a second NIC, an alias,
     a service name or a name with a suffix belongs to no agent.
-
     Fix: the head's own host name as endpoint; or `--rdzv-conf is_host=true` on the head only with
     `--local-addr`; or the static backend with node ranks.
-
     In logs: `RendezvousConnectionError` and a 60 s client timeout on every node, the head too.
     """
     waits = log.all("client-timeout", "client-failed-any")
@@ -234,10 +228,8 @@ def peers_never_joined(log: LogEvidence) -> Found:
     Fewer ranks or nodes came than the world size; the others waited until the limit.
 
     Why: some were never started, died before joining, or stand in another rendezvous.
-
     Fix: start the missing ones and read their own logs; a longer join timeout only when a node is
     slow to prepare.
-
     In logs: `worker_count` below `world_size`, `RendezvousTimeoutError`, `1/2 clients joined`.
     """
     short = [e for e in log.all("store-barrier") if 0 < e.number("count") < e.number("size")]
@@ -303,9 +295,7 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
     A rendezvous file or store still holds the ids or counters of an earlier start.
 
     Why: the counter never equals the world size again, or the address in it belongs to no agent.
-
     Fix: a fresh file per run, or a TCP store; restart against a new store.
-
     In logs: `File already exists:` before init, `worker_count` above `world_size`.
     """
     there, by_file = log.all("file-exists"), log.all("file-init")

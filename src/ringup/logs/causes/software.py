@@ -153,10 +153,8 @@ def topology_detection_failed(log: LogEvidence) -> Found:
 
     Why: a file made on another machine or for another set of GPUs, a USB network device, a virtual PCI tree,
     or a plugin's unknown device.
-
     Fix: remove NCCL_TOPO_FILE and NCCL_GRAPH_FILE from the environment and nccl.conf; newer NCCL or plugin;
     dump what NCCL sees with NCCL_TOPO_DUMP_FILE.
-
     In logs: `Attribute busid of node nic not found`, `XML Import Channel : dev 3 not found`.
     """
     # Where NCCL tries and has another way it turns the warning into a note.
@@ -199,10 +197,8 @@ def gpu_architecture_not_built(log: LogEvidence) -> Found:
 
     Why: it was built for other compute capabilities: the GPU's generation is newer than the build, or so old
     that the build left it out.
-
     Fix: a build for that compute capability: `torch.cuda.get_arch_list()` shows what the build holds,
     `nvidia-smi --query-gpu=name,compute_cap --format=csv` what the GPU has.
-
     In logs: `no kernel image is available for execution on the device`, `invalid device function`.
     """
     events = log.all("no-kernel")

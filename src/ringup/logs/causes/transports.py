@@ -65,10 +65,8 @@ def transport_differs(log: LogEvidence) -> Found:
 
     Why: P2P between GPUs is off in one container or VM, a PCIe link or a network port runs at a lower width
     or generation, or a host uses fewer of its network devices than the others.
-
     Fix: on the named hosts compare `nvidia-smi topo -p2p r`, `lspci -vv` (LnkSta against LnkCap) and `ibstat`
     (Rate) with a host that is not named; equal NCCL_* variables and container options everywhere.
-
     In logs: `via SHM` on some ranks and `via P2P` on most; `speed=100000` where peers have `speed=400000`;
     `+ PCI[6.0]` where peers have `+ PCI[24.0]`.
     """
