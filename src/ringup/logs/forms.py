@@ -118,7 +118,8 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
     if words.COUNTS_NONE.search(text):
         return None
     if words.KERNEL.regex.search(text):
-        return Form.ENDED if words.XID_OF_A_PROGRAM.search(text) else Form.KERNEL
+        xid = words.XID.search(text)
+        return Form.ENDED if xid and int(xid[1]) in words.PROGRAM_XIDS else Form.KERNEL
     if not tags.isdisjoint(_WAITED):
         return Form.WAIT
     if not tags.isdisjoint(_OF_AN_END) and "xid" not in tags:

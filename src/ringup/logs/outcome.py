@@ -66,7 +66,7 @@ _COUNTED = {"coll", "flight", "run-apart", "run-ended", "run-hung"}
 _OF_A_CLOSE = OF_ROLE["consequence"] | {"killed-word"}
 _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}
 _TAKEN_AWAY = re.compile(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc")
-_PREPARES = re.compile(
+PREPARES = re.compile(
     r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar|load|fetch|sav|read)"
 )
 _TRAINS = re.compile(r"(?i)train|epoch|step|iter")
@@ -396,4 +396,4 @@ def _is_the_end(event: Event) -> bool:
 
 def is_preparing(bar: Event) -> bool:
     """Whether a progress bar is of work before the training: data that are fetched, read or converted."""
-    return bool(_PREPARES.match(bar["what"]) or _MOVES_BYTES.search(bar.text))
+    return bool(PREPARES.match(bar["what"]) or _MOVES_BYTES.search(bar.text))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from ringup.logs.causes.symptoms import (
-    HARMLESS_XID,
     UNBACKED,
     first_value,
     is_of_a_peer,
@@ -15,6 +14,7 @@ from ringup.logs.causes.symptoms import (
 )
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.outcome import made_do
+from ringup.logs.patterns.forms import PROGRAM_XIDS
 from ringup.logs.rule import Found, cause, report
 from ringup.units import parse_size_bytes
 
@@ -113,7 +113,7 @@ def gpu_missing(log: LogEvidence) -> Found:
 @cause("xid-in-kernel-log", overcome=None)
 def xid_in_kernel_log(log: LogEvidence) -> Found:
     codes = xid_codes(log)
-    grave = log.has("sxid") or not HARMLESS_XID.issuperset(codes)
+    grave = log.has("sxid") or not PROGRAM_XIDS.issuperset(codes)
     text = f"the driver reported fault code {', '.join(map(str, codes)) or 'without number'}"
     text += "" if grave else " (usually the program's own fault)"
     return report(log.all("xid", "sxid"), text, "high" if grave else "low")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from ringup.logs.causes.symptoms import (
-    HARMLESS_XID,
     LAUNCHER_FRAMES,
     OWN_MODULES,
     UNBACKED,
@@ -17,6 +16,7 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, ranks_of
 from ringup.logs.outcome import made_do
 from ringup.logs.patterns import OF_ROLE
+from ringup.logs.patterns.forms import PROGRAM_XIDS
 from ringup.logs.rule import Cause, Found, cause, report
 from ringup.units import show_ranks
 
@@ -242,7 +242,7 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
 def _kernel_failed(log: LogEvidence) -> Cause | None:
     """A GPU kernel of the program itself broke; NCCL's watchdog only reports it."""
     faults = [e for e in log.all("illegal-access") if "cuda-failure" not in log.tags_at(e)]
-    if log.has("sxid", "ecc") or not HARMLESS_XID.issuperset(xid_codes(log)):
+    if log.has("sxid", "ecc") or not PROGRAM_XIDS.issuperset(xid_codes(log)):
         return None
     asserted = any("assert" in e.text for e in faults)
     what = "an assertion in a GPU kernel failed" if asserted else "a GPU kernel broke"

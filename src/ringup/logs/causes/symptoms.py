@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
+from ringup.logs.outcome import PREPARES
 from ringup.logs.rule import Cause, report
 from ringup.units import printable
 
@@ -30,9 +31,6 @@ OWN_MODULES = re.compile(
 
 SHELL_TEXT = re.compile(r"[/=$\"']|\.(?:sh|bashrc)\b")
 """A "host name" with one of these is a path or an assignment: a broken shell line."""
-
-HARMLESS_XID = {13, 31, 43, 45}
-"""Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
 
 
 def xid_codes(log: LogEvidence) -> list[int]:
@@ -83,11 +81,9 @@ def bars_at_a_limit(log: LogEvidence) -> list[Event]:
 
     last_drawn = {(e.file, e.label, e["what"]): e for e in log.all("progress")}
     bars = [e for e in last_drawn.values() if e.number("percent") < 100]
-    return [e for e in bars if is_at_limit(e) or (e.place in waited and _PREPARES.match(e["what"]))]
+    # A bar on a waiter's own line was being drawn just then.
+    return [e for e in bars if is_at_limit(e) or (e.place in waited and PREPARES.match(e["what"]))]
 
-
-_PREPARES = re.compile(r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar)")
-"""What one rank does before others may go on; a bar on a waiter's own line was being drawn just then."""
 
 _OF_A_MEETING = re.compile(r"barrier|init|worker|//(?:[a-z]{2,4}//|\d|$)|torchelastic|rank_?\d")
 """Keys that torch itself waits for while ranks meet."""

@@ -36,8 +36,9 @@ KERNEL = Pattern(
     r"NVRM: Xid|Out of memory: Killed process|out of memory: Kill|oom-kill:|\bsegfault at |general protection fault|soft lockup"
     r"|blocked for more than \d+ seconds|OOMKilled|uncorrectable|fallen off the bus|I/O error, dev|Kernel panic|health compromised",
 )
-XID_OF_A_PROGRAM = re.compile(r"Xid \([^)]{1,40}\): (?:13|31|43|45)\b")
-"""Xids that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
+PROGRAM_XIDS = {13, 31, 43, 45}
+"""Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
+XID = re.compile(r"Xid \([^)]{1,40}\): (\d{1,4})\b")
 COUNTS_NONE = re.compile(
     r"\b(?:errors?|count|failures?|failed|kills?)\W{1,3}0\b|: (?:\[\]|none|no|0|n/a)\W{0,3}$", re.IGNORECASE
 )
