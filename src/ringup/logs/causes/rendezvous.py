@@ -44,13 +44,11 @@ def port_in_use(log: LogEvidence) -> Found:
     busy = log.all("eaddrinuse", lacks=f"(?i)tensorboard|jupyter|grafana|{_ANY_PORT}")
     events = busy or log.all("listen-failed", lacks=r"errno: (?!98)\d")
     port = next(filter(None, map(port_in, events)), "")
-    which = f"port {port}" if port else "the port"
+    which, commands = (f"port {port}", (f"ss -ltnp 'sport = :{port}'",)) if port else ("the port", ())
     text = f"{which} is already taken where the store or launcher wants to listen; "
     text += "timeouts on other ranks are its consequence"
     leftover = f"see who holds {which}, end it if it is a leftover of an earlier run (`ringup clean`)"
-    fix = Fix(
-        f"{leftover}, else choose another port", commands=(f"ss -ltnp 'sport = :{port}'",) if port else ()
-    )
+    fix = Fix(f"{leftover}, else choose another port", commands=commands)
     sure = any(re.search(_OF_THE_STORE, e.text) for e in busy)
     holders = log.all("listening", port=port or "none")
     if holders and holders[0]["pid"]:
@@ -120,9 +118,9 @@ def _no_store_made(log: LogEvidence) -> Cause | None:
         return None
     if not (broken := log.all("rdzv-connection")):
         return None
-    cut = log.all("reset-by-peer", "pipe-broken")
     text = "the agents' store could not be opened"
-    text += ": something accepts connections at its address and ends them at once" if cut else ""
+    if cut := log.all("reset-by-peer", "pipe-broken"):
+        text += ": something accepts connections at its address and ends them at once"
     return report([*broken, *cut], text, "medium" if cut else "low")
 
 
