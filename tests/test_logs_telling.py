@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ringup.logs.forms import Form, form_of, severity_of
+from ringup.logs.lines import message_of
 from ringup.logs.patterns import forms as words
 from ringup.logs.patterns.tags import Pattern
-from ringup.logs.peel import message_of
 from ringup.logs.read import Diagnosis, read_logs
 from ringup.output.logs_report import as_json
 from tests.regex_cost import cost

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Sequence
 
 from ringup.logs import files
-from ringup.logs.completeness import missing
+from ringup.logs.answer import missing
 from ringup.logs.lines import Event, clean
 from ringup.logs.read import Diagnosis
 from ringup.logs.rule import Cause
