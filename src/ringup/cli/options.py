@@ -181,7 +181,7 @@ DRY_RUN = flag("--dry-run", "print what each node would execute, and stop")
 ANYWAY = flag("--anyway", "start despite errors")
 LOG_DIR = value("--log-dir", "D", "one file per rank, run.json (default: runs/RUN)", None, folder)
 SCRIPT_WORDS = "-- SCRIPT ARGS"
-"""Metavar of what stands behind `--`."""
+"""Metavar of the words behind `--`."""
 KIND_WORDS = "KIND -- SCRIPT ARGS"
 """The same, with the kind of file in front."""
 SCRIPT = words("script", SCRIPT_WORDS, "the training script and its arguments")
@@ -215,7 +215,7 @@ COLLECTING = group(
 STRICT = Set(
     COLLECTING.title, (*COLLECTING.rows, flag("--strict", "exit 3 when something could not be checked"))
 )
-"""As COLLECTING, where an exit code judges what was collected."""
+"""As COLLECTING, for commands whose exit code judges what was collected."""
 ALL = flag("--all", "every node, finding and path by itself, equal ones not folded", dest="unfolded")
 OUTPUT = group(
     "output", JSON, ALL, value("--html", "F", "also write a self-contained page", None, writable), QUIET

@@ -57,7 +57,7 @@ class Rechecks:
     ) -> None:
         self.transport, self.first, self.args, self.spares = transport, first, args, spares
         self.cluster = first
-        """As the nodes were found last."""
+        """The nodes as the latest check found them."""
 
     @cached_property
     def at_first(self) -> Seen:

@@ -42,11 +42,11 @@ from ringup.transport.port_claims import PortClaims
 from ringup.units import show_seconds
 
 RETURN_S, ASK_EVERY_S = 10.0, 3.0
-"""How much longer than the lease nodes that do not answer are asked again, where none can replace them."""
+"""Nodes that do not answer and cannot be replaced are asked again for the lease and so much longer."""
 BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
-"""Variables of a job of a scheduler that reads exit codes."""
+"""Variables that are set in jobs of schedulers that read exit codes."""
 LEAST_LEFT_S = 60.0
-"""Of the job's time: a restart checks, starts and trains for less in vain."""
+"""A restart needs at least so much of the job's time: with less it could not train."""
 OUTPUT = "steps in the output"
 
 
@@ -84,14 +84,14 @@ class Attempt:
     plan: Plan
     findings: list[Finding]
     of: int = 1
-    """How many there may be without progress."""
+    """How many attempts there may be without progress."""
     steps: StepReader = field(default_factory=StepReader)
     started: float = field(default_factory=time.time)
     began_s: float = field(default_factory=time.monotonic)
     progress: TrainingProgress | None = None
-    """At its start."""
+    """The saved progress when it started."""
     entry: dict[str, Any] = field(default_factory=dict)
-    """For run.json."""
+    """Its entry in run.json."""
 
     def __str__(self) -> str:
         return f"attempt {self.number} of {self.of}"
@@ -123,14 +123,14 @@ class Supervisor:
         self.spares = [node.name for node in cluster.nodes[len(cluster.nodes) - args.spares :]]
         self.run_id, self.claims = "", PortClaims()
         self.ports: set[int] = set()
-        """Of earlier attempts."""
+        """Rendezvous ports of earlier attempts."""
         self.rechecks = Rechecks(transport, cluster, args, self.spares)
         self.attempts: list[EndedAttempt] = []
         self.entries: list[dict[str, Any]] = []
         self.result: RunResult | None = None
-        """Of the latest attempt that has ended."""
+        """The result of the latest attempt that has ended."""
         self.outcome = ""
-        """As run.json has it."""
+        """The outcome in run.json."""
         self.earlier: list[Attempt] = []
         """Failed attempts, until the next one's first step is known."""
         self.decision: Decision | None = None

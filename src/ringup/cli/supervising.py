@@ -46,17 +46,17 @@ class State(msgspec.Struct, frozen=True):
     """What was forwarded to the nodes; secrets only by name."""
     run_id: str
     number: int
-    """Of the latest attempt."""
+    """The number of the latest attempt."""
     cause: str
-    """Of the attempt before it."""
+    """The cause of the attempt before it."""
     is_handed_over: bool
-    """Whether the latest attempt is its head node's."""
+    """Whether the head node runs the latest attempt."""
     spares: list[str]
     ports: list[int]
     attempts: list[EndedAttempt]
-    """Before the latest."""
+    """The attempts before the latest."""
     progress: TrainingProgress | None
-    """At the start of the latest."""
+    """The saved progress at the start of the latest attempt."""
 
 
 class DetachedSupervisor(Supervisor):

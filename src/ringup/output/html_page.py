@@ -91,14 +91,14 @@ class Page:
 
     command: str
     again: str = ""
-    """What makes it once more."""
+    """The command that writes this page again."""
     tone: str = "ok"
     """error, warning, note or ok."""
     headline: str = ""
     facts: list[tuple[str, str]] = field(default_factory=list)
     entries: list[Block] = field(default_factory=list)
     first: int = MOST_FIRST
-    """So many of them stand above the pictures."""
+    """How many entries are above the pictures."""
     timeline: Timeline | None = None
     figures: list[Figure] = field(default_factory=list)
     findings: list[Block] = field(default_factory=list)

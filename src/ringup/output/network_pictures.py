@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 MOST_IN_TABLE, MOST_NODES, MOST_MAPS, MOST_BOXES = 32, 2000, 4, 16
 SLOW_SHARE = 0.7
-"""Of the median: a pair below is marked."""
+"""A pair slower than this share of the median is marked."""
 SLOW_TIMES, LEAST_SLOW_MS = 5, 1.0
-"""A round trip so much longer than the median, and so long, is named."""
+"""A round trip is named if it is so many times the median and at least so long."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ Entry = Mapping[str, Any]
 EARLIEST_TIME_S = 1e9
 """Progress from here on is seconds since the epoch (recovery.training_progress)."""
 ENDS_AT_ONCE = 1.0
-"""Seconds of a wait that is not worth a word."""
+"""A wait of fewer seconds is not mentioned."""
 
 
 def spare_lines(errors: Mapping[str, Iterable[str]]) -> list[str]:

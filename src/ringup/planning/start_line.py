@@ -109,7 +109,7 @@ VARIABLES = {
 }
 """Variables in front of a line that mean what an option means."""
 BY_HAND = {"WORLD_SIZE": "world_size"}
-"""Where no launcher sets it: `RANK=0 WORLD_SIZE=2 python train.py`."""
+"""Variables that count only without a launcher: `RANK=0 WORLD_SIZE=2 python train.py`."""
 LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
 
 
@@ -117,7 +117,7 @@ LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
 
 COUNTS = ("nodes", "nproc", "world_size")
 DECIDED = (*COUNTS, "port", "address", "rank", "rendezvous", "rendezvous id")
-"""What no script's name can be the value of."""
+"""Meanings of options whose value cannot be a script's name."""
 _OF_ALLOCATION = re.compile(r"\$\{?(?:SLURM|PBS|LSB|OMPI)_\w+\}?")
 _OF_TASKS = ("SLURM_", "OMPI_", "PMI", "PBS_", "LSB_")
 _COMMAND = re.compile(r"[A-Za-z][\w-]{0,63}")
@@ -678,7 +678,7 @@ def _started(line: StartLine, words: list[str]) -> StartLine:
 
 SINGLE, NOT_STARTED = ("NO", "no", "false"), ("MULTI_CPU", "XLA", "TPU", "AMAZON_SAGEMAKER")
 UNSAID = {"main_process_port": "0", "rdzv_backend": "static", "gpu_ids": "all", "num_processes": "-1"}
-"""Values in accelerate's file that ask for nothing."""
+"""Values in accelerate's file that mean the default."""
 
 
 def configured(line: StartLine, settings: Sequence[tuple[str, str]]) -> StartLine:

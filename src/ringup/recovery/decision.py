@@ -45,9 +45,9 @@ class FailureCause:
     nodes: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     detail: str = ""
-    """What tells two crashes of one rule apart: "ValueError: bad batch", "Xid 79"."""
+    """Tells crashes of one rule apart: "ValueError: bad batch", "Xid 79"."""
     only_there: bool = False
-    """What failed is a node's own to have (a module, a library), and no rank of another node missed it."""
+    """The failure is one of a node's software (a module, a library), and no other node had it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class EndedAttempt:
     """In the order of their node ranks."""
     cause: FailureCause
     seconds: float
-    """From its start to its end."""
+    """Seconds from its start to its end."""
     exit_code: int | None = None
     """As `ringup run` would exit."""
     saved_from: float | None = None
@@ -199,7 +199,7 @@ class _History:
         self.advanced, saved = _advances(attempts)
         latest = max((n for n, is_on in enumerate(self.advanced) if is_on), default=0)
         self.restarts_used = len(attempts) - 1 - latest
-        """In a row, without progress."""
+        """Restarts in a row without progress."""
         self.restarts_since_saved = len(attempts) - 1 - saved
         self.since = attempts[latest:-1]
         """Attempts before the last one, from the one that made progress last."""

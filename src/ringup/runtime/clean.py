@@ -26,7 +26,7 @@ LIMIT_S = {"list": 40.0, "kill": 75.0}
 Age = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 QUIET_ROUNDS, BETWEEN_ROUNDS_S = 2, 1.0
-"""Looks in which nothing more is to be ended, before that is believed."""
+"""How many checks in a row must find nothing more to end, and the time between them."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Left:
     processes: int = 1
     """How many would be ended with it, itself counted."""
     doubt: str = ""
-    """Why it may be wanted after all; such a one is never ended."""
+    """Why it may still be wanted; such a job is never ended."""
     signal: str = ""
     """Of an ended one: TERM, or KILL where that was needed."""
 
@@ -70,7 +70,7 @@ class NodeLeftovers:
     files: tuple[SharedFile, ...] = ()
     removed: tuple[SharedFile, ...] = ()
     unseen: tuple[str, ...] = ()
-    """What could not be judged."""
+    """Processes that could not be judged."""
     error: str = ""
     """Why nothing is known of this node."""
 

@@ -201,17 +201,17 @@ class RunRecord:
         self.started = time.time()
         self.started_s = time.monotonic()
         self.ended_s = 0.0
-        """On the clock `started_s` is on; 0 means now, on ours."""
+        """On the clock of `started_s`; 0 means now, on this machine's."""
         self.hung = False
         """Ended because it made no progress."""
         self.hung_then = False
-        """Whether it made none when it was interrupted."""
+        """Whether it made no progress when it was interrupted."""
         self.joined_s = self.stopping_s = 0.0
         """When the last rank had started, and when the run was first told to end; monotonic, 0 never."""
         self.save: dict[str, Any] | None = None
         """How the ranks saved their state before an end from outside."""
         self.hangs: list[dict[str, object]] = []
-        """What was seen while it made none."""
+        """The hang watch's reports."""
         self.transports: Callable[[], dict[str, object]] = dict
         """What NCCL was expected to use, and what it said."""
         self._next_s = 0.0

@@ -24,7 +24,7 @@ READ_S, ASK_S, ASK_SELDOM_S = 0.3, 2.0, 10.0
 SELDOM_AFTER_S = 60.0
 READ_BYTES = 1 << 20
 LAST_WORDS_S = 3.0
-"""What a shared file system may need to show the end of the output."""
+"""Time a shared file system may need to show the end of the output."""
 SOFT_S = 10.0
 """Time for a job file to end before Slurm is asked to cancel it."""
 GIVE_UP_S = 120.0
