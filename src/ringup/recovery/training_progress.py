@@ -43,11 +43,6 @@ class TrainingProgress:
         names = summarize_names(self.incomplete, 2)
         return f"the newest checkpoint is incomplete: {names}" if names else ""
 
-    @property
-    def is_time(self) -> bool:
-        """Whether the value is when it was saved, as no step is known."""
-        return self.group.startswith("time ")
-
 
 class _Entry(msgspec.Struct):
     value: float

@@ -267,7 +267,7 @@ class RunRecord:
 
     def says_running(self) -> bool:
         """Whether run.json, as it is in the log directory, holds no end of the run yet."""
-        found = saved_run.read(self.log_dir)
+        found = saved_run.head(self.log_dir)
         return found is not None and found.outcome == "running"
 
     def broke_off(self, error: BaseException, nodes: Sequence[NodeRun]) -> None:
