@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -123,15 +123,37 @@ class SavedVerdict(SavedCause):
     evidence: list[str] = []
 
 
+class AttemptCause(SavedCause):
+    confidence: str = ""
+    nodes: list[str] = []
+
+
+class AttemptProgress(msgspec.Struct, rename={"begin": "from", "end": "to"}):
+    begin: float | None = None
+    end: float | None = None
+    source: str = ""
+
+
 class SavedAttempt(msgspec.Struct):
+    """One start of the ranks; a supervisor writes what it learns of one into this."""
+
     number: int
     nodes: list[str] = []
+    world_size: int = 0
     started: float = 0.0
     ended: float | None = None
-    outcome: str | None = None
-    cause: SavedCause | None = None
+    outcome: str = "running"
+    cause: AttemptCause | None = None
+    evidence: list[dict[str, Any]] = []
     decision: str | None = None
-    because: str | None = None
+    """What followed, None while it runs."""
+    because: str = ""
+    progress: AttemptProgress | None = None
+    seconds: dict[str, float | None] = {}
+
+    @property
+    def took_s(self) -> float:
+        return (self.ended or self.started) - self.started
 
 
 class SavedRun(RunHead):

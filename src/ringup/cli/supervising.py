@@ -30,6 +30,7 @@ from ringup.recovery.training_progress import TrainingProgress
 from ringup.rules import Finding
 from ringup.runtime import RunResult, attach, detach, record
 from ringup.runtime.clean import leftovers
+from ringup.saved_run import SavedAttempt
 from ringup.secrets import HIDDEN, redact_env
 from ringup.units import printable, show_seconds, summarize_names
 
@@ -185,19 +186,18 @@ class DetachedSupervisor(Supervisor):
         self.background.leave(self.folder)
         self.run_id, self.argv = state.run_id, state.argv
         self.attempts, self.ports = [*state.attempts], set(state.ports)
-        self.entries = [*record_of(self.folder)["attempts"][: state.number]]
+        entries = record_of(self.folder)["attempts"][: state.number]
+        self.entries = msgspec.convert(entries, list[SavedAttempt])
         self.say(f"ringup: supervisor: pid {os.getpid()} goes on with attempt {state.number}")
         run_id = state.run_id if state.number == 1 else f"{state.run_id}.{state.number}"
         noted = detach.load(run_id)
         began_s = time.monotonic() - (time.time() - noted.started)
         attempt = Attempt(
-            state.number,
+            self.entries[-1],
             noted.plan,
             list(noted.findings),
-            started=noted.started,
             began_s=began_s,
             progress=state.progress,
-            entry=self.entries[-1],
         )
         if state.is_handed_over:
             self.resumed = attempt

@@ -313,8 +313,8 @@ def add_run(page: Page, record: SavedRun) -> None:
 def _of_run(record: SavedRun) -> Iterator[Details]:
     if len(record.attempts) > 1:
         attempts = [
-            (a.number, ", ".join(a.nodes), show_seconds((a.ended or a.started) - a.started), a.outcome or "",
-             a.cause.rule if a.cause else "", f"{a.decision or ''}: {a.because or ''}".strip(": "))
+            (a.number, ", ".join(a.nodes), show_seconds(a.took_s), a.outcome,
+             a.cause.rule if a.cause else "", f"{a.decision or ''}: {a.because}".strip(": "))
             for a in record.attempts
         ]  # fmt: skip
         yield _table("Attempts", ("attempt", "nodes", "took", "outcome", "cause", "then"), attempts)
