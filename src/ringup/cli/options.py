@@ -45,7 +45,7 @@ ranks = number(f"a count of ranks from 1 to {MOST_RANKS}", 1, MOST_RANKS, int)
 
 
 def gpus_or(kind: Callable[[str], float]) -> Callable[[str], float | None]:
-    """A count, or `gpu` and `auto`, as torchrun has them, for the default."""
+    """A count; `gpu` and `auto`, which torchrun has, stand for the default."""
     return lambda text: None if text in ("gpu", "auto") else kind(text)
 
 
@@ -82,7 +82,7 @@ def writable(text: str) -> str:
 
 
 def folder(text: str) -> str:
-    """A directory for files to come, itself or the one in which it can be made."""
+    """A directory to write files into; where there is none yet, it must be possible to make it."""
     try:
         place = next(place for place in (Path(text), *Path(text).absolute().parents) if place.exists())
         number = 0 if os.access(place, os.W_OK | os.X_OK) else errno.EACCES

@@ -254,7 +254,7 @@ def go_on(folder: Path, process: Background) -> int:
 
 
 def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Export exactly the variables forwarded at the start; the names of secrets that are missing."""
+    """Export exactly what was forwarded at the start; returns the names of secrets that are missing here."""
     for name in now.keys() - wanted.keys():
         os.environ.pop(name, None)
     shown = {name: value for name, value in wanted.items() if value != HIDDEN}

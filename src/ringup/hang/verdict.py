@@ -229,8 +229,8 @@ class _Case:
         """
         Whether those who wait do so for others.
 
-        Where all of them spin at the GPU, that may have work of its own, and who is missing may be done with
-        its part: it has ended, or polls with time.sleep until the others have.
+        A rank that spins at its GPU may wait for the GPU's own work.  Where all of them do, the missing ones
+        may have done their part: they have ended, or poll with time.sleep until the others have.
         """
         if not all(seen.spins for seen in self.waiting):
             return True

@@ -178,7 +178,7 @@ def own_words(cluster: Cluster) -> Own:
 
 
 def who(names: Sequence[str], is_example: bool = False) -> str:
-    """The nodes of a fold; which one's name and addresses are in its texts."""
+    """The nodes of a fold; with `is_example`, which of them has its name and addresses in the texts."""
     text, shown = node_set(names), f"{names[0]} shown"
     if not is_example:
         return text

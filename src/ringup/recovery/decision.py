@@ -243,7 +243,8 @@ class _History:
         """
         Whether the last attempt failed as an earlier one did, without progress since.
 
-        A name other than that of any exception is enough: which rank prints it first may be chance.
+        The same cause is enough, wherever it was: which rank prints it first may be chance.  Only of an
+        exception of the script, rank or words must be the same, too.
         """
         cause = self.last.cause
         is_enough = cause.rule not in ("", "rank-raised-exception") and cause.confidence != "low"
@@ -252,7 +253,7 @@ class _History:
 
 
 def _advances(attempts: Sequence[EndedAttempt]) -> tuple[list[bool], int]:
-    """Whether each made progress: by what was saved, else steps, else time; the last that saved."""
+    """Whether each made progress (by what it saved, else by steps, else by time); the last that saved."""
     found, saved_at = [], 0
     saved, step = -math.inf, -math.inf
     for number, one in enumerate(attempts):
@@ -273,7 +274,7 @@ def _advances(attempts: Sequence[EndedAttempt]) -> tuple[list[bool], int]:
 
 
 def _suspects(cause: FailureCause) -> tuple[str, ...]:
-    """The nodes that a cause is a sign against: an exception of the script is none against its node."""
+    """The nodes that a cause speaks against; an exception of the script says nothing against its node."""
     is_sign = table.ROWS.get(cause.rule, table.UNKNOWN).kind in ("exclude", "repeat", "setup")
     is_local = cause.only_there or table.LOCAL_DISK.search(cause.detail[:LONGEST_DETAIL])
     return cause.nodes if is_sign or is_local else ()
@@ -374,7 +375,7 @@ def _by_table(history: _History, row: table.Row, recheck: Recheck) -> _Judgement
 
 
 def _kind(history: _History, row: table.Row) -> tuple[table.Kind, bool]:
-    """The kind of a row for this very failure, and whether other runs wait for the same."""
+    """The kind of a row for this very failure; whether it is of a service that other runs wait for."""
     last, cause = history.last, history.last.cause
     if cause.rule == "gpu-out-of-memory" and not history.has_worked:
         return "stop", False

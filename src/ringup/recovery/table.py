@@ -123,7 +123,11 @@ slow: the check rejects a spare that would be slow
 
 
 def _rows() -> dict[str, Row]:
-    """The text above: "kind [tries]: why", what continues that by two blanks, names of causes by four."""
+    """
+    The rows of the text above, by the names of causes.
+
+    A row begins with "kind [tries]: why"; lines further in by two go on with that, by four they name causes.
+    """
     rows: dict[str, Row] = {}
     head = Row("stop", "")
     for line in _TEXT.strip().splitlines():

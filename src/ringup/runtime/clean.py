@@ -133,7 +133,11 @@ def _decode(output: Answer) -> NodeLeftovers:
 def final_sweep(
     reach: Transport, plan: Plan, *, reopen: Collection[str], wait_s: float, limit_s: float, lease_s: float
 ) -> list[Finding]:
-    """Look on every node for `limit_s`, guards get `wait_s`, `reopen` a new connection; worst first."""
+    """
+    What is left on the nodes, the worst first: each is looked at for at most `limit_s`.
+
+    The nodes of `reopen` get a new connection; guards have `wait_s` to come to their end.
+    """
     for name in reopen:
         reach.reopen(name)
     outputs = reach.run(

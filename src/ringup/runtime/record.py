@@ -409,7 +409,7 @@ def _first(ends: Sequence[End]) -> tuple[End, bool] | None:
 
 def _left_before(nodes: Sequence[NodeRun], failed_s: float) -> Iterator[str]:
     """
-    Ranks that were gone, with code 0, when another failed for the want of one; the last one first.
+    Ranks that had exited with code 0 when another failed because one was gone; the last one first.
 
     Peers see a process's connections close some milliseconds before its parent sees its end.
     """

@@ -107,7 +107,11 @@ def submit(file: Path, output: Path, env: Mapping[str, str]) -> Submitted:
 def follow(
     job: Submitted, interrupts: Interrupts, write: Callable[[str], object], on_event: Callable[[Event], None]
 ) -> Ended:
-    """Show the job's output to its end, GIVE_UP_S after an interrupt; the second interrupt is scancel."""
+    """
+    Show the job's output until it ends, or GIVE_UP_S after an interrupt.
+
+    The first interrupt asks the job file to end what it started; the second is scancel.
+    """
     began, asked, handled = time.monotonic(), 0.0, 0
     shown, state, missed = "", "", False
     cancel_at = give_up = float("inf")

@@ -124,7 +124,7 @@ class Followed:
             self.on_event(Event("failed", short(node.ends[-1]), node.name))
 
     def follow(self) -> bool:
-        """Until the run is over or the head node's; True when the user leaves it before."""
+        """Follow until the run is over or its head node has it; True when the user leaves it before."""
         handled, interrupts, watcher, save = 0, self.interrupts, self.options.watcher, self.options.save
         self.record.hangs = watcher.reports if watcher else []
         while self.poll():
@@ -255,7 +255,7 @@ class Ssh(Followed):
         )
 
     def _saved(self, save: Save) -> dict[str, object]:
-        """For run.json; ranks that ended by themselves with 0, or with what a shell shows for the signal."""
+        """For run.json.  A rank has saved if it ended by itself with 0, or with 128 + the signal's number."""
         codes = [rank.code for node in self.nodes for rank in node.ranks.values()]
         own = (0, 128 + signal.Signals[save.signal])
         is_saved = (
