@@ -206,7 +206,8 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
         words += " Lines: which NIC a GPU uses, with their PCI distance; dashed: far, across CPUs."
     elif not node.gpus:
         words += " The GPUs are not known." if "gpus" in node.unknown else " No GPU was found."
-    left = left or [Box("CPU", plural(node.cpu_count, "CPU"))]
+    cpus = plural(node.cpu_count, "CPU") if node.cpu_count else "CPUs not known"
+    left = left or [Box("CPU", cpus)]
     picture = boxes(left, right, ties, f"{who}: {words}")
     return Figure(f"Node map: {who}", words, picture)
 
