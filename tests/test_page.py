@@ -264,16 +264,22 @@ def test_what_is_not_known_of_a_node_is_not_called_absent() -> None:
     lost = clusters.changed(
         clusters.healthy(2),
         "node0",
-        unknown=dict.fromkeys(("interpreter", "gpu_count", "gpus", "gpu_driver"), "no answer in time"),
+        unknown=dict.fromkeys(
+            ("interpreter", "gpu_count", "gpus", "gpu_driver", "cpu_count"), "no answer in time"
+        ),
         interpreter=Interpreter(""),
+        cpu_count=0,
     )
     row = html_page.node_row(lost.nodes[0])
     assert row[2:] == ("unknown", "unknown", "unknown")
     assert html_page.node_row(lost.nodes[1])[3:] == ("2.13.0", "0")
     (table,) = html_page._versions(lost.nodes)
     assert ("torch", "unknown", "node0", "") in table.rows
-    words = [figure.words for figure in network_pictures.of_cluster(console.Report(lost, [], [], None))]
+    figures = [*network_pictures.of_cluster(console.Report(lost, [], [], None))]
+    words = [figure.words for figure in figures]
     assert any("The GPUs are not known." in one for one in words)
+    assert any("CPUs not known" in one.picture for one in figures)
+    assert not any("0 CPUs" in one.picture for one in figures)
     assert sum("No GPU was found." in one for one in words) == len(words) - 2
 
 

@@ -96,7 +96,7 @@ def from_json(data: bytes) -> Cluster:
 
 
 def _within_reason(cluster: Cluster) -> Cluster:
-    """As what nodes answer is bounded: checks and the plan make one thing a GPU.  Raises ValueError."""
+    """Bounded as the answers of nodes are: checks and plans grow with GPUs and ranks.  Raises ValueError."""
     job = cluster.job
     if job.backend not in ("", "nccl", "gloo"):
         raise ValueError(f"no backend {job.backend[:20]!r}")
@@ -109,7 +109,7 @@ def _within_reason(cluster: Cluster) -> Cluster:
 
 
 def _unlimited(saved: dict[str, Any], kind: type[Kind]) -> Kind:
-    """What has limits, the missing ones as infinity."""
+    """Limits; one that is "unlimited" is infinity."""
     return msgspec.convert({k: math.inf if v == "unlimited" else v for k, v in saved.items()}, kind)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,6 +15,7 @@ FILE = "run.json"
 MOST_BYTES = 64 << 20
 LIVING = ("running", "restarting")
 """Outcomes of a run that has not ended."""
+Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 class SavedJob(msgspec.Struct):
@@ -22,10 +24,38 @@ class SavedJob(msgspec.Struct):
     launcher: str = ""
 
 
-class SavedNode(msgspec.Struct):
+class NodeHead(msgspec.Struct):
+    node: str = ""
+
+
+class PlanHead(msgspec.Struct):
+    job: SavedJob = msgspec.field(default_factory=SavedJob)
+    nodes: Sequence[NodeHead] = []
+    world_size: int = 0
+
+
+class SavedCause(msgspec.Struct):
+    rule: str = ""
+
+
+class RunHead(msgspec.Struct):
+    """What a list of runs shows: read in a tenth of the time."""
+
+    run: str
+    outcome: str
+    started: float
+    seconds: float = 0.0
+    plan: PlanHead | None = None
+    cause: SavedCause | None = None
+
+    @property
+    def is_living(self) -> bool:
+        return self.outcome in LIVING
+
+
+class SavedNode(NodeHead):
     """As `planning.NodePlan`."""
 
-    node: str = ""
     nproc: int = 0
     first_rank: int = 0
     interface: str = ""
@@ -50,12 +80,10 @@ class SavedTransport(msgspec.Struct):
     devices: list[str] = []
 
 
-class SavedPlan(msgspec.Struct):
-    job: SavedJob = msgspec.field(default_factory=SavedJob)
-    nodes: list[SavedNode] = []
+class SavedPlan(PlanHead):
+    nodes: Sequence[SavedNode] = []
     env: list[SavedVariable] = []
     master_addr: str = ""
-    world_size: int = 0
     transports: list[SavedTransport] = []
 
 
@@ -88,10 +116,6 @@ class SavedHang(msgspec.Struct):
     missing: list[SavedMissing] = []
 
 
-class SavedCause(msgspec.Struct):
-    rule: str = ""
-
-
 class SavedVerdict(SavedCause):
     """Of the run itself, when it was ended as hung."""
 
@@ -99,41 +123,63 @@ class SavedVerdict(SavedCause):
     evidence: list[str] = []
 
 
+class AttemptCause(SavedCause):
+    confidence: str = ""
+    nodes: list[str] = []
+
+
+class AttemptProgress(msgspec.Struct, rename={"begin": "from", "end": "to"}):
+    begin: float | None = None
+    end: float | None = None
+    source: str = ""
+
+
 class SavedAttempt(msgspec.Struct):
+    """One start of the ranks; a supervisor writes what it learns of one into this."""
+
     number: int
     nodes: list[str] = []
+    world_size: int = 0
     started: float = 0.0
     ended: float | None = None
-    outcome: str | None = None
-    cause: SavedCause | None = None
+    outcome: str = "running"
+    cause: AttemptCause | None = None
+    evidence: list[dict[str, Any]] = []
     decision: str | None = None
-    because: str | None = None
+    """What followed, None while it runs."""
+    because: str = ""
+    progress: AttemptProgress | None = None
+    seconds: dict[str, float | None] = {}
+
+    @property
+    def took_s(self) -> float:
+        return (self.ended or self.started) - self.started
 
 
-class SavedRun(msgspec.Struct):
-    run: str
-    outcome: str
-    started: float
-    seconds: float = 0.0
+class SavedRun(RunHead):
     exit_code: int | None = None
     plan: SavedPlan | None = None
     ranks: list[SavedRank] = []
     first_failure: SavedFailure | None = None
     hangs: list[SavedHang] = []
-    cause: SavedCause | None = None
     verdict: SavedVerdict | None = None
     findings: list[Finding] = []
     notes: list[str] = []
     attempts: list[SavedAttempt] = []
     transports: SavedTransports = msgspec.field(default_factory=SavedTransports)
 
-    @property
-    def is_living(self) -> bool:
-        return self.outcome in LIVING
+
+def head(folder: Path) -> RunHead | None:
+    """As `read`, without the details."""
+    return _read(folder, RunHead)
 
 
 def read(folder: Path) -> SavedRun | None:
     """The run of a folder, None where it has no run.json that can be read."""
+    return _read(folder, SavedRun)
+
+
+def _read(folder: Path, kind: type[Kind]) -> Kind | None:
     with contextlib.suppress(OSError, ValueError, RecursionError), (folder / FILE).open("rb") as file:
-        return msgspec.json.decode(file.read(MOST_BYTES), type=SavedRun)
+        return msgspec.json.decode(file.read(MOST_BYTES), type=kind)
     return None

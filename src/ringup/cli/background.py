@@ -142,7 +142,7 @@ def noted(folder: Path, transport: Transport, *, is_wanted: bool) -> Iterator[No
 
 
 def supervised(folder: Path, name: str = SUPERVISOR) -> Supervised | None:
-    """The latest process that supervised (LAUNCHER: started) the run of a folder; None if there was none."""
+    """The latest process that supervised the run of a folder, or (LAUNCHER) started it; None if none did."""
     try:
         with (folder / name).open("rb") as file:
             try:

@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         """
         Parse the words of a command line.
 
-        Without `--` an option behind the script could be either's: nobody is given it in silence.
+        Without `--`, an option behind the script may be meant for ringup or for the script: that is an error.
         """
         words = self._separated(self._joined(words))
         found, left = self.parse_known_args(words, namespace)

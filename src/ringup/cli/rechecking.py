@@ -59,7 +59,7 @@ class Rechecks:
     ) -> None:
         self.transport, self.first, self.args, self.spares = transport, first, args, spares
         self.cluster = first
-        """As the nodes were found last."""
+        """The nodes as the latest check found them."""
         self.counters = {node.name: node.counters for node in first.nodes}
         """As they stood when the attempt began."""
 

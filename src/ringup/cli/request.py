@@ -226,7 +226,7 @@ def _split(option: str, text: str) -> tuple[str, ...]:
 # -- the script ----------------------------------------------------------------------------------
 
 KINDS: dict[str, Kind] = {"-m": "module", "--no-python": "command"}
-"""The word in front of a script that is no file -> what it is."""
+"""The option before a script that is no file -> its kind."""
 
 
 def script_words(args: argparse.Namespace, usage: str = "ringup run [options] -- train.py ARGS") -> list[str]:

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ringup import collectors
 from ringup.cli import launching, request, restarts
 from ringup.cli.command_line import Ended
@@ -37,16 +39,17 @@ from ringup.recovery.training_progress import StepReader, TrainingProgress
 from ringup.rules import Finding
 from ringup.runtime import RunResult, Save, node_history
 from ringup.runtime.ssh import NOT_SAVED, SAVED
+from ringup.saved_run import AttemptCause, AttemptProgress, SavedAttempt
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
 from ringup.units import show_seconds
 
 RETURN_S, ASK_EVERY_S = 10.0, 3.0
-"""How much longer than the lease nodes that do not answer are asked again, where none can replace them."""
+"""Nodes that do not answer and cannot be replaced are asked again for the lease and so much longer."""
 BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
-"""Variables of a job of a scheduler that reads exit codes."""
+"""Variables that are set in jobs of schedulers that read exit codes."""
 LEAST_LEFT_S = 60.0
-"""Of the job's time: a restart checks, starts and trains for less in vain."""
+"""A restart needs at least so much of the job's time: with less it could not train."""
 OUTPUT = "steps in the output"
 
 
@@ -80,21 +83,23 @@ def used_first(cluster: Cluster, args: argparse.Namespace) -> Cluster:
 class Attempt:
     """One start of the ranks; its end once there is one."""
 
-    number: int
+    entry: SavedAttempt
+    """What run.json says of it."""
     plan: Plan
     findings: list[Finding]
     of: int = 1
-    """How many there may be without progress."""
+    """How many attempts there may be without progress."""
     steps: StepReader = field(default_factory=StepReader)
-    started: float = field(default_factory=time.time)
     began_s: float = field(default_factory=time.monotonic)
     progress: TrainingProgress | None = None
-    """At its start."""
-    entry: dict[str, Any] = field(default_factory=dict)
-    """For run.json."""
+    """The saved progress when it started."""
 
     def __str__(self) -> str:
         return f"attempt {self.number} of {self.of}"
+
+    @property
+    def number(self) -> int:
+        return self.entry.number
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -123,14 +128,15 @@ class Supervisor:
         self.spares = [node.name for node in cluster.nodes[len(cluster.nodes) - args.spares :]]
         self.run_id, self.claims = "", PortClaims()
         self.ports: set[int] = set()
-        """Of earlier attempts."""
+        """Rendezvous ports of earlier attempts."""
         self.rechecks = Rechecks(transport, cluster, args, self.spares)
         self.attempts: list[EndedAttempt] = []
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[SavedAttempt] = []
+        """All attempts so far, for run.json."""
         self.result: RunResult | None = None
-        """Of the latest attempt that has ended."""
+        """The result of the latest attempt that has ended."""
         self.outcome = ""
-        """As run.json has it."""
+        """The outcome in run.json."""
         self.earlier: list[Attempt] = []
         """Failed attempts, until the next one's first step is known."""
         self.decision: Decision | None = None
@@ -200,38 +206,22 @@ class Supervisor:
     def begun(self, plan: Plan, findings: list[Finding], cause: str = "") -> Attempt:
         number = len(self.entries) + 1
         left = self.decision.restarts_left if self.decision else self.args.max_restarts
-        before = self.entries[-1] if self.entries else {"world_size": "", "nodes": ()}
-        out = {node for one in self.entries for node in one["nodes"]} - {node.node for node in plan.nodes}
+        names = [node.node for node in plan.nodes]
+        out = {node for one in self.entries for node in one.nodes} - {*names}
         known = {
             "RINGUP_ATTEMPT": str(number),
             "RINGUP_RESTART_CAUSE": cause,
-            "RINGUP_LAST_WORLD_SIZE": str(before["world_size"]),
+            "RINGUP_LAST_WORLD_SIZE": str(self.entries[-1].world_size) if self.entries else "",
             "RINGUP_EXCLUDED": ",".join(sorted(out)),
             "RINGUP_MAX_RESTARTS": str(self.args.max_restarts),
             "TORCHELASTIC_RESTART_COUNT": str(number - 1),
             "TORCHELASTIC_MAX_RESTARTS": str(self.args.max_restarts),
         }
         nodes = tuple(replace(node, env={**node.env, **known}) for node in plan.nodes)
-        attempt = Attempt(number, replace(plan, nodes=nodes), findings, of=number + left)
-        if is_on(self.args):
-            attempt.progress = self.progress(attempt.nodes)
-            attempt.started, attempt.began_s = time.time(), time.monotonic()
-        attempt.entry = {
-            "number": number,
-            "nodes": list(attempt.nodes),
-            "world_size": plan.world_size,
-            "started": attempt.started,
-            "ended": None,
-            "outcome": "running",
-            "cause": None,
-            "evidence": [],
-            "decision": None,
-            "because": "",
-            "progress": None,
-            "seconds": {},
-        }
-        self.entries.append(attempt.entry)
-        return attempt
+        progress = self.progress(names) if is_on(self.args) else None
+        entry = SavedAttempt(number, names, plan.world_size, started=time.time())
+        self.entries.append(entry)
+        return Attempt(entry, replace(plan, nodes=nodes), findings, of=number + left, progress=progress)
 
     def attempt(self, attempt: Attempt) -> RunResult:
         return launching.follow(
@@ -278,11 +268,11 @@ class Supervisor:
         return launching.write_record(self.folder, self.whole(content))
 
     def whole(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        started = self.entries[0]["started"]
+        started, attempts = self.entries[0].started, msgspec.to_builtins(self.entries)
         seconds = round(time.time() - started, 3) if len(self.entries) > 1 else content["seconds"]
         # An attempt after the first adds its number to the run's id.
         run = str(content["run"]).removesuffix(f".{len(self.entries)}")
-        return {**content, "run": run, "started": started, "seconds": seconds, "attempts": self.entries}
+        return {**content, "run": run, "started": started, "seconds": seconds, "attempts": attempts}
 
     def progress(self, nodes: Iterable[str]) -> TrainingProgress | None:
         """The saved progress that these nodes can see."""
@@ -298,15 +288,16 @@ class Supervisor:
         entry, result, began_s = attempt.entry, self.result, time.monotonic()
         if result.outcome == "running":
             return None
-        seconds = {**dict.fromkeys(("notice", "end", "recheck", "start", "first_step")), **result.phases}
+        entry.seconds = dict.fromkeys(("notice", "end", "recheck", "start", "first_step"))
+        entry.seconds.update(result.phases)
         if result.outcome == "hung" and result.record["hangs"]:
-            seconds["notice"] = result.record["hangs"][-1]["quiet_s"]
-        seconds["first_step"] = attempt.first_step_s()
-        entry.update(ended=time.time(), outcome=result.outcome, seconds=seconds)
+            entry.seconds["notice"] = result.record["hangs"][-1]["quiet_s"]
+        entry.seconds["first_step"] = attempt.first_step_s()
+        entry.ended, entry.outcome = time.time(), result.outcome
         if result.outcome not in launching.FAILED:
-            entry["decision"] = "finished" if result.outcome == "ok" else "stop"
-            entry["because"] = "" if result.outcome == "ok" else f"the run was {result.outcome}"
-            entry["progress"] = self.shown_progress(attempt, self.saved(attempt, result))
+            entry.decision = "finished" if result.outcome == "ok" else "stop"
+            entry.because = "" if result.outcome == "ok" else f"the run was {result.outcome}"
+            entry.progress = self.shown_progress(attempt, self.saved(attempt, result))
             if result.outcome == "ok":
                 self.note_nodes(attempt)
             elif result.failure:  # before it had saved: exit_code says whether it would again
@@ -334,8 +325,8 @@ class Supervisor:
             decision = replace(decision, because=f"{decision.because}; {saved.warning}")
         wait_s = max(decision.wait_s, until_gone_s(result, recheck, self.args.lease))
         decision = replace(decision, wait_s=wait_s)
-        seconds["recheck"] = round(time.monotonic() - began_s, 3) if is_on(self.args) else None
-        entry["progress"] = self.shown_progress(attempt, saved)
+        entry.seconds["recheck"] = round(time.monotonic() - began_s, 3) if is_on(self.args) else None
+        entry.progress = self.shown_progress(attempt, saved)
         self.decided(attempt, decision, recheck)
         if not decision.nodes:
             return None
@@ -352,8 +343,8 @@ class Supervisor:
         self, attempt: Attempt, result: RunResult, cause: FailureCause, saved: TrainingProgress | None
     ) -> EndedAttempt:
         saved_from, saved_to = training_progress.saved(attempt.progress, saved)
-        attempt.entry["cause"] = {"rule": cause.rule, "confidence": cause.confidence, "nodes": [*cause.nodes]}
-        attempt.entry["evidence"] = (result.record.get("cause") or {}).get("evidence", [])
+        attempt.entry.cause = AttemptCause(cause.rule, cause.confidence, [*cause.nodes])
+        attempt.entry.evidence = (result.record.get("cause") or {}).get("evidence", [])
         return EndedAttempt(
             nodes=attempt.nodes,
             cause=cause,
@@ -366,14 +357,13 @@ class Supervisor:
             is_hung=result.outcome == "hung",
         )
 
-    def shown_progress(self, attempt: Attempt, saved: TrainingProgress | None) -> dict[str, Any] | None:
+    def shown_progress(self, attempt: Attempt, saved: TrainingProgress | None) -> AttemptProgress | None:
         """For run.json: saved progress, else the steps that the output showed."""
         if saved:
-            begin, end = training_progress.saved(attempt.progress, saved)
-            return {"from": begin, "to": end, "source": saved.source}
+            return AttemptProgress(*training_progress.saved(attempt.progress, saved), saved.source)
         if attempt.steps.step is None:
             return None
-        return {"from": None, "to": attempt.steps.step, "source": OUTPUT}
+        return AttemptProgress(None, attempt.steps.step, OUTPUT)
 
     def decide(self, recheck: Recheck) -> Decision:
         policy = restarts.policy_from(self.args)
@@ -391,7 +381,7 @@ class Supervisor:
     def decided(self, attempt: Attempt, decision: Decision, recheck: Recheck) -> None:
         self.decision = decision
         cause = self.attempts[-1].cause
-        attempt.entry.update(decision=decision.action, because=decision.because)
+        attempt.entry.decision, attempt.entry.because = decision.action, decision.because
         kind = table.ROWS[cause.rule].kind if cause.rule in table.ROWS else ""
         named = cause.nodes if kind in ("exclude", "repeat") and cause.confidence != "low" else ()
         blamed = {*decision.excluded, *recheck.explaining, *named} & set(attempt.nodes)
@@ -435,7 +425,7 @@ class Supervisor:
             why = ", ".join(dict.fromkeys(f.rule for f in new)) or "no plan is possible"
             because = f"the check before the restart fails: {why}"
             self.decision = replace(decision, action="stop", because=because, nodes=(), stopped="no-nodes")
-            self.entries[-1].update(decision="stop", because=because)
+            self.entries[-1].decision, self.entries[-1].because = "stop", because
             return None
         plan = launching.whole_plan(judged, with_debug=self.args.debug or not cause)
         self.ports.add(plan.master_port)
@@ -448,7 +438,7 @@ class Supervisor:
         result = self.result
         known = {"outcome": "interrupted", "exit_code": code}
         self.decision = Decision("stop", "interrupted before the next attempt", stopped="user")
-        self.entries[-1].update(decision="stop", because=self.decision.because)
+        self.entries[-1].decision, self.entries[-1].because = "stop", self.decision.because
         self.cause_lines = []
         self.result = replace(
             result, outcome="interrupted", exit_code=code, failure=None, record={**result.record, **known}
@@ -476,7 +466,7 @@ class Supervisor:
         launching.write_record(self.folder, record)
         lines = [*self.cause_lines]
         if is_on(self.args):
-            lines += restart_report.end_lines(record, self.decision)
+            lines += restart_report.end_lines(self.entries, record["seconds"], self.decision)
         elif self.decision:
             lines += restart_report.would_lines(self.decision, self.attempts[-1].cause.rule)
         return launching.show_end(result, lines, self.write, self.args)

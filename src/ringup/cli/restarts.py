@@ -15,7 +15,7 @@ from ringup.units import plural
 MOST_RESTARTS = 1000
 MOST_GRACE_S = 86400.0
 LEFT_AFTER_SAVE_S = 60
-"""Of the job's time, for the end of the run after the ranks have saved."""
+"""How much of the job's time is left for ending the run after the ranks have saved."""
 
 
 def signal_number(text: str) -> int:

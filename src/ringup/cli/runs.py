@@ -15,7 +15,7 @@ from ringup.cli import options
 from ringup.errors import RingupError, UsageError
 from ringup.output import terminal
 from ringup.runtime import detach, node_history
-from ringup.saved_run import SavedPlan, SavedRun
+from ringup.saved_run import PlanHead, RunHead
 from ringup.units import printable, show_seconds, summarize_names
 
 OPTIONS = (
@@ -31,7 +31,7 @@ def runs_of(places: Iterable[Path]) -> list[dict[str, Any]]:
     """The runs whose run.json is in one of these folders, newest first."""
     found: dict[str, dict[str, Any]] = {}
     for place in dict.fromkeys(path.absolute() for path in places):
-        if run := saved_run.read(place):
+        if run := saved_run.head(place):
             found.setdefault(run.run, as_json(place, run))
     return sorted(found.values(), key=lambda row: -row["started"])
 
@@ -67,8 +67,8 @@ def paths_of(words: Sequence[str]) -> list[str]:
     return found
 
 
-def as_json(place: Path, run: SavedRun) -> dict[str, Any]:
-    plan, is_over = run.plan or SavedPlan(), not run.is_living
+def as_json(place: Path, run: RunHead) -> dict[str, Any]:
+    plan, is_over = run.plan or PlanHead(), not run.is_living
     return {
         "run": run.run,
         "state": "ended" if is_over else run.outcome,

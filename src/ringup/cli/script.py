@@ -46,7 +46,7 @@ OURS = {
     *("output", "image", "namespace", "rdma", "master_port", "find_network"),
     *("detach", "dry_run", "log_dir", "env", "json", "chdir"),
 }
-"""Options that the job itself is not given as they are."""
+"""Options that are not passed on to the job unchanged."""
 
 
 SCRIPT = options.words("script", options.KIND_WORDS, "kind of file, training script and its arguments")

@@ -30,6 +30,7 @@ from ringup.recovery.training_progress import TrainingProgress
 from ringup.rules import Finding
 from ringup.runtime import RunResult, attach, detach, record
 from ringup.runtime.clean import leftovers
+from ringup.saved_run import SavedAttempt
 from ringup.secrets import HIDDEN, redact_env
 from ringup.units import printable, show_seconds, summarize_names
 
@@ -46,17 +47,17 @@ class State(msgspec.Struct, frozen=True):
     """What was forwarded to the nodes; secrets only by name."""
     run_id: str
     number: int
-    """Of the latest attempt."""
+    """The number of the latest attempt."""
     cause: str
-    """Of the attempt before it."""
+    """The cause of the attempt before it."""
     is_handed_over: bool
-    """Whether the latest attempt is its head node's."""
+    """Whether the head node runs the latest attempt."""
     spares: list[str]
     ports: list[int]
     attempts: list[EndedAttempt]
-    """Before the latest."""
+    """The attempts before the latest."""
     progress: TrainingProgress | None
-    """At the start of the latest."""
+    """The saved progress at the start of the latest attempt."""
 
 
 class DetachedSupervisor(Supervisor):
@@ -185,19 +186,18 @@ class DetachedSupervisor(Supervisor):
         self.background.leave(self.folder)
         self.run_id, self.argv = state.run_id, state.argv
         self.attempts, self.ports = [*state.attempts], set(state.ports)
-        self.entries = [*record_of(self.folder)["attempts"][: state.number]]
+        entries = record_of(self.folder)["attempts"][: state.number]
+        self.entries = msgspec.convert(entries, list[SavedAttempt])
         self.say(f"ringup: supervisor: pid {os.getpid()} goes on with attempt {state.number}")
         run_id = state.run_id if state.number == 1 else f"{state.run_id}.{state.number}"
         noted = detach.load(run_id)
         began_s = time.monotonic() - (time.time() - noted.started)
         attempt = Attempt(
-            state.number,
+            self.entries[-1],
             noted.plan,
             list(noted.findings),
-            started=noted.started,
             began_s=began_s,
             progress=state.progress,
-            entry=self.entries[-1],
         )
         if state.is_handed_over:
             self.resumed = attempt
@@ -254,7 +254,7 @@ def go_on(folder: Path, process: Background) -> int:
 
 
 def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Export exactly the variables forwarded at the start; the names of secrets that are missing."""
+    """Export exactly what was forwarded at the start; returns the names of secrets that are missing here."""
     for name in now.keys() - wanted.keys():
         os.environ.pop(name, None)
     shown = {name: value for name, value in wanted.items() if value != HIDDEN}

@@ -54,7 +54,7 @@ OPTIONS = (
     options.group("output", options.JSON, options.QUIET),
 )  # fmt: skip
 COLLECT_S, LEAST_S = 60.0, 10.0
-"""The check takes at most so long; a setting needs so long at least."""
+"""Longest time for the check; least time for one setting."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Sweep:
     args: argparse.Namespace
     cluster: Cluster
     words: tuple[str, ...]
-    """Of the program that the ranks run."""
+    """Arguments of the program that the ranks run."""
     end_s: float
 
     def under(self, env: Mapping[str, str]) -> Cluster:

@@ -51,16 +51,16 @@ OPTIONS = (
     options.flag("--quiet", "print only the pictures"),
 )
 BEAT_S = 10.0
-"""The process on a node ends after a minute without one."""
+"""How often a node is sent a line; its process ends after a minute without one."""
 TURN_S = 0.5
-"""How often what has come is taken in, at most."""
+"""Shortest time between two updates."""
 GONE_S = 5.0
 """A job is over when no rank of it was seen for so long."""
 FOLDS: dict[By, str] = {"state": "folded by state and place", "node": "folded by node", "rank": "not folded"}
 
 
 class Top:
-    """What is known of the job, what was typed, and the picture of both."""
+    """The state of the job, the keys typed, and the picture of both."""
 
     def __init__(self, job: WatchedJob, transport: Transport, screen: Screen, args: argparse.Namespace):
         self.job, self.transport, self.screen, self.once = job, transport, screen, args.once
@@ -96,7 +96,7 @@ class Top:
     # -- what is known -----------------------------------------------------------------------
 
     def update(self, now_s: float) -> None:
-        """Take in what has come."""
+        """Process everything that was received."""
         job, printed = self.job, self.printed
         job.read_record()
         for node in self.nodes:

@@ -26,7 +26,7 @@ from ringup.transport import Transport
 from ringup.units import printable
 
 END_S = 15.0
-"""For the head node of a detached run to answer."""
+"""How long the head node of a detached run may take to answer."""
 
 
 @dataclass
@@ -36,12 +36,12 @@ class WatchedJob:
     hosts: tuple[Host, ...]
     ssh_config: str | None
     folder: Path | None = None
-    """Of a run of ringup's."""
+    """The run's folder, if ringup started the job."""
     plan: Plan | SavedPlan | None = None
     journal: str = ""
     """The file on the head node that holds the output of a detached run; "" if a process here follows it."""
     record: SavedRun | None = None
-    """Of a run, once it was read."""
+    """run.json, once it was read."""
     _read_ns: int = 0
 
     @property

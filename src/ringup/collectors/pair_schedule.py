@@ -21,10 +21,10 @@ ADDRESSES_PER_NODE = 32
 EPHEMERAL_PORTS = 8
 PATIENCE_S = 3.6
 MINOR_PATIENCE_S = 1.5
-"""For bridges without a real port: no job should use them, but they are tested and shown."""
+"""Patience for bridges without a real port: no job should use them, but they are tested and shown."""
 LARGE_BYTES = 65536
 LARGE_BYTES_FEW = 262144
-"""Up to FEW_NODES: outlasts a rate limiter's burst, so the rate is of some use."""
+"""Message size for up to FEW_NODES nodes: it outlasts a rate limiter's burst, so the rate is of some use."""
 FEW_NODES = 4
 WAYS_TO_EXPLAIN = 3
 

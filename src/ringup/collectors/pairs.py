@@ -34,7 +34,7 @@ Its connection is open by now; without the bound one hung python3 would hold up 
 LOOKUP_S = 4.0
 TURN_S = 0.25
 ANSWER_LIMIT_BYTES = 16 << 20
-"""What one node may say; beyond it the node is not believed."""
+"""Longest output of one node; a node that sends more is not believed."""
 ERRORS_KEPT_BYTES = 2000
 
 LATE_LINKS = ("timed out", "no answer", "answer lost", "large message lost", "large answer lost", "")
@@ -58,7 +58,7 @@ class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     rtt_us: _Figure | None
     rate: _Figure | None
     answered: str
-    """The token of who answered instead."""
+    """The token of the program that answered instead."""
     stranger: bool
     sent: _Count
     again: _Count
@@ -93,7 +93,7 @@ class PairClient:
     def __init__(self, node: Node, answer: str) -> None:
         self.node = node
         self.answer = answer
-        """The token it gives to those who connect."""
+        """The token it sends to nodes that connect."""
         self.endpoints = pair_schedule.endpoints(node)
         self.channel: Request | None = None
         self.failure = ""
@@ -104,9 +104,9 @@ class PairClient:
         self.half_open: set[tuple[str, str, int]] = set()
         self.names: tuple[Resolution, ...] = ()
         self.reverse_s: tuple[float, ...] = ()
-        """What its lookups of addresses took."""
+        """Seconds that its reverse lookups took."""
         self.counters: tuple[Counters, ...] = ()
-        """When all was tried."""
+        """Counters at the end of the round."""
         self.waited_s = 0.0
         """Seconds for which its program waited for a CPU."""
         self.done = False
@@ -166,7 +166,7 @@ class Round:
         self.reach, self.nodes, self.job = reach, nodes, job
         reasons = {node.name: why_not(node) for node in nodes}
         self.unknown = {name: reason for name, reason in reasons.items() if reason}
-        """Node -> why the round says nothing about it."""
+        """Node -> why the round has no result for it."""
         self.clients = {n.name: PairClient(n, secrets.token_hex(16)) for n in nodes if not reasons[n.name]}
         self.rendezvous: list[int] = []
         self.waited_s = cpu.waited_s()

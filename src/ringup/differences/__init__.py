@@ -34,7 +34,7 @@ TOPICS: dict[str, Severity] = {
 }
 """What facts are about, the usual answers to "it worked yesterday" first; and how bad a change is."""
 COUNT_AS_NONE = ("interface", "variable", "version", "node")
-"""Topics in which a fact that one of the two lacks is a difference; elsewhere only both together tell one."""
+"""Topics in which a fact that only one side has is a difference; in others both sides must have it."""
 GOOD = ("ok", "works", "up")
 """Values that cannot be why something fails now."""
 UNKNOWN = "unknown"
@@ -67,7 +67,7 @@ class Side:
     path: str
     kind: Literal["run", "facts", "environment"]
     head: str = ""
-    """When it was, how large and how it ended, in a line."""
+    """One line: when it was, how large, how it ended."""
     nodes: tuple[str, ...] = ()
     facts: dict[Key, dict[str, Value]] = field(default_factory=dict)
     problems: dict[tuple[str, str], tuple[Severity, str]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class FactChange:
     """ "" where there was none."""
     after: str
     change: float | None = None
-    """Of a measured value: 0.5 is half more."""
+    """Relative change of a measured value: 0.5 is 50 % more."""
 
 
 def compare(a: Side, b: Side) -> list[FactChange]:

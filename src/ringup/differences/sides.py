@@ -25,7 +25,7 @@ from ringup.units import grouped, plural, show_bytes, show_seconds, word
 
 OWN_VARIABLES = ("RINGUP_", "MASTER_")
 TAIL_BYTES, LAST_STEPS = 256 << 10, 20
-"""Of a rank's output: where times per step are looked for, and of how many of them the median counts."""
+"""Bytes of a rank's output in which times per step are searched, and how many of them the median is of."""
 _STEP_TIMES = {
     re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) ?s/(?:it|step|iter)\b"): (1.0, 1),
     re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) ?ms/(?:it|step|iter)\b"): (0.001, 1),
@@ -33,14 +33,14 @@ _STEP_TIMES = {
     re.compile(rb"time per iteration \(ms\): (\d{1,9}(?:\.\d{1,9})?)"): (0.001, 1),
     re.compile(rb"\b(?:step|iter|iteration)[ _]time[ :=]{1,3}(\d{1,9}(?:\.\d{1,9})?) ?s\b"): (1.0, 1),
 }
-"""tqdm, Megatron, DeepSpeed and the like -> what makes seconds of the number: a factor, and a power."""
+"""Patterns of tqdm, Megatron, DeepSpeed and others -> factor and power that turn the number into seconds."""
 
 
 UNREAD = (
     *(("interface", "interfaces"), ("link", "interfaces"), ("interface", "rdma_ports")),
     *(("link", "rdma_ports"), ("version", "interpreter"), ("node", "gpus")),
 )
-"""Topics, and the facts without which nothing is known of them."""
+"""Topics, and the facts that they need."""
 
 # -- a run ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ringup.hang.snapshots import NodeLook, NodeState, RankLook
 
 IDLE_CPU_SHARE = 0.02
-"""Below this share of one core a process keeps house (heartbeats, a progress bar); it does not compute."""
+"""A process that uses less of one core (heartbeats, a progress bar) does not compute."""
 IDLE_BYTES = 16 << 10
 IDLE_SWITCHES_PER_S = 8.0
 """A main thread that waits wakes seldom: a DataLoader every 5 s, a poll with time.sleep once a second."""
@@ -25,7 +25,7 @@ class Move:
     io_bytes: int
     switches: int
     faults: int = 0
-    """Pages of memory that it alone has touched for the first time, or had read from a file."""
+    """Pages that this process alone touched for the first time, or that were read from a file for it."""
 
     @property
     def uses_nothing(self) -> bool:

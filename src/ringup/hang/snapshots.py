@@ -210,9 +210,9 @@ def spread(
     first: Sequence[NodeLook], second: Sequence[NodeLook]
 ) -> tuple[Sequence[NodeLook], Sequence[NodeLook]]:
     """
-    Both looks, with the processes in the place of their parents where every rank is such a parent.
+    Both looks; where every rank is a parent that waits for processes it started, those are the ranks.
 
-    Where some are not, the ranks are those with a number, and one of them has others work for it.
+    Where only some are, a rank that has others work for it is still the rank.
     """
     ranks = [rank for node in second for rank in node.ranks]
     if not all(_is_parent(rank) for rank in ranks):
@@ -227,7 +227,7 @@ def spread(
 
 
 def started(ranks: Sequence[RankLook]) -> Sequence[RankLook]:
-    """The same for one look at one job: the processes where every rank is such a parent, else the ranks."""
+    """As `spread`, for one look at one job."""
     if not all(_is_parent(rank) for rank in ranks):
         return ranks
     return [one for rank in ranks for one in _started(rank)]

@@ -29,7 +29,7 @@ LEAST_ROUNDS = 3
 
 Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unknown"]
 PENDING_S = 50.0
-"""A collective that has been begun so long ago, and has not ended, is waited for."""
+"""A collective that is pending for so long counts as waiting."""
 LEAST_FAULTS = 16
 """Pages touched for the first time during one read that show that its data arrives."""
 
@@ -51,7 +51,7 @@ class Verdict:
     missing: tuple[Missing, ...] = ()
     collective: str = ""
     is_open: bool = False
-    """Whether the flight recorder may tell more: everybody waits, somewhere."""
+    """Whether torch's flight recorder may show more: every rank waits somewhere."""
     in_init: bool = False
     """Whether all ranks wait where a process group begins, so no collective has been called yet."""
     apart: tuple[tuple[int, str], ...] = ()
@@ -80,7 +80,7 @@ class JudgedRank:
     place: Place
     move: Move | None
     disk_bytes_per_s: float = 0.0
-    """Of its node, while it waits for that."""
+    """Disk writes of its node, while it waits for the disk."""
     long_s: float = PENDING_S
 
     @property
@@ -229,8 +229,8 @@ class _Case:
         """
         Whether those who wait do so for others.
 
-        Where all of them spin at the GPU, that may have work of its own, and who is missing may be done with
-        its part: it has ended, or polls with time.sleep until the others have.
+        A rank that spins at its GPU may wait for the GPU's own work.  Where all of them do, the missing ones
+        may have done their part: they have ended, or poll with time.sleep until the others have.
         """
         if not all(seen.spins for seen in self.waiting):
             return True

@@ -22,7 +22,7 @@ from ringup.secrets import redact, redact_data, safe
 from ringup.units import export_line, grouped, plural, printable, show_seconds, summarize_names
 
 NOT_REACHED = "not reached"
-"""How `facts.unreached_node` begins the reason of every fact it could not have."""
+"""How `model.unreached_node` begins the reason of every unknown fact."""
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _thing(finding: Finding) -> str:
 
 
 MOST_COMMANDS = 6
-"""Of one finding: where nodes need different ones, those of the first."""
+"""Most commands of one finding; if nodes need different ones, those of the first node."""
 LONGEST_LOOP = 1000
 
 

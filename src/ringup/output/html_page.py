@@ -91,14 +91,14 @@ class Page:
 
     command: str
     again: str = ""
-    """What makes it once more."""
+    """The command that writes this page again."""
     tone: str = "ok"
     """error, warning, note or ok."""
     headline: str = ""
     facts: list[tuple[str, str]] = field(default_factory=list)
     entries: list[Block] = field(default_factory=list)
     first: int = MOST_FIRST
-    """So many of them stand above the pictures."""
+    """How many entries are above the pictures."""
     timeline: Timeline | None = None
     figures: list[Figure] = field(default_factory=list)
     findings: list[Block] = field(default_factory=list)
@@ -313,8 +313,8 @@ def add_run(page: Page, record: SavedRun) -> None:
 def _of_run(record: SavedRun) -> Iterator[Details]:
     if len(record.attempts) > 1:
         attempts = [
-            (a.number, ", ".join(a.nodes), show_seconds((a.ended or a.started) - a.started), a.outcome or "",
-             a.cause.rule if a.cause else "", f"{a.decision or ''}: {a.because or ''}".strip(": "))
+            (a.number, ", ".join(a.nodes), show_seconds(a.took_s), a.outcome,
+             a.cause.rule if a.cause else "", f"{a.decision or ''}: {a.because}".strip(": "))
             for a in record.attempts
         ]  # fmt: skip
         yield _table("Attempts", ("attempt", "nodes", "took", "outcome", "cause", "then"), attempts)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 MOST_IN_TABLE, MOST_NODES, MOST_MAPS, MOST_BOXES = 32, 2000, 4, 16
 SLOW_SHARE = 0.7
-"""Of the median: a pair below is marked."""
+"""A pair slower than this share of the median is marked."""
 SLOW_TIMES, LEAST_SLOW_MS = 5, 1.0
-"""A round trip so much longer than the median, and so long, is named."""
+"""A round trip is named if it is so many times the median and at least so long."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,8 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
         words += " Lines: which NIC a GPU uses, with their PCI distance; dashed: far, across CPUs."
     elif not node.gpus:
         words += " The GPUs are not known." if "gpus" in node.unknown else " No GPU was found."
-    left = left or [Box("CPU", plural(node.cpu_count, "CPU"))]
+    cpus = plural(node.cpu_count, "CPU") if node.cpu_count else "CPUs not known"
+    left = left or [Box("CPU", cpus)]
     picture = boxes(left, right, ties, f"{who}: {words}")
     return Figure(f"Node map: {who}", words, picture)
 

@@ -22,7 +22,7 @@ LEGEND = "paths from row to column (ok all work, x none does, n/m some, . not tr
 Column = tuple[str, int]
 """An interface of the nodes of a group."""
 Works = Mapping[tuple[int, Column], Sequence[bool]]
-"""Of a group to a column, the paths that were tried: whether each works."""
+"""(group, column) -> for each path that was tried, whether it works."""
 
 
 def pair_matrix(tried: Sequence[Link], failed: Sequence[Link], style: Style) -> list[str]:

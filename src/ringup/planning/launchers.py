@@ -339,7 +339,7 @@ class Launcher:
     by_node: bool = False
     """Whether one process a node is the default, and not one a GPU."""
     note: str = ""
-    """What a user who knows the launcher would not expect."""
+    """A note on what differs from the launcher's own behaviour."""
 
     def start(self, place: Place, job: Job) -> Start:
         begun = self.begin(place, job)

@@ -102,7 +102,7 @@ def judge(name: str, one: Selection, interface: str = "") -> tuple[Verdict, str]
 
 
 def _foreign(name: str, one: Selection) -> tuple[Verdict, str] | None:
-    """A setting of one cloud's machines; None on that cloud, and for anybody's setting."""
+    """Of a setting for one cloud's machines; None on these machines, and for any other setting."""
     cloud = variables.owner(name, one.environment[name])
     product = "" if "product" in one.node.unknown else one.node.product
     if not cloud or variables.MACHINES[cloud] in product.lower():

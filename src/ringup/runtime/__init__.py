@@ -97,7 +97,7 @@ class Watcher(Protocol):
 
     reports: list[dict[str, Any]]
     stalled: object
-    """What holds the run up now; None while nothing does."""
+    """What stops the run's progress now; None if nothing does."""
 
     def on_time(self, now_s: float, nodes: Sequence[Any], tell: Callable[[Event], object]) -> str:
         """Called at every turn with the `NodeRun`s; the reason to end the run as hung, or ""."""

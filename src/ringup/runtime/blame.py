@@ -94,7 +94,7 @@ class End:
 
     @property
     def own_code(self) -> int | None:
-        """The code it meant to end with: 1 for an exception; with `mp.spawn` its process's."""
+        """The code it meant to end with: 1 for an exception, for `mp.spawn` that of the failed process."""
         if not self.raised:
             return self.code
         spawned = _SPAWNED.match(self.raised)

@@ -117,12 +117,12 @@ class NodeRun:
     look: Message = field(default_factory=dict)
     """What it last answered when asked what its ranks are doing."""
     done_s: dict[int, float] = field(default_factory=dict)
-    """Pid -> when it ended with code 0 unasked, on our clock."""
+    """Pid -> when it ended with code 0 without being told to, on this machine's clock."""
     output_s: float = 0.0
     """When a rank of it last printed something or started, on our clock; 0 for never."""
     notes: list[str] = field(default_factory=list)
     absence_s: Callable[[], float] = lambda: 0.0
-    """The longest time for which this process, and not the node, stood still."""
+    """The longest time for which this process, not the node, was suspended."""
     world: NodeWorld | None = None
     """The connections of its ranks; None before the end, or if they were not read."""
     errors: bytes = b""

@@ -201,17 +201,17 @@ class RunRecord:
         self.started = time.time()
         self.started_s = time.monotonic()
         self.ended_s = 0.0
-        """On the clock `started_s` is on; 0 means now, on ours."""
+        """On the clock of `started_s`; 0 means now, on this machine's."""
         self.hung = False
         """Ended because it made no progress."""
         self.hung_then = False
-        """Whether it made none when it was interrupted."""
+        """Whether it made no progress when it was interrupted."""
         self.joined_s = self.stopping_s = 0.0
         """When the last rank had started, and when the run was first told to end; monotonic, 0 never."""
         self.save: dict[str, Any] | None = None
         """How the ranks saved their state before an end from outside."""
         self.hangs: list[dict[str, object]] = []
-        """What was seen while it made none."""
+        """The hang watch's reports."""
         self.transports: Callable[[], dict[str, object]] = dict
         """What NCCL was expected to use, and what it said."""
         self._next_s = 0.0
@@ -267,7 +267,7 @@ class RunRecord:
 
     def says_running(self) -> bool:
         """Whether run.json, as it is in the log directory, holds no end of the run yet."""
-        found = saved_run.read(self.log_dir)
+        found = saved_run.head(self.log_dir)
         return found is not None and found.outcome == "running"
 
     def broke_off(self, error: BaseException, nodes: Sequence[NodeRun]) -> None:
@@ -409,7 +409,7 @@ def _first(ends: Sequence[End]) -> tuple[End, bool] | None:
 
 def _left_before(nodes: Sequence[NodeRun], failed_s: float) -> Iterator[str]:
     """
-    Ranks that were gone, with code 0, when another failed for the want of one; the last one first.
+    Ranks that had exited with code 0 when another failed because one was gone; the last one first.
 
     Peers see a process's connections close some milliseconds before its parent sees its end.
     """

@@ -193,7 +193,7 @@ class Times:
 
 
 def read(folder: Path) -> Times | None:
-    """What was noted in a run's folder; lines that are none are left out.  None where nothing is."""
+    """What was noted in a run's folder; lines that cannot be read are left out.  None where nothing is."""
     path, decoder = folder / FILE, msgspec.json.Decoder(Mark)
     found, began_s = Times(), 0.0
     try:

@@ -189,7 +189,7 @@ def indices(numbers: list[int]) -> str:
 
 
 def known_name(name: str, address: str) -> str:
-    """What a pod calls itself, where that means its address; else the address."""
+    """A pod's own name if that leads to its address, else the address."""
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except (OSError, UnicodeError):
