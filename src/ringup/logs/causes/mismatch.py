@@ -271,6 +271,8 @@ def uneven_batches(log: LogEvidence) -> Found:
         text = f"{who} ended an epoch that others had not ended: {apart.text}"
         sure: Confidence = "low" if apart.confidence == "low" else "medium"
         return report([*left, *apart.evidence], text, sure, ranks=apart.ranks)
+    if recorded := _ended_without_error(log):
+        return recorded
     words = log.all("uneven-word")
     waits = log.all("work", "gloo-recv-timeout", "gloo-closed", "work-state")
     waits = [e for e in waits if not log.outcome.overcome(e)]
@@ -287,6 +289,21 @@ def uneven_batches(log: LogEvidence) -> Found:
     ranks = ranges(ranks_of(gone))
     text = f"rank {ranks} had come further, and ended without error"
     return report([*gone, *waits[:3]], text, "medium") if gone else None
+
+
+def _ended_without_error(log: LogEvidence) -> Cause | None:
+    """Ranks that ended with code 0, by the run's own record, before the others lost them in a collective."""
+    left = log.ended.left_before if log.ended else ()
+    lost = [e for e in log.all("gloo-closed", "closed-by-peer") if not log.outcome.overcome(e)]
+    if not left or not lost:
+        return None
+    named = [match for one in left if (match := _LEFT.match(one))]
+    ranks, nodes = [int(match[1]) for match in named], [match[2] for match in named]
+    text = f"{show_ranks(ranks)} ended without error while others were in a collective"
+    return report(lost[:3], text, "medium", ranks=ranks, nodes=nodes)
+
+
+_LEFT = re.compile(r"rank (\d{1,6}) on ([^\s,]{1,255})")
 
 
 def _gone_ahead(log: LogEvidence) -> list[Event]:
