@@ -210,6 +210,8 @@ def test_a_rank_that_left_with_code_0_is_named_beside_the_one_it_took_along(tmp_
     with Run(tmp_path, "stuck.py", "leave", "3", nproc=2, launcher="torchrun") as run:
         assert run.process.wait(REPORTED_S) != 0
         assert "exited earlier, with code 0: rank 3 on 127.0.0.3" in run.said(), run.said()
+        cause = read_logs([str(run.log_dir)]).causes[0]
+        assert (cause.rule, cause.ranks) == ("uneven-batches-between-ranks", (3,)), run.said()
 
 
 @pytest.mark.parametrize("how", SLOW)

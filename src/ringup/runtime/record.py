@@ -395,7 +395,7 @@ class RunRecord:
             lines=_last_lines(end.lines),
             file=str(file) if end.kind != "node" and file.exists() else "",
             is_consequence=is_consequence,
-            left_before=tuple(_left_before(nodes, end.failed_s)) if is_consequence else (),
+            left_before=tuple(_left_before(nodes, end)) if is_consequence else (),
         )
 
 
@@ -407,15 +407,18 @@ def _first(ends: Sequence[End]) -> tuple[End, bool] | None:
     return blame.first(ends, is_consequence)
 
 
-def _left_before(nodes: Sequence[NodeRun], failed_s: float) -> Iterator[str]:
+def _left_before(nodes: Sequence[NodeRun], end: End) -> Iterator[str]:
     """
     Ranks that had exited with code 0 when another failed because one was gone; the last one first.
 
-    Peers see a process's connections close some milliseconds before its parent sees its end.
+    Peers see a process's connections close some milliseconds before its parent sees its end, on a busy
+    machine seconds; a node whose address the error names counts at any moment.
     """
-    gone = [(at_s, node.ranks[pid]) for node in nodes for pid, at_s in node.done_s.items()]
-    for at_s, rank in sorted(gone, key=lambda one: -one[0])[:8]:
-        if at_s < failed_s + SAME_MOMENT_S:
+    text, failed_s = "\n".join(end.lines), end.failed_s
+    gone = [(at_s, node, node.ranks[pid]) for node in nodes for pid, at_s in node.done_s.items()]
+    for at_s, node, rank in sorted(gone, key=lambda one: -one[0])[:8]:
+        is_named = f"[{node.plan.address}]" in text or f" {node.plan.address}<" in text
+        if at_s < failed_s + SAME_MOMENT_S or is_named:
             ago = f"{show_seconds(failed_s - at_s)} before" if at_s < failed_s else "at the same moment"
             yield f"rank {rank.rank} on {printable(rank.node)}, {ago}"
 
