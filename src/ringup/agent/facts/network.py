@@ -207,10 +207,10 @@ def routes(names):
     return defaults[:MOST_ROUTES] + found[:MOST_ROUTES]
 
 
-def bond(name, told):
+def bond(name, content):
     """One file of /proc/net/bonding: the bond's own lines, then some for each slave."""
     found = {"name": name, "mode": "", "hash_policy": "", "slaves": [], "down": []}
-    for line in told.splitlines():
+    for line in content.splitlines():
         key, _, value = [part.strip() for part in line.partition(":")]
         if key == "Bonding Mode":
             found["mode"] = value
