@@ -84,6 +84,7 @@ def without_docstrings(text: str) -> str:
     return _TEXT.sub(short, text)
 
 
+@functools.cache
 def _read(module: str) -> str | None:
     """The source of a module of ringup; None for a package or an unknown name."""
     *folders, name = module.split(".")[1:]
