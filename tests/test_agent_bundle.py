@@ -10,7 +10,7 @@ import pytest
 from ringup import agent_bundle
 
 SOURCE = Path(agent_bundle.__file__).parent
-SENT = [*sorted((SOURCE / "agent").rglob("*.py")), SOURCE / "secret_names.py"]
+SENT = [*sorted((SOURCE / "agent").rglob("*.py")), SOURCE / "secret_names.py", SOURCE / "link_kinds.py"]
 BY_NAME = [path.relative_to(SOURCE).as_posix() for path in SENT]
 
 

@@ -440,18 +440,18 @@ def test_a_reverse_look_up_for_which_no_time_was_left_is_not_called_slow(
     monkeypatch.setattr(names, "reverse", lambda address: stuck.wait(60))
     own = {"addresses": ["10.0.0.9"], "error": "", "took_s": 0.0}
     monkeypatch.setattr(names, "forward", lambda name: {"name": name, **own})
-    found = names.Found({"names": ["peer"], "limits": {"names": 0.6}})
+    found = dict(names.questions({"names": ["peer"], "limits": {"names": 0.6}}, ""))
     stuck.set()
     with pytest.raises(OSError, match="used up all the time"):
-        found.reverse_s()
+        found["reverse_lookup_s"]()
 
 
 def test_a_look_up_that_has_no_time_at_all_took_none(monkeypatch: pytest.MonkeyPatch) -> None:
     names, stuck = part("names"), threading.Event()
     monkeypatch.setattr(names, "forward", lambda name: stuck.wait(60))
-    found = names.Found({"limits": {"names": 0.1}})
+    found = dict(names.questions({"names": ["peer"], "limits": {"names": 0.1}}, ""))
     stuck.set()
-    assert found.resolution("peer")["took_s"] == 0.0
+    assert found["peer_names"]()[0]["took_s"] == 0.0
 
 
 @pytest.mark.parametrize(

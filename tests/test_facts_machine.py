@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ringup.agent.facts import machine as agent_machine
 from ringup.model import Container, Memory, Node, Numa
 from tests.test_facts import ask, request_of
 
@@ -98,6 +99,43 @@ def test_the_tightest_limit_of_all_cgroups_counts(
     tmp_path: Path, files: dict[str, str], wanted: Container
 ) -> None:
     assert machine(tmp_path, files).container == wanted
+
+
+GROUP = "sys/fs/cgroup/job/step"
+OLD_GROUP = "sys/fs/cgroup/memory/job"
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({"proc/self/cgroup": "0::/job/step\n", f"{GROUP}/memory.max": "max\n"}, None),
+        (
+            {
+                "proc/self/cgroup": "0::/job/step\n",
+                f"{GROUP}/memory.max": "max\n",
+                f"{GROUP}/memory.current": "500\n",
+                "sys/fs/cgroup/job/memory.max": "4096\n",
+                "sys/fs/cgroup/job/memory.current": "3000\n",
+                "sys/fs/cgroup/job/memory.stat": "anon 2000\ninactive_file 904\n",
+            },
+            2000,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/job\n",
+                f"{OLD_GROUP}/memory.limit_in_bytes": "1000\n",
+                f"{OLD_GROUP}/memory.usage_in_bytes": "1200\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "99\n",
+            },
+            0,
+        ),
+    ],
+)
+def test_what_a_bench_may_take_of_a_limited_memory(
+    tmp_path: Path, files: dict[str, str], left: int | None
+) -> None:
+    assert agent_machine.memory_left(lay(tmp_path, files)) == left
 
 
 @pytest.mark.parametrize(

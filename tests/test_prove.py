@@ -226,20 +226,34 @@ def test_a_node_without_cpu_time_is_not_called_slow(tmp_path: Path) -> None:
     assert any("127.0.0.4 was slower than others" in note for note in told["notes"])
 
 
-def test_the_device_of_a_local_rank_must_be_visible(tmp_path: Path) -> None:
+def with_played_torch(tmp_path: Path, program: str) -> str:
+    """What a program prints that works with `world` where torch has one visible GPU."""
     fake = tmp_path / "torch"
     (fake / "distributed").mkdir(parents=True)
     (fake / "distributed" / "__init__.py").write_text("")
     (fake / "__init__.py").write_text(
         "class cuda:\n is_available = staticmethod(lambda: True)\n device_count = staticmethod(lambda: 1)\n"
     )
-    program = "from ringup.agent.collective import world as w\n"
-    program += "try:\n w.device_of('nccl', 1)\nexcept w.Refused as e: print(e)"
+    program = f"from ringup.agent.collective import world as w\n{program}"
     path = f"{PAYLOAD}:{tmp_path}"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": path}
     )
-    assert done.stdout == "no CUDA device 1 for local rank 1: 1 visible\n", done.stderr
+    return done.stdout or done.stderr
+
+
+def test_the_device_of_a_local_rank_must_be_visible(tmp_path: Path) -> None:
+    program = "try:\n w.device_of('nccl', 1)\nexcept w.Refused as e: print(e)"
+    assert with_played_torch(tmp_path, program) == "no CUDA device 1 for local rank 1: 1 visible\n"
+
+
+def test_ranks_share_what_their_container_may_still_take(tmp_path: Path) -> None:
+    program = (
+        "own = w.World.__new__(w.World)\nown.local_size, own.device = 2, type('', (), {'type': 'cpu'})\n"
+    )
+    program += "for left in 1000, None:\n w.machine.memory_left = lambda root: left\n print(own.free_bytes())"
+    limited, unlimited = with_played_torch(tmp_path, program).split()
+    assert int(limited) == 500 < int(unlimited)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import functools
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from importlib import resources
+from pathlib import Path
 
 # Modules are found under the names they have in the tree, and compiled when they are first imported.
 _LOADER = """\
@@ -84,8 +84,9 @@ def without_docstrings(text: str) -> str:
     return _TEXT.sub(short, text)
 
 
+@functools.cache
 def _read(module: str) -> str | None:
     """The source of a module of ringup; None for a package or an unknown name."""
     *folders, name = module.split(".")[1:]
-    file = resources.files("ringup") / "/".join([*folders, f"{name}.py"])
+    file = Path(__file__).parent.joinpath(*folders, f"{name}.py")
     return file.read_text("utf-8") if file.is_file() else None

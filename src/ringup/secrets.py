@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from ringup.secret_names import HIDDEN as HIDDEN
@@ -44,7 +44,7 @@ _OWN_PREFIXES = (
 
 @functools.cache
 def _prefixes() -> tuple[str, ...]:
-    kept = (resources.files("ringup") / "token_prefixes.txt").read_text("utf-8").split("\n")
+    kept = Path(__file__).with_name("token_prefixes.txt").read_text("utf-8").split("\n")
     return tuple(sorted({*_OWN_PREFIXES, *(line for line in kept if line and not line.startswith("#"))}))
 
 

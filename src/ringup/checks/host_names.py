@@ -22,7 +22,7 @@ SLOW_LOOKUP_S = 1.5
 """
 Worth a word when the others are faster: TCPStore looks up every client that connects.
 
-64 hosts that share two processors take up to 1.3 s with nothing wrong.
+64 hosts that share two CPUs take up to 1.3 s with nothing wrong.
 """
 DEAD_SERVER_S = 4.0
 """A name server that does not answer costs 5 s a try (resolv.conf's default timeout)."""

@@ -25,7 +25,7 @@ LOST_NOTE = 0.05
 Share of connections that had to send something again.
 
 Measured with 20 % of the packets dropped on one side of two hosts: a sixth to a half of all
-connections; on 64 healthy hosts that share two processors: none of 956 short ones.
+connections; on 64 healthy hosts that share two CPUs: none of 956 short ones.
 """
 
 ROUND_S = 4.0

@@ -1,4 +1,4 @@
-"""The PCI tree between GPUs, network cards and processors."""
+"""The PCI tree between GPUs, network cards and CPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CORRECTABLE_LEAST = 1000
 GPU_IDLE = 0x1
 """Bit of nvmlClocksEventReasons; an idle GPU lowers its link's speed."""
 AMD = 0x1002
-"""Of its GPUs; its processors' root ports have 0x1022."""
+"""Of its GPUs; root ports of its CPUs have 0x1022."""
 NETWORK = (0x0200, 0x0207)
 REDIRECTS = 0b1100
 """Bits of the ACS control register: requests and completions between peers are sent upwards."""

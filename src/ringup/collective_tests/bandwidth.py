@@ -222,7 +222,7 @@ def slow_nodes(pairs: Sequence[Pair]) -> tuple[tuple[Slow, ...], list[str]]:
 
     A node's speed is that of its best pair; it looks slow below SLOW_PAIR of the median of all nodes, and of
     what healthy pairs reached when it was measured again.  It is slow when two partners that do not look
-    slow show it, and whoever met it again, counted as if nobody had waited for a processor.
+    slow show it, and whoever met it again, counted as if nobody had waited for a CPU.
     """
     met = grouped((node, pair) for pair in pairs for node in pair.nodes)
     if len(met) < 3:
@@ -254,7 +254,7 @@ def stragglers(rows: Sequence[Row]) -> list[str]:
     """Ranks whose own median is far above the others' in most large sizes; told, not averaged away."""
     large = [row for row in rows if len(row.median_us) > 2][-5:]
     late: dict[int, list[float]] = {}
-    """Rank -> the part of its time for which it waited for a processor, in each size."""
+    """Rank -> the part of its time for which it waited for a CPU, in each size."""
     for row in large:
         usual = statistics.median(row.median_us)
         for rank, median in enumerate(row.median_us):

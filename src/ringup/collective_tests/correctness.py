@@ -154,9 +154,9 @@ def _broken(kinds: Mapping[str, Line], wrong: Line, seen: RankEvidence, rank: in
 
 def _own_words(kinds: Mapping[str, Line], wrong: Line) -> tuple[str, bool]:
     """What a rank said when it failed, and whether that is its own fault by these words."""
-    said = text(kinds.get("error", wrong), "error")
-    words = plain(said) if "error" in kinds else wrong_words(wrong)
-    return words, not (is_consequence(words) or _TIMED_OUT.search(words) or _CONNECTION in said)
+    error = text(kinds.get("error", wrong), "error")
+    words = plain(error) if "error" in kinds else wrong_words(wrong)
+    return words, not (is_consequence(words) or _TIMED_OUT.search(words) or _CONNECTION in error)
 
 
 def plain(error: str) -> str:

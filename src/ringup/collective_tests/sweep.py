@@ -110,10 +110,10 @@ def used(
     seen = {one["node"]: one for one in record.get("transports", {}).get("seen", ())}
     found = []
     for node, part in zip(cluster.nodes, plan.nodes, strict=True):
-        told = seen.get(node.name, {"network": "", "devices": ()})
-        network = told["network"] or ("Gloo" if not seen else "")
+        used_here = seen.get(node.name, {"network": "", "devices": ()})
+        network = used_here["network"] or ("Gloo" if not seen else "")
         if network not in ("Gloo", "Socket"):
-            devices = _names(network, told["devices"])
+            devices = _names(network, used_here["devices"])
             by_number = {str(n): name for n, name in enumerate(devices)}
             vias = [via.split("/") for host in (node.name, node.hostname) for via in channels.get(host, ())]
             own = {via[2].partition("(")[0] for via in vias if via[0] == "NET" and len(via) > 2}

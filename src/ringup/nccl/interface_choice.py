@@ -103,19 +103,19 @@ def effective(node: Node, env: Mapping[str, str]) -> dict[str, str]:
 
 def asked(node: Node, env: Mapping[str, str]) -> NcclAnswer | None:
     """What NCCL itself said on this node under these settings; None where it was not asked that."""
-    told = node.nccl_answer
-    if not told.version or "nccl_answer" in node.unknown or not (told.interface or told.errors):
+    answer = node.nccl_answer
+    if not answer.version or "nccl_answer" in node.unknown or not (answer.interface or answer.errors):
         return None
-    now, then = effective(node, env), {**node.nccl_conf, **told.asked_with}
-    return told if all(now.get(n, "") == then.get(n, "") for n in STEERING) else None
+    now, then = effective(node, env), {**node.nccl_conf, **answer.asked_with}
+    return answer if all(now.get(n, "") == then.get(n, "") for n in STEERING) else None
 
 
 def bootstrap(node: Node, env: Mapping[str, str]) -> Choice | None:
     """Where NCCL's bootstrap listens, None for nowhere; `env` goes on top; NCCL's own answer comes first."""
-    told = asked(node, env)
-    if told:
-        because = f"NCCL {told.version} was queried on the node"
-        return Choice(told.interface, told.address, because) if told.interface else None
+    answer = asked(node, env)
+    if answer:
+        because = f"NCCL {answer.version} was queried on the node"
+        return Choice(answer.interface, answer.address, because) if answer.interface else None
     return by_rules(node, env)
 
 

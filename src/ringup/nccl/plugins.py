@@ -24,14 +24,14 @@ _SAME = {"AWS": "OFI", "Libfabric": "OFI", "IBext": "IB"}
 """How networks begin that plugins bring -> what they are called where they are expected."""
 
 
-def network_name(said: str) -> str:
+def network_name(printed: str) -> str:
     """
     What a network is called where it is expected; NCCL prints a plugin's own name, and more behind it.
 
     >>> network_name("IB to comm"), network_name("AWS Libfabric"), network_name("IBext_v8")
     ('IB', 'OFI', 'IB')
     """
-    name = said.partition(" to comm")[0].strip()
+    name = printed.partition(" to comm")[0].strip()
     return next((known for begin, known in _SAME.items() if name.startswith(begin)), name)
 
 
@@ -54,14 +54,14 @@ def loads(node: Node, environment: Mapping[str, str]) -> str | None:
     names = wanted(environment)
     if not names:
         return ""
-    told = node.nccl_answer
-    as_asked = environment.get("NCCL_NET_PLUGIN", "") == told.asked_with.get("NCCL_NET_PLUGIN", "")
-    if told.net_plugin is not None and as_asked and "nccl_answer" not in node.unknown:
-        return told.net_plugin
-    said = " ".join(told.plugins)
-    if _NONE.search(said) and any(n in said for n in names):
+    answer = node.nccl_answer
+    as_asked = environment.get("NCCL_NET_PLUGIN", "") == answer.asked_with.get("NCCL_NET_PLUGIN", "")
+    if answer.net_plugin is not None and as_asked and "nccl_answer" not in node.unknown:
+        return answer.net_plugin
+    lines = " ".join(answer.plugins)
+    if _NONE.search(lines) and any(n in lines for n in names):
         return ""
     if "nccl_plugins" in node.unknown or not node.interpreter.path:
         return None
     found = next((p for n in names for p in node.nccl_plugins if n in (p, posixpath.basename(p))), "")
-    return found or ("the one it loaded when it was queried" if _LOADED.search(said) else "")
+    return found or ("the one it loaded when it was queried" if _LOADED.search(lines) else "")

@@ -263,8 +263,8 @@ def gid_index(port: RdmaPort, environment: Mapping[str, str], version: Version) 
     """The GID entry of a RoCE port NCCL takes: by hand up to 2.20, by itself since (`ncclIbGetGidIndex`)."""
     table = {g.index: g for g in port.gids}
     if port.link_layer == "InfiniBand":
-        said = "; NCCL ignores NCCL_IB_GID_INDEX there" if environment.get("NCCL_IB_GID_INDEX") else ""
-        return GidChoice(0, f"{port.name} is InfiniBand: addressed by LID, GID 0{said}", table.get(0))
+        ignored = "; NCCL ignores NCCL_IB_GID_INDEX there" if environment.get("NCCL_IB_GID_INDEX") else ""
+        return GidChoice(0, f"{port.name} is InfiniBand: addressed by LID, GID 0{ignored}", table.get(0))
     chosen = number(environment, "NCCL_IB_GID_INDEX", -1 if version >= CHOOSES_GIDS else 0)
     if chosen >= 0:
         why = "NCCL_IB_GID_INDEX" if environment.get("NCCL_IB_GID_INDEX") else "the default before 2.21"

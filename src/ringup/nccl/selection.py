@@ -135,27 +135,28 @@ class _Choosing:
             )
         is_sorted = not self.known.interfaces_in_kernel_order
         if is_sorted and (len(self._interfaces(2)) > 1 or len(self.node.interfaces) > 2):
-            said = "ifconfig sorts interfaces by name, NCCL takes the kernel's order (`ip addr` shows it)"
-            self.doubt(said)
+            self.doubt(
+                "ifconfig sorts interfaces by name, NCCL takes the kernel's order (`ip addr` shows it)"
+            )
         return first
 
     def _as_asked(self, ours: Choice | None) -> Choice | None:
         """NCCL's own answer where it was asked this very question, with what contradicts it; else ours."""
-        told = interface_choice.asked(self.node, self.environment) if self.known.asked_counts else None
+        answer = interface_choice.asked(self.node, self.environment) if self.known.asked_counts else None
         expected = f"{ours.interface} {interface_choice.shown(ours)}" if ours else "nothing"
         if ours:
             self.note(f"bootstrap on {expected}: {ours.because}")
-        if not told:
+        if not answer:
             return ours
-        head = f"NCCL {told.version} on this node reports"
-        if (told.interface, told.address) == ((ours.interface, ours.address) if ours else ("", "")):
-            self.note(f"{head} {'the same' if ours else '; '.join(told.errors)}")
+        head = f"NCCL {answer.version} on this node reports"
+        if (answer.interface, answer.address) == ((ours.interface, ours.address) if ours else ("", "")):
+            self.note(f"{head} {'the same' if ours else '; '.join(answer.errors)}")
             return ours
-        said = f"{told.interface} {told.address}" if told.interface else "; ".join(told.errors)
-        self.because[:] = [f"{head}: {said}"]
+        reported = f"{answer.interface} {answer.address}" if answer.interface else "; ".join(answer.errors)
+        self.because[:] = [f"{head}: {reported}"]
         expected = f"{ours.interface} {ours.address}" if ours else "nothing"
         self.doubt(f"by the rules of its source it would take {expected}: please report this")
-        return Choice(told.interface, told.address, "NCCL reported it") if told.interface else None
+        return Choice(answer.interface, answer.address, "NCCL reported it") if answer.interface else None
 
     def _failing(self) -> Prediction | None:
         """The prediction where no interface is left for the bootstrap."""
@@ -211,9 +212,9 @@ class _Choosing:
         """The RDMA ports NCCL would take; `because` and `fell_back` have the reason for none."""
         node = self.node
         if rdma_devices.is_disabled(self.environment):
-            said = " (it says `Failed to initialize NET plugin IB`)" if self.version >= (2, 27, 0) else ""
+            printed = " (it says `Failed to initialize NET plugin IB`)" if self.version >= (2, 27, 0) else ""
             value = self.environment["NCCL_IB_DISABLE"]
-            self.note(f"NCCL_IB_DISABLE={value}: RDMA devices are not used{said}")
+            self.note(f"NCCL_IB_DISABLE={value}: RDMA devices are not used{printed}")
             self.fell_back = f"NCCL_IB_DISABLE={value}" if node.rdma_ports else ""
             return rdma_devices.Ports()
         if "rdma_ports" in node.unknown:
@@ -267,8 +268,8 @@ class _Choosing:
         node = self.node
         if "interfaces" in node.unknown:
             passed_over = rdma_devices.is_disabled(self.environment) or self.net.lower() == "socket"
-            told = passed_over or "rdma_ports" not in node.unknown  # else nothing speaks for any network
-            return self._made("Socket" if told else "")
+            is_known = passed_over or "rdma_ports" not in node.unknown  # else nothing speaks for any network
+            return self._made("Socket" if is_known else "")
         chosen = self._interfaces(interface_choice.MAX_INTERFACES)
         if not chosen:
             self.note("no interface is left for sockets: init fails")

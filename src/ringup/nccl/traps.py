@@ -40,37 +40,37 @@ def ruled_out(name: str, environment: Mapping[str, str]) -> str:
 
 def spelling(name: str, value: str, limit: int = 16) -> Iterator[str]:
     """What is wrong with a filter whatever the node has."""
-    said = f"{name}={value}"
+    setting = f"{name}={value}"
     rest = value.removeprefix("^")
     if value == "^":
-        yield f"{said} excludes everything"
+        yield f"{setting} excludes everything"
     if rest.startswith("=="):
         exact = rest[2:].split(",")[0]
         yield (
-            f"{said}: one = too many, it asks for a name that begins with = and nothing matches; "
+            f"{setting}: one = too many, it asks for a name that begins with = and nothing matches; "
             f"inside quotes or YAML write {value.replace('==', '=', 1)} (documentation shows "
             f"`export {name}=={exact}`, where the first = is the shell's)"
         )
     elif rest.startswith("=^"):
-        yield f"{said}: ^ must come before =; written this way it matches names that begin with ^"
+        yield f"{setting}: ^ must come before =; written this way it matches names that begin with ^"
     if any(quote in value for quote in "\"'"):
-        yield f"{said}: quotes are part of the name, nothing matches; leave them out of the value itself"
+        yield f"{setting}: quotes are part of the name, nothing matches; leave them out of the value itself"
     if any(item != item.strip() for item in rest.lstrip("=").split(",")):
-        yield f"{said}: blanks count as part of the name, so the entry never matches; remove them"
+        yield f"{setting}: blanks count as part of the name, so the entry never matches; remove them"
     items = [item for item in rest.lstrip("=").split(",") if item]
     if len(items) > limit:
-        yield f"{said}: only the first {limit} names count, the rest is ignored"
+        yield f"{setting}: only the first {limit} names count, the rest is ignored"
 
 
 def _takes(parsed: Filter, item: str, known: Sequence[str]) -> list[str]:
     return [name for name in known if (name == item if parsed.exact else name.startswith(item))]
 
 
-def _too_many(said: str, parsed: Filter, item: str, taken: Sequence[str]) -> Iterator[str]:
+def _too_many(setting: str, parsed: Filter, item: str, taken: Sequence[str]) -> Iterator[str]:
     """An item without = that stands for its own name and for others."""
     if not parsed.exact and item in taken and len(taken) > 1:
         what, also = "excludes" if parsed.negate else "takes", ", ".join(n for n in taken if n != item)
-        yield f"{said}: without = it {what} every name that begins with {item}, also {also}"
+        yield f"{setting}: without = it {what} every name that begins with {item}, also {also}"
 
 
 def _socket_traps(
@@ -82,16 +82,16 @@ def _socket_traps(
         yield f"NCCL_SOCKET_FAMILY={family} is neither AF_INET nor AF_INET6 and so restricts nothing"
     if not value:
         return
-    said = f"NCCL_SOCKET_IFNAME={value}"
+    setting = f"NCCL_SOCKET_IFNAME={value}"
     if len(value) == 1:
-        yield f"{said}: a value of one character is ignored"
+        yield f"{setting}: a value of one character is ignored"
         return
     yield from spelling("NCCL_SOCKET_IFNAME", value)
     if environment.get("NCCL_COMM_ID"):
-        yield f"{said} is ignored for the bootstrap: NCCL_COMM_ID is set, and its subnet decides"
+        yield f"{setting} is ignored for the bootstrap: NCCL_COMM_ID is set, and its subnet decides"
     parsed = parse_names(value)
     if any(port != ANY for _, port in parsed.items):
-        yield f"{said}: what follows : is ignored for interfaces"
+        yield f"{setting}: what follows : is ignored for interfaces"
     known = [i.name for i in interfaces]
     devices = {p.device for p in ports}
     for item, _ in parsed.items:
@@ -99,12 +99,12 @@ def _socket_traps(
         if item in devices and item not in known:
             netdev = next((p.netdev for p in ports if p.device == item and p.netdev), "")
             instead = f", its interface is {netdev}" if netdev else ""
-            yield f"{said}: {item} is an RDMA device, not an interface{instead}"
+            yield f"{setting}: {item} is an RDMA device, not an interface{instead}"
         elif known and not taken:
-            yield f"{said}: no interface {'is called' if parsed.exact else 'begins with'} {item}"
-        yield from _too_many(said, parsed, item, taken)
+            yield f"{setting}: no interface {'is called' if parsed.exact else 'begins with'} {item}"
+        yield from _too_many(setting, parsed, item, taken)
     if parsed.negate and parsed.accepts("lo"):
-        yield f"{said}: a filter of one's own does not exclude lo or docker, add them: {value},docker,lo"
+        yield f"{setting}: a filter of one's own does not exclude lo or docker, add them: {value},docker,lo"
 
 
 def _hca_traps(
@@ -116,9 +116,9 @@ def _hca_traps(
     value = environment.get("NCCL_IB_HCA", "")
     if not value:
         return
-    said = f"NCCL_IB_HCA={value}"
+    setting = f"NCCL_IB_HCA={value}"
     if is_disabled(environment):
-        yield f"{said} changes nothing: NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']}"
+        yield f"{setting} changes nothing: NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']}"
         return
     limit = most_devices(version)
     yield from spelling("NCCL_IB_HCA", value, limit)
@@ -129,14 +129,15 @@ def _hca_traps(
     for item, port in parsed.items:
         taken = _takes(parsed, item, known)
         if not taken and item in netdevs:
-            yield f"{said}: {item} is an interface, RDMA devices are wanted: it is {netdevs[item].device}'s"
+            device = netdevs[item].device
+            yield f"{setting}: {item} is an interface, RDMA devices are wanted: it is {device}'s"
         elif not taken and item in others:
-            yield f"{said}: {item} is an interface with no RDMA device known, no device matches"
+            yield f"{setting}: {item} is an interface with no RDMA device known, no device matches"
         elif known and not taken:
-            yield f"{said}: no device {'is called' if parsed.exact else 'begins with'} {item}"
-        yield from _too_many(said, parsed, item, taken)
+            yield f"{setting}: no device {'is called' if parsed.exact else 'begins with'} {item}"
+        yield from _too_many(setting, parsed, item, taken)
         if port != ANY and taken and port not in {p.number for p in ports if p.device in taken}:
-            yield f"{said}: {item} has no port {port}"
+            yield f"{setting}: {item} has no port {port}"
 
 
 def _switch_traps(

@@ -12,7 +12,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -40,9 +40,7 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Cloud -> parts of a value, in small letters, that only this cloud uses; "" for every value."""
 
 
-_ROWS = msgspec.json.decode(
-    (resources.files("ringup.nccl") / "variables.json").read_bytes(), type=list[Variable]
-)
+_ROWS = msgspec.json.decode(Path(__file__).with_name("variables.json").read_bytes(), type=list[Variable])
 TABLE = {row.name: row for row in _ROWS}
 _FAMILIES = tuple(name[:-1] for name in TABLE if name.endswith("*"))
 MACHINES = {"Google Cloud": "google", "AWS": "amazon", "Azure": "microsoft"}

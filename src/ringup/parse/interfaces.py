@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
+from ringup.link_kinds import KINDS
 from ringup.model import Address, Interface, InterfaceKind
 from ringup.units import lines_of
 
@@ -23,18 +24,6 @@ _IFCONFIG = re.compile(r"^([\w.@:-]{1,32})(?:: flags=\d+<([^>]*)>\s+mtu (\d{1,9}
 _ADDRESS = re.compile(r"^(?:(\d+): ([^\s:@]+)\s)?\s*inet6? (?:addr: ?)?([0-9a-fA-F:.]{2,45})(?:/(\d+))?(.*)$")
 _LENGTH = re.compile(r"(?:netmask |Mask:|prefixlen )([\d.]+)\b")
 
-_KINDS: dict[InterfaceKind, str] = {
-    "bridge": "bridge openvswitch",
-    "veth": "veth",
-    "bond": "bond team",
-    "vlan": "vlan",
-    "macvlan": "macvlan macvtap ipvlan",
-    "tunnel": "tun gre gretap ipip sit ip6tnl vxlan geneve wireguard",
-    "virtual": "dummy ifb vrf",
-    "infiniband": "ipoib",
-}
-KINDS = {word: kind for kind, words in _KINDS.items() for word in words.split()}
-"""Words by which `ip -d link` names a device's kind."""
 BY_NAME: dict[InterfaceKind, tuple[str, ...]] = {
     "bridge": ("docker", "br-", "virbr", "cni", "lxcbr"),
     "veth": ("veth", "cali"),

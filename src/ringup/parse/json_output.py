@@ -10,8 +10,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from ringup.link_kinds import KINDS
 from ringup.model import Interface, RdmaPort
-from ringup.parse.interfaces import KINDS, add, made
+from ringup.parse.interfaces import add, made
 from ringup.parse.rdma_output import state_of
 
 MOST_LISTS = 64

@@ -3,7 +3,7 @@ One rank of `ringup test` or `ringup bench`; see world.py.
 
     main.py test|bench BACKEND ARRIVE_S LIMIT_S [OPS SIZES PAIRS]
 
-Needs Python 3.8+ and torch.  Exits with 1 when something is wrong and has been told.
+Needs Python 3.8+ and torch.  Exits with 1 when something is wrong, which it has reported then.
 """
 
 import os

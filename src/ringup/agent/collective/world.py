@@ -15,6 +15,7 @@ import time
 import torch
 import torch.distributed as dist
 
+from ringup.agent.facts import machine
 from ringup.agent.proc.files import numbers, text
 
 MARK = "@ringup "
@@ -185,7 +186,11 @@ class World:
         if self.device.type == "cuda":
             return torch.cuda.mem_get_info()[0]
         available = numbers("/proc/meminfo", ("MemAvailable",)).get("MemAvailable")
-        return available * 1024 // self.local_size if available else None
+        if not available:
+            return None
+        limited = machine.memory_left("")  # of a container or a job
+        free = available * 1024 if limited is None else min(available * 1024, limited)
+        return free // self.local_size
 
     def wait(self):
         """

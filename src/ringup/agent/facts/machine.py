@@ -7,6 +7,8 @@ from ringup.agent.proc import process
 from ringup.agent.proc.files import listed, maker, numbers, optional, required, space, text, user_names
 
 MOST_SHM = 200
+UNLIMITED = 1 << 60
+"""Version 1 of cgroups writes nearly 2^63 for no limit."""
 
 MARKS = (
     ("kubernetes", "KUBERNETES_SERVICE_HOST", "/var/run/secrets/kubernetes.io"),
@@ -61,9 +63,24 @@ def cpus_of(groups):
 
 
 def least(groups, *files):
-    """The tightest limit in these files (controller, name); None for none, which version 1 says as 2^63."""
+    """The tightest limit in these files (controller, name), None for none."""
     rows = [row for controller, name in files for row in limits_in(groups.get(controller, []), name)]
-    return min((row[0] for row in rows if row[0] < 1 << 60), default=None)
+    return min((row[0] for row in rows if row[0] < UNLIMITED), default=None)
+
+
+def memory_left(root):
+    """Bytes that this process's cgroups may still take, None without a limit; file cache counts as free."""
+    groups, left = cgroups(root), []
+    for name, limit, usage, cache in (
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        for place in groups.get(name, []):
+            rows = limits_in([place], limit) + limits_in([place], usage)
+            if len(rows) == 2 and rows[0][0] < UNLIMITED:
+                cached = numbers(place + "/memory.stat", (cache,)).get(cache, 0)
+                left.append(max(0, rows[0][0] - rows[1][0] + cached))
+    return min(left, default=None)
 
 
 def oom_kills_of(groups):

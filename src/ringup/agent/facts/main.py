@@ -48,7 +48,7 @@ def written(value):
 
 END = "end"
 WAITED = '"?waited":%r'
-"""Seconds a part had no processor: what it missed meanwhile proves nothing."""
+"""Seconds a part had no CPU: what it missed meanwhile proves nothing."""
 
 
 def words_of(error):

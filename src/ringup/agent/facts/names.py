@@ -79,33 +79,26 @@ class Lookups:
         return self.done.get((forward, name), late)
 
 
-class Found(Lookups):
+def questions(request, root):
     """This node's own name, its peers' names, and the time of a reverse lookup of their addresses."""
+    own, names, peers = socket.gethostname(), request.get("names", []), request.get("addresses", [])
+    begin, left_s = time.monotonic(), max(0.0, request["limits"]["names"] - 0.5)
+    found = Lookups([own] + names, peers, left_s)
+    if not peers:
+        # Who the peers are is known only from their names so far.
+        known = [found.resolution(name)["addresses"] for name in names]
+        peers = [address for addresses in known for address in addresses][:2]
+        left_s -= time.monotonic() - begin
+        found.done.update(answers([(reverse, a) for a in peers], left_s))
 
-    def __init__(self, request):
-        self.own = socket.gethostname()
-        self.names = request.get("names", [])
-        self.peers = list(request.get("addresses", []))
-        begin, self.left = time.monotonic(), max(0.0, request["limits"]["names"] - 0.5)
-        super().__init__([self.own] + self.names, self.peers, self.left)
-        if not self.peers:
-            # Who the peers are is known only from their names so far.
-            known = [self.resolution(name)["addresses"] for name in self.names]
-            self.peers = [address for addresses in known for address in addresses][:2]
-            self.left = self.seconds - (time.monotonic() - begin)
-            self.done.update(answers([(reverse, a) for a in self.peers], self.left))
-
-    def reverse_s(self):
-        if self.names and not self.peers:
+    def reverse_s():
+        if names and not peers:
             raise OSError("no name of another node resolves here")
-        if self.left < LEAST_S and any((reverse, a) not in self.done for a in self.peers):
+        if left_s < LEAST_S and any((reverse, a) not in found.done for a in peers):
             raise OSError("the name lookups used up all the time")
         # One that has not ended took at least so long.
-        return max([self.done.get((reverse, a), self.left) for a in self.peers] or [0.0])
+        return max([found.done.get((reverse, a), left_s) for a in peers] or [0.0])
 
-
-def questions(request, root):
-    found = Found(request)
-    yield "own_name", lambda: found.resolution(found.own)
-    yield "peer_names", lambda: [found.resolution(name) for name in found.names]
-    yield "reverse_lookup_s", found.reverse_s
+    yield "own_name", lambda: found.resolution(own)
+    yield "peer_names", lambda: [found.resolution(name) for name in names]
+    yield "reverse_lookup_s", reverse_s

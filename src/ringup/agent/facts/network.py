@@ -11,20 +11,14 @@ import os
 import struct
 
 from ringup.agent.proc.files import link as target
-from ringup.agent.proc.files import listed, integer, text
+from ringup.agent.proc.files import integer, listed, text
+from ringup.link_kinds import KINDS
 
 
 GETLINK, GETADDR, GETROUTE = 18, 22, 26
 IFF_UP, IFF_LOWER_UP = 0x1, 0x10000
 ARPHRD_INFINIBAND, ARPHRD_LOOPBACK, ARPHRD_NONE = 32, 772, 65534
 SCOPES = {0: "global", 200: "site", 253: "link", 254: "host"}
-KINDS = {
-    "bridge": "bridge", "openvswitch": "bridge", "veth": "veth", "bond": "bond", "team": "bond",
-    "vlan": "vlan", "macvlan": "macvlan", "macvtap": "macvlan", "ipvlan": "macvlan", "ipvtap": "macvlan",
-    "tun": "tunnel", "gre": "tunnel", "gretap": "tunnel", "ip6gre": "tunnel", "ip6gretap": "tunnel",
-    "ipip": "tunnel", "sit": "tunnel", "ip6tnl": "tunnel", "vxlan": "tunnel", "geneve": "tunnel",
-    "wireguard": "tunnel", "vti": "tunnel", "vti6": "tunnel", "xfrm": "tunnel", "ipoib": "infiniband",
-}  # fmt: skip
 SETTINGS = ("rp_filter", "arp_ignore", "arp_announce")
 MOST_ROUTES = 1000
 MOST_BONDS = 64
@@ -207,10 +201,10 @@ def routes(names):
     return defaults[:MOST_ROUTES] + found[:MOST_ROUTES]
 
 
-def bond(name, told):
+def bond(name, content):
     """One file of /proc/net/bonding: the bond's own lines, then some for each slave."""
     found = {"name": name, "mode": "", "hash_policy": "", "slaves": [], "down": []}
-    for line in told.splitlines():
+    for line in content.splitlines():
         key, _, value = [part.strip() for part in line.partition(":")]
         if key == "Bonding Mode":
             found["mode"] = value

@@ -119,7 +119,7 @@ def pci(root):
 
 
 def cpuinfo(root):
-    """Of the first processor: /proc/cpuinfo's names and values."""
+    """Of the first CPU: /proc/cpuinfo's names and values."""
     block = text(root + "/proc/cpuinfo", 8192).partition("\n\n")[0]
     pairs = [line.partition(":")[::2] for line in block.splitlines()]
     return {name.strip(): value.strip() for name, value in pairs}
@@ -140,7 +140,7 @@ def virtual_machine(root):
     name = "%s %s" % (text(dmi + "sys_vendor"), text(dmi + "product_name"))
     if "hypervisor" in cpuinfo(root).get("flags", "").split():
         return name.strip() or "unnamed"
-    # Processors other than x86 have no such flag.
+    # CPUs other than x86 have no such flag.
     return name if "metal" not in name and any(word in name for word in VIRTUAL) else ""
 
 
