@@ -135,11 +135,8 @@ def ranked(causes: list[Cause]) -> list[Cause]:
         best.setdefault(cause.rule, cause)
     sure = {c.rule for c in best.values() if c.severity == "error" and c.confidence != "low"}
     strong = {rule for rule in sure if place(best[rule]) < 8}
-    inferred = {
-        c.rule
-        for c in best.values()
-        if c.confidence != "high" and {e.tag for e in c.evidence} <= OF_ROLE["choice"]
-    }
+    unsure = [c for c in best.values() if c.confidence != "high"]
+    inferred = {c.rule for c in unsure if {e.tag for e in c.evidence} <= OF_ROLE["choice"]}
 
     def is_explained(cause: Cause) -> bool:
         others = (best[rule] for rule in EXPLAINED_BY.get(cause.rule, ()) if rule in best)
@@ -147,9 +144,8 @@ def ranked(causes: list[Cause]) -> list[Cause]:
             return True
         if cause.rule == "nccl-error-without-detail" and sure - {cause.rule}:
             return True
-        return place(cause) == 8 and bool(
-            strong - inferred if cause.rule == "init-never-finished" else strong
-        )
+        stronger = strong - inferred if cause.rule == "init-never-finished" else strong
+        return place(cause) == 8 and bool(stronger)
 
     return _named_first([cause for cause in best.values() if not is_explained(cause)])
 
