@@ -13,6 +13,7 @@ from ringup.logs.patterns.forms import CONSEQUENCE
 from ringup.logs.patterns.tags import Pattern
 from ringup.logs.rule import CONFIDENCES, Cause
 from ringup.rules import SEVERITIES
+from ringup.units import first_of_each
 
 ORDER = {
     place: tuple(names.split())
@@ -130,9 +131,7 @@ def _key(cause: Cause) -> tuple[float, ...]:
 
 def ranked(causes: list[Cause]) -> list[Cause]:
     """Causes in order of blame, without those another one explains; one of each name."""
-    best: dict[str, Cause] = {}
-    for cause in sorted(causes, key=_key):
-        best.setdefault(cause.rule, cause)
+    best = first_of_each((cause.rule, cause) for cause in sorted(causes, key=_key))
     sure = {c.rule for c in best.values() if c.severity == "error" and c.confidence != "low"}
     strong = {rule for rule in sure if place(best[rule]) < 8}
     unsure = [c for c in best.values() if c.confidence != "high"]

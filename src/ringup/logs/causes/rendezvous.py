@@ -9,7 +9,6 @@ from ringup.addresses import is_loopback
 from ringup.logs.causes.symptoms import (
     SHELL_TEXT,
     bars_at_a_limit,
-    first_of_each,
     first_value,
     is_absurd,
     of_the_web,
@@ -19,7 +18,7 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, message_of
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
-from ringup.units import grouped
+from ringup.units import first_of_each, grouped
 
 _PORT = re.compile(r"(?:port[`'\":= \[]*|\]:|(?<=\d):|\[::\]:)(\d{2,5})\b")
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
