@@ -99,6 +99,19 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
     return found
 
 
+def first_of_each(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
+    """
+    Key -> its first value, in their order.
+
+    >>> first_of_each([("a", 1), ("b", 2), ("a", 3)])
+    {'a': 1, 'b': 2}
+    """
+    found: dict[Key, Value] = {}
+    for key, value in pairs:
+        found.setdefault(key, value)
+    return found
+
+
 def summarize_names(names: Iterable[object], most: int = 4, between: str = ", ") -> str:
     """
     Names in a line, each once, the rest counted.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringup.logs.forms import Reference, shape_of
 from ringup.logs.lines import message_of
+from ringup.units import grouped
 
 if TYPE_CHECKING:
     from ringup.logs.evidence import LogEvidence
@@ -27,24 +28,15 @@ class Change(NamedTuple):
 
 def facts_of(log: LogEvidence) -> dict[str, frozenset[str]]:
     """Name -> values: settings, versions, networks, sizes."""
-    found: dict[str, set[str]] = {}
-
-    def add(name: str, value: str) -> None:
-        if value:
-            found.setdefault(name, set()).add(value)
-
-    for event in log.all("env-set", lacks=r"run (?:again )?with "):
-        add(event["name"], event["value"])
-    for event in log.all("nccl-version"):
-        add("NCCL version", event["version"].rstrip("."))
-    for event in log.all("cuda-driver"):
-        add("CUDA driver version", event["version"])
-    for host in log.hosts.values():
-        add("network", host.kind)
-        add("bootstrap interface", host.bootstrap[0] if host.bootstrap else "")
-    add("ranks", str(max((c.nranks for c in log.communicators), default="")))
-    add("hosts", str(len([h for h in log.hosts if h]) or ""))
-    return {name: frozenset(values) for name, values in found.items()}
+    facts = [(e["name"], e["value"]) for e in log.all("env-set", lacks=r"run (?:again )?with ")]
+    facts += [("NCCL version", e["version"].rstrip(".")) for e in log.all("nccl-version")]
+    facts += [("CUDA driver version", e["version"]) for e in log.all("cuda-driver")]
+    facts += [("network", host.kind) for host in log.hosts.values()]
+    facts += [("bootstrap interface", host.bootstrap[0]) for host in log.hosts.values() if host.bootstrap]
+    facts.append(("ranks", str(max((c.nranks for c in log.communicators), default=""))))
+    facts.append(("hosts", str(len([h for h in log.hosts if h]) or "")))
+    known = grouped((name, value) for name, value in facts if value)
+    return {name: frozenset(values) for name, values in known.items()}
 
 
 def reference_of(log: LogEvidence) -> Reference:

@@ -13,6 +13,7 @@ from ringup.logs.patterns.forms import CONSEQUENCE
 from ringup.logs.patterns.tags import Pattern
 from ringup.logs.rule import CONFIDENCES, Cause
 from ringup.rules import SEVERITIES
+from ringup.units import first_of_each
 
 ORDER = {
     place: tuple(names.split())
@@ -130,16 +131,11 @@ def _key(cause: Cause) -> tuple[float, ...]:
 
 def ranked(causes: list[Cause]) -> list[Cause]:
     """Causes in order of blame, without those another one explains; one of each name."""
-    best: dict[str, Cause] = {}
-    for cause in sorted(causes, key=_key):
-        best.setdefault(cause.rule, cause)
+    best = first_of_each((cause.rule, cause) for cause in sorted(causes, key=_key))
     sure = {c.rule for c in best.values() if c.severity == "error" and c.confidence != "low"}
     strong = {rule for rule in sure if place(best[rule]) < 8}
-    inferred = {
-        c.rule
-        for c in best.values()
-        if c.confidence != "high" and {e.tag for e in c.evidence} <= OF_ROLE["choice"]
-    }
+    unsure = [c for c in best.values() if c.confidence != "high"]
+    inferred = {c.rule for c in unsure if {e.tag for e in c.evidence} <= OF_ROLE["choice"]}
 
     def is_explained(cause: Cause) -> bool:
         others = (best[rule] for rule in EXPLAINED_BY.get(cause.rule, ()) if rule in best)
@@ -147,9 +143,8 @@ def ranked(causes: list[Cause]) -> list[Cause]:
             return True
         if cause.rule == "nccl-error-without-detail" and sure - {cause.rule}:
             return True
-        return place(cause) == 8 and bool(
-            strong - inferred if cause.rule == "init-never-finished" else strong
-        )
+        stronger = strong - inferred if cause.rule == "init-never-finished" else strong
+        return place(cause) == 8 and bool(stronger)
 
     return _own_words_first([cause for cause in best.values() if not is_explained(cause)])
 

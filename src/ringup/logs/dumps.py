@@ -138,15 +138,10 @@ def of_one_run(found: Sequence[Dump]) -> Recorded:
 
 def _sets(found: Iterable[Dump]) -> list[list[Dump]]:
     """Dumps of one name but for the rank; by folder, too, where a rank would be there twice."""
-    sets = []
+    sets: list[list[Dump]] = []
     for dumps in grouped((_RANK.sub("", Path(dump.path).name), dump) for dump in found).values():
-        if len({dump.rank for dump in dumps}) == len(dumps):
-            sets.append(dumps)
-            continue
-        folders: dict[str, dict[int, Dump]] = {}
-        for dump in dumps:
-            folders.setdefault(str(Path(dump.path).parent), {})[dump.rank] = dump
-        sets += [list(folder.values()) for folder in folders.values()]
+        is_one = len({dump.rank for dump in dumps}) == len(dumps)
+        sets += [dumps] if is_one else grouped((Path(dump.path).parent, dump) for dump in dumps).values()
     return sets
 
 

@@ -63,12 +63,8 @@ class Clue:
     times: list[float] = field(default_factory=list)
 
 
-_LETTER = {
-    **dict.fromkeys("FC", "fatal"),
-    **dict.fromkeys("ES", "error"),
-    **dict.fromkeys("INDT", "info"),
-    "W": "warning",
-}
+_LETTER = dict.fromkeys("FC", "fatal") | dict.fromkeys("ES", "error") | dict.fromkeys("INDT", "info")
+_LETTER |= {"W": "warning"}
 _NUMBERS = re.compile(r"0x[0-9a-f]{1,32}|\b[0-9a-f]{8,64}\b|\d{1,24}", re.IGNORECASE)
 
 
@@ -93,15 +89,8 @@ def specific(message: str) -> int:
 
 
 _WAITED = {"work", "work-state", "work-aborted", "watchdog-stuck"}
-_OF_AN_END = {
-    "abort-word",
-    "crash-word",
-    "killed-word",
-    "exit",
-    "exit-signal",
-    "child-failed",
-    "closing-signal",
-}
+_OF_AN_END = {"abort-word", "crash-word", "killed-word", "exit", "exit-signal", "child-failed"}
+_OF_AN_END |= {"closing-signal"}
 _WORD = re.compile(r"(?<![\[\w])[A-Za-z]{3}")
 _NAMELESS = re.compile(r"\s*(?:Exception|Error):?\s*")
 

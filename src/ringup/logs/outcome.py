@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ringup.logs.patterns import OF_ROLE, TAGS
-from ringup.units import grouped
+from ringup.units import first_of_each, grouped
 
 if TYPE_CHECKING:
     from ringup.logs.counts.model import Comm
@@ -370,10 +370,7 @@ class Outcome:
 
     @cached_property
     def _first_line(self) -> dict[tuple[int, str], int]:
-        first: dict[tuple[int, str], int] = {}
-        for event in self._log.events:
-            first.setdefault((event.file, event.label), event.line)
-        return first
+        return first_of_each(((e.file, e.label), e.line) for e in self._log.events)
 
 
 def _last_lines(events: Iterable[tuple[Key, Event]]) -> dict[Key, int]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ringup.logs.grammar import CALL_MARK, HEAD, INIT, POINT_TO_POINT, PREFIX, fields_of
+from ringup.units import first_of_each
 
 STAGES = ("none", "bootstrap", "network", "init-start", "channels", "connected", "init-complete")
 """How far a process came, in the order of NCCL's own set-up (2.22 and later connect after Init COMPLETE)."""
@@ -128,13 +129,10 @@ def _late_in_set_up(files: list[_File], late: list[_File]) -> list[Stuck]:
 
 def _late_in_calls(files: list[_File]) -> list[Stuck]:
     """Ranks whose last calls lie before, or beside, those of the others."""
-    stuck: dict[str, Stuck] = {}
     names = Counter(name for f in files for name, calls in f.calls.items() if calls)
-    for name, count in names.most_common(32):
-        if count > 1:
-            for item in _compare(name, [f for f in files if f.calls.get(name)]):
-                stuck.setdefault(item.rank, item)
-    return list(stuck.values())
+    several = (name for name, count in names.most_common(32) if count > 1)
+    found = (item for name in several for item in _compare(name, [f for f in files if f.calls.get(name)]))
+    return list(first_of_each((item.rank, item) for item in found).values())
 
 
 def _compare(name: str, members: list[_File]) -> Iterable[Stuck]:
@@ -154,9 +152,7 @@ def _compare(name: str, members: list[_File]) -> Iterable[Stuck]:
 
 def _reference(name: str, members: list[_File]) -> tuple[list[bytes], dict[str, list[int]]]:
     """The calls of a rank that most others fit to, and where each of them fits."""
-    by_end: dict[tuple[bytes, ...], list[bytes]] = {}
-    for member in members:
-        by_end.setdefault(tuple(member.calls[name][-3:]), member.calls[name])
+    by_end = first_of_each((tuple(m.calls[name][-3:]), m.calls[name]) for m in members)
     bases = [*by_end.values()][: MAX_TURNED + 1]
     called = {m.name: tuple(m.calls[name]) for m in members}
     options = []

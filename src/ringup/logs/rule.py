@@ -15,6 +15,7 @@ from ringup.logs.defects import Defect
 from ringup.logs.lines import Event
 from ringup.rules import SEVERITIES, Fix, Problem, Severity, isolated, problem_of
 from ringup.rules import Confidence as Confidence
+from ringup.units import first_of_each
 
 if TYPE_CHECKING:
     from ringup.logs.evidence import LogEvidence
@@ -121,9 +122,7 @@ def report(
         return None
     nodes = [e.host for e in printed if e.host] if nodes is None else nodes
     ranks = [e.rank for e in printed if e.rank is not None] if ranks is None else ranks
-    quoted: dict[tuple[int, int], Event] = {}
-    for event in printed:
-        quoted.setdefault(event.place, event)
+    quoted = first_of_each((event.place, event) for event in printed)
     evidence = tuple(quoted.values())[:MAX_EVIDENCE]
     return Cause(text, confidence, evidence, (*dict.fromkeys(nodes),), (*sorted(set(ranks)),), severity, fix)
 

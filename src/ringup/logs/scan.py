@@ -391,13 +391,9 @@ def _ended(match: Match, known: dict[str, str]) -> Match:
     """A process's end, with what the rows of the launcher's table before it told of it."""
     fields, head = match.fields, match.head
     rank = fields.get("rank") or known.get("rank") or known.get("rank2")
-    return match._replace(
-        fields={**known, **fields},
-        head=head._replace(
-            host=known.get("host") or fields.get("host") or head.host,
-            rank=int(rank) if rank and len(rank) < 9 else head.rank,
-        ),
-    )
+    host = known.get("host") or fields.get("host") or head.host
+    number = int(rank) if rank and len(rank) < 9 else head.rank
+    return match._replace(fields={**known, **fields}, head=head._replace(host=host, rank=number))
 
 
 def joined(scan: Scan, file: int, comms: Iterable[Comm] = ()) -> Scan:

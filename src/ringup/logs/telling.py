@@ -142,7 +142,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
         return [*causes[:at], described(log, best), *causes[at:]]
     named = {e.place for one in causes if one is not first for e in one.evidence}
     is_detail = best.form == Form.LIBRARY and "cuda-failure" not in best.tags
-    is_detail = is_detail and (best.event.file, best.event.line) not in named
+    is_detail = is_detail and best.event.place not in named
     if first.rule == "nccl-error-without-detail" and is_detail:
         return [*causes[:at], described(log, best), *causes[at + 1 :]]
     if first.rule == "rank-raised-exception" and (reason := _reason_above(log, own)):
@@ -174,7 +174,7 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
 def _clues_of(log: LogEvidence, cause: Cause) -> list[Clue]:
     """The clues on the lines that a cause quotes."""
     places = {e.place for e in cause.evidence}
-    return [clue for clue in log.clues if (clue.event.file, clue.event.line) in places]
+    return [clue for clue in log.clues if clue.event.place in places]
 
 
 def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
@@ -199,7 +199,7 @@ def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | 
     beat = heartbeat(log)
     if beat is not None:
         return described(log, beat)
-    if best is not None and (best.event.file, best.event.line) in named:
+    if best is not None and best.event.place in named:
         if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
             return described(log, reason)
         return None  # what it means is known, and no error

@@ -11,7 +11,7 @@ from ringup.logs.lines import Event, ranks_of
 from ringup.logs.outcome import is_teardown, is_unwinding, made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import HARMLESS
-from ringup.logs.rule import Found, cause, report
+from ringup.logs.rule import Confidence, Found, cause, report
 from ringup.rules import Fix
 from ringup.units import ranges, show_ranks
 
@@ -35,30 +35,23 @@ def peer_died_first(log: LogEvidence) -> Found:
     In logs: `Connection closed by remote peer`, `Connection reset by peer`, `num_nodes_waiting` tracebacks.
     """
     zero = log.all("ddp-same-model", theirs="0")
-    lost = [
-        e
-        for e in log.all(*(tag for tag in OF_ROLE["consequence"] if tag not in OF_ROLE["weak"]))
-        if not (made_do(e) or of_the_web(e) or log.outcome.overcome(e))
-        and not (is_teardown(e) and log.outcome.ended_well)
-        and (e.tag != "store-get" or not re.search(r"(?i)time", e["reason"]))
-    ]
+    lost = log.all(*(tag for tag in OF_ROLE["consequence"] if tag not in OF_ROLE["weak"]))
+    lost = [e for e in lost if not (made_do(e) or of_the_web(e) or log.outcome.overcome(e))]
+    lost = [e for e in lost if not (is_teardown(e) and log.outcome.ended_well)]
+    lost = [e for e in lost if e.tag != "store-get" or not re.search(r"(?i)time", e["reason"])]
     lost += log.all("ofi-request", has=_GONE)
     weak = log.all("keepalive-failed", "pipe-broken")
     weak = [e for e in weak if not (made_do(e) or (is_teardown(e) and log.outcome.ended_well))]
     if {e.tag for e in lost} == {"ray-died"} and not (zero or weak) and _is_a_wrapping(log, lost):
         return None
     proxied = [e for e in lost if e.tag != "proxy-failed"]
-    sound = log.outcome.failed is None
-    if sound and log.outcome.went_on and not (proxied or zero):
+    if log.outcome.went_on and not (log.outcome.failed or proxied or zero):
         return None
-    if (
-        log.outcome.ended_well
-        and {e.tag for e in lost} <= {"recv-vector"}
-        and not log.has("exit", "exception")
-    ):
-        return None
-    if log.has("tcpstore-retry") and {e.tag for e in lost} <= {"recv-vector"} and not log.outcome.went_on:
-        return None  # nobody had met the store's owner yet
+    if {e.tag for e in lost} <= {"recv-vector"}:
+        if log.outcome.ended_well and not log.has("exit", "exception"):
+            return None
+        if log.has("tcpstore-retry") and not log.outcome.went_on:
+            return None  # nobody had met the store's owner yet
     peers = sorted({e["peer"] or e["address"] for e in lost} - {""})
     had_saved = {e.host for e in log.all("saved")}
     # A process that has saved its model and ends closes its connections: nobody's call failed of it.
@@ -68,14 +61,10 @@ def peer_died_first(log: LogEvidence) -> Found:
     others = [p for p in peers if p.split("<")[0] not in own or len(log.hosts) > 1]
     shown = f" ({', '.join(others[:3])})" if others else ""
     text = f"a peer ended first{shown}; this log holds only what followed: read that peer's log"
-    sure = zero or {e.tag for e in [*proxied, *weak]} - _MAY_BE_ALIVE
-    return report(
-        [*zero, *(proxied or lost), *weak],
-        text,
-        "medium" if sure else "low",
-        severity="warning" if mild else None,
-        ranks=(),
-    )
+    dead = zero or {e.tag for e in [*proxied, *weak]} - _MAY_BE_ALIVE
+    sure: Confidence = "medium" if dead else "low"
+    events = [*zero, *(proxied or lost), *weak]
+    return report(events, text, sure, severity="warning" if mild else None, ranks=())
 
 
 def _is_a_wrapping(log: LogEvidence, died: list[Event]) -> bool:

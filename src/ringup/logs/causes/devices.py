@@ -32,11 +32,8 @@ def shm_too_small(log: LogEvidence) -> Found:
     by_cuda = any("shm" in e["where"] for e in log.all("cuda-failure"))
     if by_cuda and not loaders and not any("No space" in e.text for e in nccl):
         return None
-    rows = [
-        e
-        for e in log.all("no-space-shm", size=r"\d+(\.\d+)?[KMG]?")
-        if parse_size_bytes(e["size"]) <= 128 << 20 or e.number("percent") >= 98
-    ]
+    rows = log.all("no-space-shm", size=r"\d+(\.\d+)?[KMG]?")
+    rows = [e for e in rows if parse_size_bytes(e["size"]) <= 128 << 20 or e.number("percent") >= 98]
     if nccl or loaders:
         text = "/dev/shm has no room for what NCCL or the data loaders put there"
         return report([*nccl, *loaders, *rows], text)

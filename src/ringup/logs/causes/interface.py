@@ -7,13 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from ringup.addresses import has_virtual_name, is_loopback, subnet
-from ringup.logs.causes.symptoms import first_of_each, first_value, on
+from ringup.logs.causes.symptoms import first_value, on
 from ringup.logs.evidence import HostNetworks, LogEvidence, is_link_local
 from ringup.logs.lines import Event
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
-from ringup.units import assignment, summarize_names
+from ringup.units import assignment, first_of_each, summarize_names
 
 _NCCL_SYNTAX = r".*[\^,=].*"
 

@@ -38,17 +38,11 @@ def world_never_formed(log: LogEvidence) -> Found:
     apart = log.all("run-apart")[-1:]
     if apart:
         return report(apart, first_value(apart, "text"))
-    tests = log.all("nccl-tests")
-    side_by_side = [
-        [one, other]
-        for one, other in itertools.pairwise(tests)
-        if one.file == other.file
-        and other.line - one.line <= _OF_ONE_START
-        and not (one["end"] or other["end"])
-    ]
+    pairs = [(a, b) for a, b in itertools.pairwise(log.all("nccl-tests")) if a.file == b.file]
+    pairs = [(a, b) for a, b in pairs if b.line - a.line <= _OF_ONE_START and not (a["end"] or b["end"])]
     text = "nccl-tests began again before it had ended: its processes know nothing of each other"
     fix = Fix("build it with MPI=1 (and MPI_HOME), start it by mpirun or srun --mpi")
-    return report(itertools.chain(*side_by_side), text, "medium", fix=fix)
+    return report(itertools.chain(*pairs), text, "medium", fix=fix)
 
 
 @cause("slurm-tasks-mismatch")
@@ -99,12 +93,9 @@ def launcher_argument_misread(log: LogEvidence) -> Found:
         text = f"the launcher does not know an argument: {unknown[0]['text'][:160]}" if unknown else ""
         sure: Confidence = "high" if unknown else "medium"
         return report(usage, text or "the launcher refuses its own arguments", sure)
-    raised = [
-        e
-        for e in log.all("exception", type="ValueError|AssertionError")
-        if LAUNCHER_FRAMES.search(e["frame"])
-    ]
-    if raised := [e for e in raised if log.tags_at(e) == {"exception"}]:
+    raised = log.all("exception", type="ValueError|AssertionError")
+    raised = [e for e in raised if LAUNCHER_FRAMES.search(e["frame"]) and log.tags_at(e) == {"exception"}]
+    if raised:
         return report(raised, f"the launcher refuses its own arguments: {raised[0]['text'][:160]}", "medium")
     shell = log.all("name-tried", host=".*[/=].*")
     return report(shell, f"{first_value(shell, 'host')!r} was taken for the address of the head", "low")
@@ -171,12 +162,10 @@ def same_gpu_twice(log: LogEvidence) -> Found:
 
 def _on_one_bus_id(log: LogEvidence) -> list[Event]:
     """Init lines of two ranks with one host, communicator and bus id, where NCCL was used wrongly."""
-    if (
-        not log.has("nccl-usage")
-        or log.outcome.set_up
-        or log.has("bad-setting", "no-algorithm", "net-not-found")
-    ):
-        return []  # NCCL calls a setting that it cannot read invalid usage, too
+    # NCCL calls a setting that it cannot read invalid usage, too.
+    of_a_setting = log.has("bad-setting", "no-algorithm", "net-not-found")
+    if of_a_setting or log.outcome.set_up or not log.has("nccl-usage"):
+        return []
     found: dict[tuple[str, ...], dict[str, Event]] = defaultdict(dict)
     for event in log.all("init"):
         match = re.search(r"busId (\w+) commId (\w+)", event["more"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ringup.logs.causes.pasted_stacks import standing_elsewhere, standing_together
@@ -17,7 +16,7 @@ from ringup.logs.causes.symptoms import bars_at_a_limit, ended_as, waits_of_the_
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, by_rank, ranks_of
 from ringup.logs.rule import MAX_EVIDENCE, Cause, Confidence, Found, cause, report
-from ringup.units import ranges, show_ranks
+from ringup.units import grouped, ranges, show_ranks
 
 if TYPE_CHECKING:
     from ringup.logs.counts.run import Behind, Member
@@ -350,9 +349,7 @@ def _printed_mismatch(log: LogEvidence) -> Cause | None:
     if len({e["op"] for e in through.values()}) > 1 and log.has("gloo-recv-timeout", "gloo-closed", "work"):
         shown = "; ".join(f"rank {rank}: {e['op']}" for rank, e in sorted(through.items())[:3])
         return report(through.values(), f"ranks end in different collectives ({shown})", "medium")
-    kinds: dict[tuple[str, str, str], list[Event]] = defaultdict(list)
-    for event in _waiting(log).values():
-        kinds[event["seq"], event["op"].upper(), event["nin"]].append(event)
+    kinds = grouped(((e["seq"], e["op"].upper(), e["nin"]), e) for e in _waiting(log).values())
     events = [e for same in kinds.values() for e in same[:2]]
     if len({(op, size) for _, op, size in kinds}) > 1 and all(seq for seq, _, _ in kinds):
         numbers = [int(seq) for seq, _, _ in kinds if len(seq) < 15]

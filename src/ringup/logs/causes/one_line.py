@@ -98,7 +98,6 @@ def _finder(row: Row) -> Callable[[LogEvidence], Found]:
         beside = log.all(row.beside) if found and row.beside else []
         return report([*found, *beside], text, row.confidence if said else _MEDIUM)
 
-    find.__doc__ = ""
     return find
 
 

@@ -17,7 +17,7 @@ from ringup.logs.lines import Event, ranks_of
 from ringup.logs.outcome import made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import PROGRAM_XIDS
-from ringup.logs.rule import Cause, Found, cause, report
+from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.units import show_ranks
 
 _NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
@@ -231,12 +231,9 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
         log.outcome.went_on and not log.has("exit", "child-failed", "nccl-remote", "gloo-closed")
     )
     settled = log.has("exit", "child-failed", "gloo-closed", "gloo-reset", "closed-by-peer")
-    return report(
-        [e for e in own if e["type"] == first["type"]],
-        text,
-        "high" if traced and settled else "low" if mild else "medium",
-        severity="warning" if mild and not traced and not settled else None,
-    )
+    same = [e for e in own if e["type"] == first["type"]]
+    sure: Confidence = "high" if traced and settled else "low" if mild else "medium"
+    return report(same, text, sure, severity="warning" if mild and not (traced or settled) else None)
 
 
 def _kernel_failed(log: LogEvidence) -> Cause | None:

@@ -9,7 +9,6 @@ from ringup.addresses import is_loopback
 from ringup.logs.causes.symptoms import (
     SHELL_TEXT,
     bars_at_a_limit,
-    first_of_each,
     first_value,
     is_absurd,
     of_the_web,
@@ -19,6 +18,7 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, message_of
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
+from ringup.units import first_of_each, grouped
 
 _PORT = re.compile(r"(?:port[`'\":= \[]*|\]:|(?<=\d):|\[::\]:)(\d{2,5})\b")
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
@@ -393,12 +393,10 @@ def node_rank_duplicate(log: LogEvidence) -> Found:
 
 def _came_twice(log: LogEvidence) -> list[Event]:
     """The same words of one rank, twice before anything broke, where another rank of its world has none."""
-    found: dict[tuple[str, ...], list[Event]] = defaultdict(list)
     worlds = log.outcome.first_attempt(log.all("rank-of-world"))
-    for event in worlds:
-        found[event["rank"], event["nranks"], re.sub(r"\d+", "", event.text)].append(event)
+    alike = grouped(((e["rank"], e["nranks"], re.sub(r"\d+", "", e.text)), e) for e in worlds).values()
     came = {e["rank"] for e in worlds}
-    twice = (same for same in found.values() if len(same) > 1 and len(came) < same[0].number("nranks"))
+    twice = (same for same in alike if len(same) > 1 and len(came) < same[0].number("nranks"))
     return next(twice, []) if log.outcome.failed else []
 
 

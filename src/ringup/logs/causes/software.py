@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ringup.logs.causes.symptoms import first_of_each, first_value, is_absurd
+from ringup.logs.causes.symptoms import first_value, is_absurd
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.rule import Confidence, Found, cause, report
+from ringup.units import first_of_each
 
 _MARKS: dict[str, tuple[int, int]] = {
     "v0204": (2_00, 2_08),

@@ -106,14 +106,6 @@ def first_value(events: Iterable[Event], *fields: str) -> str:
     return next((e[name] for e in events for name in fields if e[name]), "")
 
 
-def first_of_each(pairs: Iterable[tuple[Key, Event]]) -> dict[Key, Event]:
-    """The first line of each key, in order."""
-    found: dict[Key, Event] = {}
-    for key, event in pairs:
-        found.setdefault(key, event)
-    return found
-
-
 def on(host: str) -> str:
     """A place for the end of a sentence: " on HOST", or nothing."""
     return f" on {host}" if host else ""

@@ -6,11 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from ringup.logs.causes.symptoms import first_of_each
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, ranks_of
 from ringup.logs.rule import Found, cause, report
-from ringup.units import grouped, plural, printable, show_ranks, summarize_names
+from ringup.units import first_of_each, grouped, plural, printable, show_ranks, summarize_names
 
 Key = TypeVar("Key", bound=Hashable)
 

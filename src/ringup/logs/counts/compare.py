@@ -6,7 +6,7 @@ A difference far back is found in a second reading of the few lines that can hol
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from ringup.logs.counts.model import BLOCK_CALLS, NamedCall
 from ringup.logs.counts.plain import arguments_number
 from ringup.logs.counts.run import Behind, Communicator, Member, Mismatch, Party, Unlocated
 from ringup.logs.grammar import CALL_MARK, HEAD, POINT_TO_POINT, bare, fields_of
+from ringup.units import grouped
 
 MAX_CALL_BYTES = 2048
 """A line of a call with all that launchers put before it."""
@@ -88,9 +89,7 @@ def _first_difference(
     at = next((n for n, row in rows if len({asked for asked, *_ in row}) > 1), None)
     if at is None:
         return None
-    groups: dict[int, list[tuple[Member, list[NamedCall]]]] = defaultdict(list)
-    for member, calls in called:
-        groups[calls[at][0]].append((member, calls[at:]))
+    groups = grouped((calls[at][0], (member, calls[at:])) for member, calls in called)
     # Of two groups of one size the one with rank 0 counts as usual: no better sign is left.
     usual, *rest = sorted(groups.values(), key=lambda g: (-len(g), g[0][0].rank or 0))
     odd = [one for group in rest for one in group]
@@ -109,10 +108,7 @@ def locate(unlocated: Unlocated, read: Read) -> Mismatch | None:
     """Where the sequences part; None when they are equal as far as every rank has called."""
     windows = [_Window(member, unlocated.first) for member in unlocated.members]
     most = unlocated.last - unlocated.first
-    by_file: dict[str, list[_Window]] = defaultdict(list)
-    for window in windows:
-        by_file[window.member.file].append(window)
-    for file, own in by_file.items():
+    for file, own in grouped((window.member.file, window) for window in windows).items():
         # Calls behind the block show whether a rank left one out.
         _fill(file, own, most + MIN_SKIPS, read)
     called = [(window.member, window.calls) for window in windows]
@@ -121,9 +117,7 @@ def locate(unlocated: Unlocated, read: Read) -> Mismatch | None:
 
 
 def _fill(file: str, windows: list[_Window], room: int, read: Read) -> None:
-    by_place: dict[tuple[str, str], list[_Window]] = defaultdict(list)
-    for window in windows:
-        by_place[window.member.key[1:3]].append(window)
+    by_place = grouped((window.member.key[1:3], window) for window in windows)
     start = min(windows, key=lambda window: window.offset)
     end = max(window.end for window in windows)
     left = len(windows)

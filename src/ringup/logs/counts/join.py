@@ -18,6 +18,7 @@ from ringup.logs.counts.run import (
     Run,
     Unlocated,
 )
+from ringup.units import grouped
 
 
 def join(parts: Mapping[str, Part]) -> Run:
@@ -164,9 +165,7 @@ def _place_strangers(
     others it is not known who belongs together: their calls are counted and not lined up.
     """
     processes = {key[:2] for _, part, key in strangers}
-    sizes: dict[int, list[SequenceKey]] = defaultdict(list)
-    for _, part, key in strangers:
-        sizes[part.sequences[key].nranks].append(key)
+    sizes = grouped((part.sequences[key].nranks, key) for _, part, key in strangers)
     for file, part, key in strangers:
         size = part.sequences[key].nranks
         world = size == len(processes) == len(sizes[size]) == len({k[:2] for k in sizes[size]})

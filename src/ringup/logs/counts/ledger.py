@@ -64,7 +64,7 @@ def shortened(line: bytes) -> bytes:
 
 
 @functools.lru_cache(4 * MAX_PROCESSES)
-def name(raw: bytes | None) -> str:
+def text_of(raw: bytes | None) -> str:
     """Text of a name, the same object each time."""
     return "" if raw is None else raw.decode("utf-8", "replace")
 
@@ -151,7 +151,7 @@ class Ledger:
 
     def sequence(self, column: int, pointer: bytes, nranks: int) -> int:
         """The number of the sequence of a column's process on the communicator that now has this pointer."""
-        of, text = self.part.columns[column], name(pointer)
+        of, text = self.part.columns[column], text_of(pointer)
         key = (of.host, of.pid, text, self._generation.get((of.host, of.pid, text), 0))
         if key not in self._sequences and len(self._sequences) >= MAX_SEQUENCES:
             key = ("", "", "", 0)
@@ -192,12 +192,12 @@ class Ledger:
         return column * 2 + (self.part.columns[column].kind in POINT_TO_POINT)
 
     def _column(self, match: re.Match[bytes], prefix: bytes) -> int:
-        process = self._process(name(match["host"]), name(match["pid"]), prefix)
-        return self._number_of(Column(*process, name(match["dev"]), self._kind(match["kind"])))
+        process = self._process(text_of(match["host"]), text_of(match["pid"]), prefix)
+        return self._number_of(Column(*process, text_of(match["dev"]), self._kind(match["kind"])))
 
     def _kind(self, raw: bytes) -> str:
         """The kind's name; NCCL has some fifteen, a log may claim any number."""
-        kind = name(raw)
+        kind = text_of(raw)
         if kind not in self._kinds:
             if len(self._kinds) >= MAX_KINDS:
                 return "other"
@@ -271,9 +271,9 @@ class Ledger:
             return
         head = PREFIX.search(raw[:400])  # an excerpt may have lost who speaks
         host, pid, prefix = (head["host"], head["pid"], raw[: head.start()]) if head else (b"", b"", b"")
-        process = self._process(name(host), name(pid), prefix)
+        process = self._process(text_of(host), text_of(pid), prefix)
         if b" via " in raw and (match := VIA.search(raw)):
-            transports, key = self.part.transports, (process[0], name(match["via"]))
+            transports, key = self.part.transports, (process[0], text_of(match["via"]))
             if key in transports or len(transports) < MAX_TRANSPORTS:
                 transports[key] = transports.get(key, 0) + 1
         elif b"- Init " in raw:
@@ -283,7 +283,7 @@ class Ledger:
         match = INIT.search(raw)
         if not match:
             return
-        place = (*process, name(match["pointer"]))
+        place = (*process, text_of(match["pointer"]))
         generation = self._generation.get(place, 0)
         comms, sequences = self.part.comms, self.part.sequences
         known = comms.get((*place, generation))
@@ -301,25 +301,25 @@ class Ledger:
         known.started |= started
         known.complete |= not started
         if known.comm_id is None and match["id"]:
-            known.comm_id = name(match["id"])
+            known.comm_id = text_of(match["id"])
 
     def _comm(self, process: ProcessKey, match: re.Match[bytes]) -> Comm:
         parent = None
         if match["parent"]:
-            of = name(match["parent"])
+            of = text_of(match["parent"])
             now = self._generation.get((*process, of), 0)
-            split = name(match["split"]) if match["split"] else None
-            parent = (of, now, split, name(match["color"]))
+            split = text_of(match["split"]) if match["split"] else None
+            parent = (of, now, split, text_of(match["color"]))
         order = self._comm_counts.get(process, 0)
         self._comm_counts[process] = order + 1
         return Comm(
             host=process[0],
             pid=process[1],
-            pointer=name(match["pointer"]),
+            pointer=text_of(match["pointer"]),
             rank=int(match["rank"][:9]),
             nranks=int(match["nranks"][:9]),
-            device=name(match["dev"]),
-            comm_id=name(match["id"]) if match["id"] else None,
+            device=text_of(match["dev"]),
+            comm_id=text_of(match["id"]) if match["id"] else None,
             parent=parent,
             order=order,
         )
