@@ -34,6 +34,15 @@ HOSTS = {"hosts": "a slots=4\nb slots=4\n"}
 SIZES = '{{"train_batch_size": {}, "train_micro_batch_size_per_gpu": 2}}'
 BY_MPI = "bash -c 'python t.py --rank $OMPI_COMM_WORLD_RANK --url tcp://$MASTER_ADDR:1'"
 EXPORTS = "export MASTER_ADDR=10.0.0.1"
+TWO_MACHINES = "num_machines: 2\nnum_processes: 8\n"
+BY_PDSH = "deepspeed_config:\n  deepspeed_multinode_launcher: pdsh\n  deepspeed_hostfile: h\n"
+BY_ITSELF = TWO_MACHINES + "deepspeed_config:\n  deepspeed_multinode_launcher: standard\n"
+MEGATRON = (
+    "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=$H:1 t.py"
+    " --tensor-model-parallel-size 4 --pipeline-model-parallel-size 4"
+)
+TRAINER = "import lightning as L\nL.Trainer(devices=4, num_nodes=2).fit(m)\n"
+ON_ONE = "import lightning as L\nL.Trainer(devices=4).fit(m)\n"
 BY_LINES = """#PBS -l select=2:mpiprocs=4
 N=$({})
 r=0
@@ -130,6 +139,65 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             {"a.yaml": DEEPSPEED.replace("deepspeed_config_file: ds.json", "zero_stage: 3")},
         ],
     ),
+    # accelerate 1.15 utils/launch.py: prepare_multi_gpu_env, prepare_deepspeed_cmd_env
+    "accelerate-config-wrong": (
+        [
+            {"a.yaml": TWO_MACHINES + "gpu_ids: 0,1\n"},
+            {"a.yaml": TWO_MACHINES + "deepspeed_config:\n  deepspeed_multinode_launcher: pdsh\n"},
+        ],
+        [
+            {"a.yaml": TWO_MACHINES + "gpu_ids: all\n"},
+            {"a.yaml": TWO_MACHINES + "gpu_ids: 0,1,2,3\n"},
+            {"a.yaml": TWO_MACHINES + "deepspeed_config:\n  deepspeed_multinode_launcher: standard\n"},
+            {"a.yaml": TWO_MACHINES + BY_PDSH},
+        ],
+    ),
+    "port-privileged": (
+        [
+            shell("torchrun --nnodes=2 --node_rank=$R --master_addr=h --master_port=97 t.py"),
+            shell("accelerate launch --num_processes 8 --main_process_port 00097 t.py"),
+        ],
+        [shell("torchrun --nnodes=2 --node_rank=$R --master_addr=h --master_port=1097 t.py")],
+    ),
+    # BasicSR and OpenMMLab: init_dist(launcher) of utils/dist_util.py
+    "rank-not-set": (
+        [shell("python train.py -opt o.yml --launcher pytorch")],
+        [
+            shell("torchrun --nproc_per_node=8 train.py -opt o.yml --launcher pytorch"),
+            shell("RANK=0 WORLD_SIZE=1 python train.py -opt o.yml --launcher pytorch"),
+            shell("python train.py -opt o.yml --launcher none"),
+        ],
+    ),
+    "hostfile-wrong": (
+        [{**shell(BY_HOSTS.replace("hosts", "hosts --include=a:4,5")), **HOSTS}],
+        [{**shell(BY_HOSTS.replace("hosts", "hosts --include=a:2,3@b:0")), **HOSTS}],
+    ),
+    "port-used-twice": (
+        [shell("torchrun a.py &", "torchrun b.py &", "wait")],
+        [shell("torchrun a.py &", "torchrun --master_port=29501 b.py &", "wait")],
+    ),
+    "container-keeps-out": (
+        [
+            {
+                "a.sh": "docker run --gpus all img /bin/bash run.sh\n",
+                "run.sh": "torchrun --nproc_per_node=8 t.py\n",
+            }
+        ],
+        [{"a.sh": "docker run --ipc=host img bash run.sh\n", "run.sh": "torchrun --nproc_per_node=8 t.py\n"}],
+    ),
+    "rendezvous-endpoint-missing": (
+        [{**shell("accelerate launch --config_file a.yaml t.py"), "a.yaml": BY_ITSELF}],
+        [
+            {
+                **shell("accelerate launch --config_file a.yaml t.py"),
+                "a.yaml": BY_ITSELF + "main_process_ip: h\n",
+            }
+        ],
+    ),
+    "parallel-sizes-do-not-divide": (
+        [slurm(f"srun {MEGATRON} --num-layers 70")],
+        [slurm(f"srun {MEGATRON} --num-layers 70 --pp-partition-method type:transformer")],
+    ),
     "launcher-started-per-task": (
         [slurm("srun mpirun -np 8 python t.py", asked=FOUR)],
         [
@@ -139,6 +207,7 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     "nproc-exceeds-gpus": (
         [
+            shell("torchrun --nproc_per_node 8 t.py --device 0,1"),
             slurm("srun torchrun --nnodes=2 --nproc_per_node=4 t.py", asked="#SBATCH -N 2\n#SBATCH -G 4"),
             {"a.lsf": JSRUN.format(2, 1, 1, SIX)},
         ],
@@ -152,15 +221,26 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
         [slurm(ACCELERATE.format(16))],
     ),
     "open-mpi-slots": (
-        [shell("horovodrun -np 16 -H a:4,b:4 python t.py")],
+        [
+            shell("horovodrun -np 16 -H a:4,b:4 python t.py"),
+            shell("horovodrun -np 2 -H localhost python t.py"),
+        ],
         [shell("horovodrun -np 8 -H a:4,b:4 python t.py"), shell("horovodrun -np 8 -H $H python t.py")],
     ),
     "lightning-tasks-mismatch": (
         [
             slurm("srun python t.py fit --trainer.devices 8"),
             slurm("srun python t.py trainer.devices=8 trainer.num_nodes=2"),
+            {**slurm("python t.py", asked=FOUR), "t.py": TRAINER},
+            {**slurm("srun python t.py", asked=FOUR.replace("gpu:4", "gpu:2")), "t.py": TRAINER},
+            {**slurm("srun python t.py", asked="#SBATCH -N 2\n#SBATCH --gres=gpu:4"), "t.py": TRAINER},
         ],
-        [slurm("srun python t.py fit --trainer.devices 4", asked=FOUR)],
+        [
+            slurm("srun python t.py fit --trainer.devices 4", asked=FOUR),
+            {**slurm("srun python t.py", asked=FOUR), "t.py": TRAINER},
+            {**slurm("python t.py", asked=FOUR), "t.py": TRAINER.replace("lightning", "lighting")},
+            {**slurm("python t.py", asked="#SBATCH -N 1\n#SBATCH --gres=gpu:4"), "t.py": ON_ONE},
+        ],
     ),
     "pod-name-unknown": (
         [{"a.yaml": JOBSET.format("subdomain: net", "v-node-0.net")}],

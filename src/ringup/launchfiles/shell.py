@@ -15,6 +15,7 @@ a command's beginning looks like an assignment; a redirect can swallow the words
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,7 @@ from ringup.launchfiles.expansion import (
     parser,
 )
 from ringup.launchfiles.marks import BREAK, EMPTY, Marks, has_mark, is_mark
-from ringup.launchfiles.passing import passed_on
+from ringup.launchfiles.passing import APPTAINER, DOCKER, passed_on
 from ringup.launchfiles.start import CommandLine, Step, take_apart
 from ringup.launchfiles.substitution import substituted
 
@@ -731,7 +732,8 @@ class _Walk(Expansion):
             return
         if (is_away or shell) and target and not has_mark(target) and target.endswith((".sh", ".bash")):
             other = self.sibling(target)
-            if other is not None and is_away:
+            is_boxed = any(posixpath.basename(step.program) in (*DOCKER, *APPTAINER) for step in start.steps)
+            if other is not None and (is_away or is_boxed):
                 inner.line_offset, inner.at_line = -1, command.line
                 inner.arguments = tuple(start.arguments if shell else start.rest[1:])
                 self._nested_text(marks.without_marks(other), inner)

@@ -213,6 +213,10 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
         elif gpus and ranks > gpus:
             found = f"{ranks} processes on {plural(gpus, 'GPU')} (line {line})"
             yield part.finding(found, "as many processes as GPUs")
+        chosen = launch.arguments.get("device", "").split(",")
+        if len(chosen) > 1 and all(map(str.isdecimal, chosen)) and ranks > len(chosen):
+            found = f"{ranks} processes, and --device has {plural(len(chosen), 'GPU')}"
+            yield part.finding(found, "as many processes as GPUs")
         asked, line = last(part.job.job.directives, "gpus", "G")
         whole, world = launch.number(asked.rpartition(":")[2]) or 0, launch.world_size or 0
         if ranks and not gpus and world > whole > 0:

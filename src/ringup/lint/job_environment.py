@@ -244,6 +244,15 @@ def _contents(job: JobFile, launch: Launch, name: str, text: str) -> Iterator[Fi
     if missing:
         found = f"--include {printable(missing[0], 60)}, which {printable(name, 80)} does not have"
         yield job.finding(launch.line, found, "a host of the host file")
+    slots = {match[1]: int(match[2]) for line in lines if (match := _SLOTS.match(line))}
+    for part in launch.option("include").split("@"):
+        host, _, listed = part.partition(":")
+        beyond = [n for n in listed.split(",") if n.isdecimal() and int(n) >= slots.get(host, 1 << 20)]
+        if beyond:
+            found = (
+                f"--include {printable(part, 60)}, and {printable(name, 80)} gives {host} {slots[host]} slots"
+            )
+            yield job.finding(launch.line, found, f"slots from 0 to {slots[host] - 1}")
     each = launch.ranks_per_node or 0
     few = min((int(match[2]) for line in lines if (match := _SLOTS.match(line))), default=each)
     if few < each:

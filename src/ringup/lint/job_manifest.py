@@ -137,6 +137,38 @@ def deepspeed_settings_twice(job: JobFile) -> Found:
             yield line, f"{', '.join(both)} beside deepspeed_config_file", "deepspeed_config_file alone"
 
 
+@fault("accelerate-config-wrong", SHELL)
+def accelerate_config_wrong(job: JobFile) -> Found:
+    """
+    accelerate's configuration asks for more processes than it names GPUs, or for nodes it cannot find.
+
+    Why: num_processes is the total, divided evenly among num_machines; gpu_ids are this machine's.  With
+    `deepspeed_multinode_launcher: pdsh` DeepSpeed takes the other machines from a host file, and trains on
+    this one alone without it.
+
+    Fix: num_processes = num_machines x GPUs; deepspeed_hostfile, or `deepspeed_multinode_launcher: standard`.
+    """
+    for document in job.job.documents:
+        machines = number(value_at(document, "num_machines")) or 1
+        total, ids = (
+            number(value_at(document, "num_processes")) or 0,
+            value_at(document, "gpu_ids").split(","),
+        )
+        if all(map(str.isdecimal, ids)) and total // machines > len(ids):
+            line = _at(document, "gpu_ids").start_mark.line + 1
+            found = f"{total // machines} processes on this machine, and gpu_ids has {len(ids)}"
+            yield line, found, "num_processes: the machines x their GPUs"
+        own = dict(pairs(_at(document, "deepspeed_config")))
+        how = scalar(own.get("deepspeed_multinode_launcher"))
+        if machines > 1 and how not in ("", "standard") and not scalar(own.get("deepspeed_hostfile")):
+            line = own["deepspeed_multinode_launcher"].start_mark.line + 1
+            yield (
+                line,
+                f"{machines} machines by {printable(how, 20)}, and no deepspeed_hostfile",
+                "deepspeed_hostfile",
+            )
+
+
 _OF_JOB, _OF_JOBSET = re.compile(r"\d{1,6}"), re.compile(r"[\w-]{1,99}-\d{1,6}-\d{1,6}")
 """What follows a workload's name in those of its pods."""
 

@@ -23,9 +23,9 @@ _COORDINATOR = re.compile(
 _SCHEDULERS = ("SBATCH", "PBS", "BSUB")
 _OF_OPEN_MPI = ("-x", "-mca", "--mca", "--bind-to", "-bind-to", "--allow-run-as-root", "-npernode")
 """Options that other MPIs do not have."""
-_HOSTS_WITH_SLOTS = re.compile(r"[\w.-]{1,255}:\d{1,4}(?:,[\w.-]{1,255}:\d{1,4}){0,255}")
-_DEVICES = re.compile(r"\bdevices ?= ?(\d{1,3})\b")
-_OF_TRAINER = re.compile(r"(?:\+{0,2}|--)trainer\.devices=(\d{1,3})")
+_HOSTS_WITH_SLOTS = re.compile(r"[\w.-]{1,255}(?::\d{1,4})?(?:,[\w.-]{1,255}(?::\d{1,4})?){0,255}")
+_LITERAL = re.compile(r"\b(devices|gpus|num_nodes) ?= ?(\d{1,4})\b(?! ?[-+*/])")
+_OF_TRAINER = re.compile(r"(?:\+{0,2}|--)trainer\.(devices|num_nodes)=(\d{1,4})")
 """Of Lightning's command line, and of NeMo's."""
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
 
@@ -123,9 +123,8 @@ def open_mpi_slots(job: JobFile) -> Found:
         given = dict(pairwise(launch.command.texts))
         total = launch.number(given.get("-np") or given.get("--num-proc") or "") or 0
         hosts = given.get("-H") or given.get("--hosts") or ""
-        slots = (
-            sum(map(int, re.findall(r":(\d{1,4})", hosts))) if _HOSTS_WITH_SLOTS.fullmatch(hosts) else total
-        )
+        is_listed = bool(_HOSTS_WITH_SLOTS.fullmatch(hosts))
+        slots = sum(int(host.partition(":")[2] or 1) for host in hosts.split(",")) if is_listed else total
         if total > slots:
             found = f"{plural(total, 'rank')} on {plural(slots, 'slot')}: {hosts}"
             yield launch.line, found, "as many slots as ranks"
@@ -186,6 +185,7 @@ def port_used_twice(job: JobFile) -> Found:
         port = launch.endpoint.rpartition(":")[2] if ":" in launch.endpoint else ""
         if launch.backend == "static":
             port = port or launch.option("main-process-port") or launch.setting("master-port")
+            port = port or ("29500" if launch.launcher != "accelerate" else "")  # torch's default
         if (
             launch.is_away
             or launch.launcher not in (*TORCH, "accelerate", "deepspeed")
@@ -274,28 +274,45 @@ def gpu_by_global_rank(job: JobFile) -> Found:
 @fault("lightning-tasks-mismatch", SHELL)
 def lightning_tasks_mismatch(job: JobFile) -> Found:
     """
-    Lightning is started by srun with another number of tasks a node than the Trainer has devices.
+    Lightning is started in a job of Slurm with another number of tasks a node than the Trainer has devices.
 
-    Why: under Slurm Lightning starts no processes itself; each task is one rank.  With too few it raises an
-    error or trains on fewer GPUs.
+    Why: under Slurm Lightning starts no processes itself; each task of srun is one rank.  With too few it
+    raises an error, trains on fewer GPUs, or waits for ranks that nobody starts.
 
-    Fix: `#SBATCH --ntasks-per-node` equal to `devices`.
+    Fix: `#SBATCH --ntasks-per-node` equal to `devices`, and srun in front of python.
     """
-    tasks = tasks_per_node(job.job.directives)
+    tasks, gpus = tasks_per_node(job.job.directives), gpus_per_node(job.job.directives)[0]
     for launch in job.launches:
-        step = launch.srun if launch.launcher == "python" and launch.script and tasks else None
-        if step is None or step.has("--ntasks-per-node", "--ntasks", "-n"):
+        of_slurm = any(d.scheduler == "SBATCH" for d in job.job.directives)
+        if launch.launcher != "python" or not launch.script or not of_slurm:
             continue
-        text = file_at_hand(job, launch.script) or ""
-        literal = _DEVICES.search(text)
-        own = next((m[1] for w in launch.start.arguments if (m := _OF_TRAINER.fullmatch(w))), "")
-        own = own or launch.arguments.get("trainer.devices", "")
-        devices = own or launch.arguments.get("devices", "") or (literal[1] if literal else "")
-        is_read = bool(_LIGHTNING.search(text)) and "devices" in text
-        is_meant = devices.isdecimal() and bool(own or is_read)
-        if is_meant and int(devices) > 1 and int(devices) != tasks:
-            found = f"{plural(tasks, 'task')} a node, and devices={devices}"
-            yield launch.line, found, f"--ntasks-per-node={devices}"
+        devices, nodes = _of_trainer(job, launch)
+        step = launch.srun
+        if step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
+            found = f"Lightning waits for {devices * nodes} ranks, and without srun there is one"
+            yield launch.line, found, "srun in front of it"
+        elif step and gpus and devices > gpus:
+            yield launch.line, f"devices={devices}, and a node has {plural(gpus, 'GPU')}", f"devices={gpus}"
+        elif step and devices > 1 and not step.has("--ntasks-per-node", "--ntasks", "-n"):
+            each = tasks or launch.per_node or 0
+            if each and each != devices:
+                found = f"{plural(each, 'task')} a node, and devices={devices}"
+                yield launch.line, found, f"--ntasks-per-node={devices}"
+
+
+def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
+    """(devices, nodes) of Lightning's Trainer or Fabric, by the command or the script; 0 and 1 if unknown."""
+    text = file_at_hand(job, launch.script) or ""
+    is_read = bool(_LIGHTNING.search(text)) and ("devices" in text or "gpus" in text)
+    own = {m[1]: m[2] for word in launch.start.arguments if (m := _OF_TRAINER.fullmatch(word))}
+    given = {
+        name: launch.arguments.get(f"trainer.{name}", own.get(name, "")) for name in ("devices", "num_nodes")
+    }
+    literal = dict(_LITERAL.findall(text)) if is_read else {}
+    devices = given["devices"] or (launch.arguments.get("devices", "") if is_read else "")
+    devices = devices or literal.get("devices", "") or literal.get("gpus", "")
+    nodes = given["num_nodes"] or literal.get("num_nodes", "")
+    return int(devices) if devices.isdecimal() else 0, int(nodes) if nodes.isdecimal() and int(nodes) else 1
 
 
 _JAX = re.compile(r"\bjax\.distributed\.initialize\([ \t]*\)")

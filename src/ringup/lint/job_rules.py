@@ -379,7 +379,9 @@ def rendezvous_endpoint_missing(job: JobFile) -> Found:
 
 
 def _by_deepspeed(launch: Launch) -> bool:
-    return launch.has("deepspeed-hostfile", "deepspeed-multinode-launcher")
+    """Whether DeepSpeed's own launcher reaches the other nodes, by its host file."""
+    how = launch.option("deepspeed-multinode-launcher")
+    return launch.has("deepspeed-hostfile") or how not in ("", "standard")
 
 
 @fault("rendezvous-endpoint-own", SHELL)
@@ -704,6 +706,31 @@ def rendezvous_host_unsure(job: JobFile) -> Found:
             )
 
 
+@fault("port-privileged", SHELL)
+def port_privileged(job: JobFile) -> Found:
+    """
+    The port of the rendezvous is below 1024.
+
+    Why: only root may listen there; for anybody else the head ends with "Permission denied".
+
+    Fix: a port above 1023.
+    """
+    for launch in job.launches:
+        port = launch.endpoint.rpartition(":")[2] or launch.option("main-process-port", "master-port")
+        if _LITERAL_PORT.match(port) and 0 < int(port) < 1024 and launch.replicas is None:
+            yield launch.line, f"port {port}", "a port above 1023"
+
+
+@fault("rank-not-set", SHELL)
+def launcher_left_out(job: JobFile) -> Found:
+    """Scripts of OpenMMLab and BasicSR that are told of a launcher, and started without it."""
+    for launch in job.launches:
+        is_told = launch.arguments.get("launcher") == "pytorch"
+        if launch.launcher == "python" and is_told and "RANK" not in launch.env and not launch.is_away:
+            found = "--launcher pytorch: the script reads RANK, and python alone sets none"
+            yield launch.line, found, "torchrun in place of python"
+
+
 @fault("port-in-file", SHELL, severity="note")
 def port_in_file(job: JobFile) -> Found:
     """
@@ -859,7 +886,7 @@ _SPLIT = (
 )
 _UNEVEN = re.compile(
     "decoder-(?:first|last)-|pipeline-model-parallel-layout|account-for-|encoder-num|standalone-embedding"
-    "|custom-pipeline|schedule-method"
+    "|custom-pipeline|schedule-method|pp-partition-method"
 )
 
 
