@@ -62,7 +62,7 @@ class Background:
                     hint = "`ringup attach` shows it"
                     raise LaunchError(f"{folder} has a supervisor already", hint=hint) from None
                 time.sleep(LOOK_AGAIN_S)
-        # Over the text of the one before: an empty file would say that there never was one.
+        # Written over the earlier text, as an empty file would mean that there never was a supervisor.
         text = f"{os.getpid()} {os.uname().nodename}".encode()
         os.pwrite(self._lock, text, 0)
         os.ftruncate(self._lock, len(text))

@@ -128,7 +128,7 @@ def start(
         if args.dry_run:
             return launching.show_words(plan, args)
         launching.show_before(judged, plan, args)
-        # It names who holds the others up before their own limit is over, and ends what does not end itself.
+        # The watch names who holds up the others before their own limit is over, and ends what does not end.
         report_s = min(REPORT_S, max(2.0, args.limit / 2))
         watch = launching.watch_of(report_s, 2 * args.limit + ROLL_CALL_S, transport)
         started = measure(judged, plan, transport, log_dir, args, on_line=on_line, watcher=watch)

@@ -205,17 +205,17 @@ def failure_cause(plan: Plan, result: RunResult, cause: Cause | None, recheck: R
     ranks = tuple(rank for rank in named if 0 <= rank < plan.world_size)
     of_ranks = {n.node for n in plan.nodes for r in ranks if n.first_rank <= r < n.first_rank + n.nproc}
     nodes = tuple(n.node for n in plan.nodes if n.node in cause.nodes or n.node in of_ranks)
-    # Of other causes the words hold times and numbers that are not the same twice.
+    # The words of other causes hold times and numbers, which differ each time.
     evidence = fault_codes(cause) if cause.rule == "xid-in-kernel-log" else ""
     if is_raised and first and (first.code or 0) > 1:
-        evidence = f"exit code {first.code}"  # a word of the script, as 1 is none
+        evidence = f"exit code {first.code}"  # chosen by the script, which 1 is not
     detail = raised(result) or evidence
-    # Of the ranks that did not raise it none may have failed by itself: it may have raised it, too.
+    # A rank elsewhere that failed by itself may have raised it, too.
     others = [r.code for r in result.ranks if r.node not in nodes]
     only_there = (
         is_raised
         and table.OF_THE_NODE.match(detail) is not None
-        # Where most nodes raised it the others had not come so far when they were ended.
+        # Where most nodes raised it, the others were ended before they came so far.
         and bool(nodes and others and 2 * len(nodes) <= len(plan.nodes))
         and all(code in ENDED_BY_US for code in others)
     )

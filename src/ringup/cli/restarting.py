@@ -143,7 +143,7 @@ class Supervisor:
         self.cause_lines: list[str] = []
         self.write = launching.RankLines(args)
         name = signal.Signals(args.save_signal).name if args.save_signal else ""
-        # With less time than that at the start every start would only save.
+        # A job that begins with less time than that would save and do nothing else.
         soon_s = args.save_grace + restarts.LEFT_AFTER_SAVE_S
         is_due = partial(is_near, soon_s) if request.time_left_s() > 2 * soon_s else Save.is_due
         self.save = Save(name, args.save_grace, is_due) if name else None

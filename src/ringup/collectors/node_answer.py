@@ -339,7 +339,7 @@ def node_from(answer: Answer, asked: Asked, *, heard_s: float, noise: str = "") 
     else:
         values["clock"] = clock
     if asked.host.local and asked.host.address and "interfaces" in values:
-        # Of a node played here: the loopback with the one address it plays on, which peers get.
+        # A node played here has the loopback alone, with the one address that it plays on.
         address = (Address(asked.host.address, 8, "inet", "global"),)
         loopback = [i for i in values["interfaces"] if i.kind == "loopback"]
         values["interfaces"] = tuple(dataclasses.replace(i, addresses=address) for i in loopback)

@@ -132,7 +132,7 @@ def _changes(key: Key, a: Side, b: Side, unknown: Collection[Key]) -> Iterator[F
         before, after = _by_node(before, a.nodes or b.nodes), _by_node(after, b.nodes or a.nodes)
         known = [n for n in b.nodes or a.nodes if (key[0], n) not in unknown]
         pairs = [(n, before.get(n), after.get(n)) for n in known if n in (a.nodes or b.nodes)]
-        # A node that was not there before is held against the others.
+        # A node that was not there before is compared with what most nodes had.
         if usual := _usual(before, a.nodes):
             pairs += [(n, usual, after.get(n)) for n in known if a.nodes and n not in a.nodes]
     for (old, new), nodes in grouped(((old, new), node) for node, old, new in pairs).items():

@@ -109,7 +109,7 @@ class HangWatch:
         ]
         for node, look in zip(running, looks, strict=True) if self.keeps_times else ():
             self._note(node, look)
-        if mode == "flight":  # that it was not told is no reason to forget what was seen before
+        if mode == "flight":  # a node that does not answer this look was seen by the one before
             looks = [self._seen.get(look.node, look) if look.problem else look for look in looks]
         base, base_s = self._base, self._base_s
         reason = ""
@@ -126,7 +126,7 @@ class HangWatch:
         elif (
             base and base_s < self._quiet_since and base_s <= now_s - self.window_s and is_still(base, looks)
         ):
-            # Something is printed that is no progress.
+            # Something is printed, yet the ranks make no progress.
             self._quiet_since, self._despite_output = base_s, True
             self._ask("stacks", now_s, running)
             return ""
@@ -157,7 +157,7 @@ class HangWatch:
             self._goes_on(now_s, tell)
         elif not self.stalled:
             self.stalled = verdict if verdict.is_stalled else None
-            # What is no hang is said once, and again of a silence twice as long.
+            # A silence that is no hang is reported once, and again when it is twice as long.
             longer = quiet_s >= 2 * self._said.get(verdict.kind, 0.0) and not despite_output
             if verdict.is_stalled or longer:
                 self._said[verdict.kind] = quiet_s

@@ -175,7 +175,7 @@ def waits_for_disk(one: RankLook | Child) -> bool:
     """Whether it waits until what it wrote is on disk: that was counted before, so nothing moves."""
     if one.syscall:
         return one.syscall.startswith((*_SYNC, "close")) or one.wchan == "balance_dirty_pages"
-    # Which call it is nobody may read of a process that is not their child's (Yama's ptrace_scope 1).
+    # Under Yama's ptrace_scope 1 the system call is hidden from all but the process's parents.
     return one.state == "D" and bool(_WRITEBACK.match(one.wchan))
 
 

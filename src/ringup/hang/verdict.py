@@ -417,7 +417,7 @@ class _Case:
         first, *rest = sorted(groups.values(), key=len, reverse=True)
         odd = [seen for group in rest for seen in group]
         at_gpu = [seen for seen in odd if seen.may_compute]
-        # Who is not in a transfer between others need not be.
+        # A transfer needs its two ranks alone, not those who are elsewhere.
         if odd and len(first) > len(odd) and not at_gpu and not first[0].place.what.startswith(TRANSFERS):
             where = " and ".join(sorted({grouping.where(seen.place) for seen in odd})[:2])
             others = grouping.where(first[0].place)

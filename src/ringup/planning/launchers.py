@@ -312,7 +312,7 @@ def wrapped(place: Place, job: Job) -> tuple[str, ...]:
     words = list(job.wrapper)
     if place.run_dir and job.is_in_image:
         at = next(i for i, word in enumerate(words) if posixpath.basename(word) in CONTAINERS)
-        # Not as two words: what begins with the run's directory is a program of ringup.
+        # In one word: one that begins with the run's directory would be taken for a program of ringup.
         words.insert(
             next(i for i in range(at, len(words)) if words[i] in ("exec", "run")) + 1,
             "--bind=" + place.run_dir,

@@ -64,7 +64,7 @@ def kept(cluster: Cluster, predictions: Predictions | None = None) -> tuple[Kept
 def judged(selection: Selection, interface: str = "") -> Iterator[Kept]:
     """The variables of one node's ranks, each judged; `interface` is where the plan has the ranks meet."""
     working = selection
-    # Under a failure nothing else does anything: without what makes the bootstrap fail.
+    # Where the bootstrap fails no other variable shows an effect: they are judged without its cause.
     for name in ("NCCL_COMM_ID", "NCCL_SOCKET_FAMILY", "NCCL_SOCKET_IFNAME"):
         if working.environment.get(name) and working.choice.bootstrap is None:
             working = working.with_env(**{name: ""})
@@ -88,7 +88,7 @@ def judge(name: str, one: Selection, interface: str = "") -> tuple[Verdict, str]
     row = variables.row_of(name)
     if meant := variables.meant(name):
         return "typo", f"nobody reads this name; {meant} was meant"
-    # Of a release that is only assumed nothing is known.
+    # Whether it is read depends on the release, which may only be assumed.
     unread = variables.unread(name, one.version) if one.node.interpreter.nccl else ""
     if unread:
         return "obsolete", unread
@@ -150,7 +150,7 @@ def _steering(name: str, one: Selection, interface: str) -> tuple[Verdict, str]:
         return "harmful", trapped or f"NCCL fails with it ({failure}); without it: {_shown(without)}"
     if with_it.network == "Socket" and without.network == "IB":
         return "harmful", trapped or f"RDMA is left unused; without it: {_shown(without)}"
-    # Whether it makes the choice that the plan would have made.
+    # Right is a choice that the plan would have made, too.
     if name == "NCCL_IB_HCA":
         is_right = used_ports(one) == (*rdma_devices.wanted(used_ports(other)),) != ()
     else:

@@ -150,7 +150,7 @@ def decide(
     excluded = {**judgement.excluded, **unusable}
     fresh = [s for s in dict.fromkeys(spares) if s not in history.seen and s not in unusable]
     plan = _with_spares(history.last.nodes, {**judgement.suspected, **excluded}, fresh, policy.min_nodes)
-    if plan.stopped:  # no reason to stop that is not sure
+    if plan.stopped:  # a mere suspicion is no reason to stop
         plan = _with_spares(history.last.nodes, excluded, fresh, policy.min_nodes)
     because = f"{plan.because}: {judgement.because}" if judgement.because else plan.because
     if plan.stopped:

@@ -164,7 +164,7 @@ class Followed:
         save = self.options.save
         if not (save and self._joined) or self.stop_reason or began_by == "SIGINT":
             return False
-        if self.save_until_s:  # Slurm's own signal comes later than the begin by its time limit
+        if self.save_until_s:  # begun already; if by our time limit, Slurm's own signal is yet to come
             is_first, self.is_limit = self.is_limit, False
             return is_first
         self.is_limit = began_by == TIME_LIMIT

@@ -150,7 +150,7 @@ class CallReader:
         track, kind, is_counted = known
         number = len(track.number) + 1
         at_s = self._time(line)
-        if at_s is None:  # as the line before; where no line has a time the number is the place
+        if at_s is None:  # at the time of the line before; where no line has one, in order
             at_s = max(self.found.last_s, 0.0) if self.found.has_times else number * ORDER_S
         track.add(at_s, UNKNOWN, number * is_counted, kind)
         return True

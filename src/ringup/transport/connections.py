@@ -298,7 +298,7 @@ class Transport:
         """
         if self._closed:
             return
-        with signals_held(), ExitStack() as last:  # which goes on where a listener raises
+        with signals_held(), ExitStack() as last:  # its callbacks are called even if a listener raises
             self._closed = True
             last.callback(self._selector.close)
             last.callback(self._reap)
