@@ -355,7 +355,7 @@ def test_run_its_head_has_forgotten_is_said(tmp_path: Path) -> None:
 def test_run_its_head_has_forgotten_is_not_running_any_more(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, "")
     note(plan, tmp_path)
-    (tmp_path / "run.json").write_text('{"outcome": "running"}')
+    (tmp_path / "run.json").write_text('{"run": "r", "outcome": "running", "started": 1.0}')
     with (
         Transport(hosts.local_nodes(2)) as door,
         pytest.raises(NodeUnreachable, match="has no record of run"),

@@ -15,7 +15,7 @@ from ringup.cli.command_line import dispatch
 from ringup.differences import Amount, Side, compare, not_compared
 from ringup.differences.sides import step_s
 from ringup.errors import UsageError
-from ringup.model import Cluster, Space, Unreached
+from ringup.model import Cluster, Gpu, Limits, Space, Unreached
 from tests import clusters as c
 from tests import json_outputs
 
@@ -96,6 +96,18 @@ def test_equal_facts_do_not_differ(saved: Saved, capsys: pytest.CaptureFixture[s
     assert "not compared" not in out
 
 
+def test_gpus_that_a_run_or_an_environment_does_not_record_are_not_gone(
+    saved: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpus = (Gpu(0, name="H100"), Gpu(1, name="H100"))
+    facts = saved("facts", c.changed(c.healthy(2), "node0", gpus=gpus))
+    (tmp_path / "env").write_text('{"env": [], "kept": []}')
+    for other in (record(tmp_path / "run"), "env"):
+        for pair in ((facts, other), (other, facts)):
+            assert not [d for d in told(capsys, *pair) if d["name"] == "GPUs"]
+            assert "node" in printed(capsys, *pair)[1].partition("not compared: ")[2].partition(":")[0]
+
+
 def test_what_differs_on_many_nodes_alike_is_one_line(
     saved: Saved, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +128,21 @@ def test_a_node_that_is_not_reached_any_more_is_the_first_and_its_facts_are_not_
     assert {(d["topic"], d["severity"]) for d in found[:2]} == {("problem", "error"), ("ssh", "error")}
     assert named(found)["ssh to the node"] == ("works", "ssh-timeout")
     assert not [d for d in found if d["topic"] in ("interface", "version", "link")]
+
+
+def test_facts_of_the_machine_that_could_not_be_read_are_not_zero(
+    saved: Saved, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = c.changed(c.healthy(2), "node1", cpu_count=64, limits=Limits(65536, 1024))
+    unread = dict.fromkeys(("cpu_count", "limits", "shm", "boot_id", "own_name"), "no answer in time")
+    empty = c.node("node1")
+    blank = {name: getattr(empty, name) for name in unread}
+    now = c.changed(before, "node1", **blank, unknown=unread)
+    lost = replace(before, nodes=(before.nodes[0], c.unreached("node1", "ssh-timeout")))
+    a = saved("a", before)
+    for b in (saved("b", now), saved("lost", lost)):
+        assert not [d for pair in ((a, b), (b, a)) for d in told(capsys, *pair) if d["topic"] == "machine"]
+    assert "memlock" in printed(capsys, a, "b")[1].partition("not compared: ")[2]
 
 
 def test_facts_that_could_not_be_read_on_many_nodes_are_one_line(
@@ -334,8 +361,8 @@ def test_hostile_words_reach_neither_the_terminal_nor_the_page(
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("{}", "is no run, no saved facts and no environment"),
-        ('{"ringup": "1", "nodes": [], "pairs": [], "env": [], "kept": []}', "is no run, no saved facts"),
+        ("{}", ": not a run, saved facts or an environment"),
+        ('{"ringup": "1", "nodes": [], "pairs": [], "env": [], "kept": []}', ": not a run, saved facts"),
         ("hello", "malformed"),
         ('{"run": ' + "[" * 100_000, "recursion"),
         ('{"run": "x", "outcome": 3, "started": 1}', "Expected `str`"),

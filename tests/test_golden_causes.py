@@ -22,7 +22,7 @@ from ringup.logs.dumps import Dump, Recorded
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.files import FileInfo
 from ringup.logs.lines import Event
-from ringup.logs.outcome import made_do
+from ringup.logs.outcome import is_unwinding, made_do
 from ringup.logs.patterns import PATTERNS
 from ringup.logs.read import read_logs
 from ringup.logs.rule import CAUSES, Finder
@@ -202,13 +202,13 @@ def test_mixed_events_are_judged_as_before(name: str) -> None:
 def test_a_run_is_known_to_have_failed_as_before() -> None:
     def signs_of(told: Told) -> str:
         story = told.story()
-        return f"{bool(signs.failure(story))} {bool(signs.hang(story))} {story.outcome.went_on} {story.outcome.trained}"
+        return f"{bool(story.outcome.failed)} {bool(story.outcome.hang)} {story.outcome.went_on} {story.outcome.trained}"
 
     def answers() -> Iterator[str]:
         for tag, events in sorted(known().items()):
             for n, event in enumerate(events[:4]):
                 alone = Told((event,))
-                yield f"{tag} {n} {signs_of(alone)} {signs.is_unwinding(event)} {signs.is_of_a_peer(event)}"
+                yield f"{tag} {n} {signs_of(alone)} {is_unwinding(event)} {signs.is_of_a_peer(event)}"
                 story = alone.story()
                 yield f"  {signs.of_the_web(event)} {made_do(event)} {story.nodes_wanted()} {story.spans_hosts}"
 

@@ -91,7 +91,7 @@ def test_one_node_that_is_away_has_nothing_judged_twice() -> None:
 @pytest.mark.parametrize("name", CHECKS)
 def test_no_rule_looks_at_every_pair_of_nodes(name: str) -> None:
     rule = {name: CHECKS[name]}
-    run_checks(large(12), rule)
+    run_checks(large(240), rule)  # imports, compiled patterns; every name and address is known by then
     small, big = large(60), large(240)
     few, many = calls(lambda: run_checks(small, rule)), calls(lambda: run_checks(big, rule))
     assert many <= 5.5 * few, f"{few} calls for 60 nodes, {many} for 240"

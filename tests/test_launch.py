@@ -178,7 +178,7 @@ until(raised)
 other.touch()
 raise RuntimeError("Connection closed by peer")
 """
-    run = Run(tmp_path, script, is_consequence=lambda text: "closed by peer" in text)
+    run = Run(tmp_path, script)
     assert run.result.failure.rank == 0
     assert run.result.failure.lines[-1] == "ValueError: the cause"
     assert not run.result.failure.is_consequence

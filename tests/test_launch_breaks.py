@@ -76,6 +76,7 @@ class Breaking:
 )
 def test_a_run_that_ringup_breaks_off_ends_everywhere_and_says_so(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     new_children: Callable[[], list[str]],
     stage: str,
     script: str,
@@ -88,6 +89,7 @@ def test_a_run_that_ringup_breaks_off_ends_everywhere_and_says_so(
             raise error
         return False
 
+    monkeypatch.setattr("ringup.logs.blame.is_consequence", is_consequence)
     before, threads = {*Path("/proc/self/fd").iterdir()}, threading.active_count()
     plan = make_plan(tmp_path, script)
     with Transport(hosts.local_nodes(2)) as door, pytest.raises(type(error)):
@@ -97,7 +99,6 @@ def test_a_run_that_ringup_breaks_off_ends_everywhere_and_says_so(
             breaking,
             log_dir=tmp_path / "logs",
             on_event=breaking.hear,
-            is_consequence=is_consequence,
             grace_s=0.5,
         )
     assert not tagged(plan.run_id)

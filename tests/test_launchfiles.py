@@ -633,7 +633,7 @@ OTHER_TRAPS = [
     ("a.sh", COLOSSAL, "n2", "n2 slots=8", "hostfile-wrong"),
     ("a.sh", COLOSSAL, "n2", "n1", "hostfile-wrong"),
     # Accelerate 1.15 utils/launch.py: nproc_per_node = num_processes // num_machines.
-    ("a.sh", MACHINES, "num_processes 32", "num_processes 8", "nproc-exceeds-gpus"),
+    ("a.sh", MACHINES, "num_processes 32", "num_processes 8", "gpus-left-idle"),
     ("a.sh", VISIBLE, "--nproc_per_node=4", "--nproc_per_node=8", "nproc-exceeds-gpus"),
     ("a.sh", VISIBLE, "0,1,2,3", "GPU-1a,GPU-2b", "nproc-exceeds-gpus"),
     ("a.sh", PARTS, " --het-group=0,1", "", "world-size-disagrees"),

@@ -29,6 +29,7 @@ LAYERS = {
     "launchfiles": 1,
     "secrets": 1,
     "bundle": 1,
+    "saved_run": 1,
     "flight_recorder": 1,
     "draw": 1,
     "transport": 2,

@@ -105,3 +105,29 @@ def test_a_broken_run_json_is_as_none(tmp_path: Path, text: str) -> None:
 def test_only_a_hang_has_a_verdict() -> None:
     assert verdict_json("ok", [hang()]) is None
     assert verdict_json("hung", [hang(verdict="waiting")]) is None
+
+
+CLOSED = (
+    "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.11]:41629. "
+    "This is typically caused by a remote worker crashing.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "left, rule",
+    [
+        (["rank 1 on node1, 0.2 s before"], "uneven-batches-between-ranks"),
+        ([], "peer-died-first"),
+    ],
+)
+def test_a_rank_that_had_left_without_error_is_the_cause(tmp_path: Path, left: list[str], rule: str) -> None:
+    """Its own log ends without a word; that it had ended with 0 is in the run's record alone."""
+    folder = run_folder(tmp_path, "rank-failed", None, "first failure: rank 0")
+    record = json.loads((tmp_path / "run.json").read_text())
+    record["first_failure"] = {"is_consequence": True, "left_before": left}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    (tmp_path / "rank-00000-node0.log").write_text(CLOSED)
+    (tmp_path / "rank-00001-node1.log").write_text("step 6\n")
+    cause = read_logs([folder]).causes[0]
+    assert (cause.rule, cause.confidence) == (rule, "medium")
+    assert not left or (cause.ranks, cause.nodes) == ((1,), ("node1",))

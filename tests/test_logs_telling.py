@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ringup.logs.forms import Form, form_of, severity_of
+from ringup.logs.lines import message_of
 from ringup.logs.patterns import forms as words
 from ringup.logs.patterns.tags import Pattern
-from ringup.logs.peel import message_of
 from ringup.logs.read import Diagnosis, read_logs
 from ringup.output.logs_report import as_json
 from tests.regex_cost import cost
@@ -334,3 +334,23 @@ def test_a_worker_that_ends_after_the_full_bar_of_the_training_is_no_failure(tmp
         "The process receives a SIGTERM.\n"
     )
     assert diagnose(tmp_path, text).healthy
+
+
+def test_a_name_for_the_telling_line_itself_stands_before_the_exception_around_it(tmp_path: Path) -> None:
+    words = "port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use"
+    text = (
+        "(Actor pid=7) rank 0 of 3 meets at port 29500\n"
+        "Traceback (most recent call last):\n"
+        '  File "/work/demo.py", line 591, in __init__\n'
+        "    self.made = ray.get([one.run.remote() for one in actors])\n"
+        "ray.exceptions.RayTaskError(RuntimeError): ray::Actor.__init__() (pid=7, ip=10.5.0.12)\n"
+        '  File "/venv/torch/distributed/rendezvous.py", line 185, in _create_c10d_store\n'
+        "    return TCPStore(\n"
+        f"RuntimeError: The server socket has failed to listen on any local network address. {words}\n"
+    )
+    found = diagnose(tmp_path, text).causes
+    assert [(c.rule, c.confidence) for c in found] == [
+        ("port-in-use", "high"),
+        ("rank-raised-exception", "medium"),
+    ]
+    assert found[0].telling is not None and found[0].telling.line == 8

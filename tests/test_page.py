@@ -22,7 +22,7 @@ from ringup import bundle
 from ringup.cli.command_line import dispatch
 from ringup.collective_tests import BandwidthReport, LinkRate, Pair, Row, Slow
 from ringup.draw import boxes, curve, lanes, matrix
-from ringup.model import Gpu, RdmaPort
+from ringup.model import Gpu, Interpreter, RdmaPort
 from ringup.output import console, html_page, network_pictures
 from tests import clusters, run_folders
 from tests.run_folders import Planted, call
@@ -258,6 +258,29 @@ def test_more_than_32_nodes_are_an_image_with_the_words_as_its_alternative() -> 
     image = next(attrs for tag, attrs in read(page).tags if tag == "img")
     assert "No path to n7 works." in str(image["alt"])
     assert len(page) < 100_000
+
+
+def test_what_is_not_known_of_a_node_is_not_called_absent() -> None:
+    lost = clusters.changed(
+        clusters.healthy(2),
+        "node0",
+        unknown=dict.fromkeys(
+            ("interpreter", "gpu_count", "gpus", "gpu_driver", "cpu_count"), "no answer in time"
+        ),
+        interpreter=Interpreter(""),
+        cpu_count=0,
+    )
+    row = html_page.node_row(lost.nodes[0])
+    assert row[2:] == ("unknown", "unknown", "unknown")
+    assert html_page.node_row(lost.nodes[1])[3:] == ("2.13.0", "0")
+    (table,) = html_page._versions(lost.nodes)
+    assert ("torch", "unknown", "node0", "") in table.rows
+    figures = [*network_pictures.of_cluster(console.Report(lost, [], [], None))]
+    words = [figure.words for figure in figures]
+    assert any("The GPUs are not known." in one for one in words)
+    assert any("CPUs not known" in one.picture for one in figures)
+    assert not any("0 CPUs" in one.picture for one in figures)
+    assert sum("No GPU was found." in one for one in words) == len(words) - 2
 
 
 def test_what_nodes_say_of_themselves_holds_no_control_characters_in_a_picture() -> None:

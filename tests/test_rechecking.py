@@ -14,7 +14,7 @@ from ringup.cli import pipeline, rechecking
 from ringup.cli.rechecking import errors_by_node, failure_cause
 from ringup.logs.lines import Event
 from ringup.logs.rule import Cause
-from ringup.model import Interpreter, Job
+from ringup.model import Counters, Interpreter, Job
 from ringup.planning import NodePlan, Plan
 from ringup.recovery.decision import EndedAttempt, FailureCause, Policy, Recheck, decide
 from ringup.rules import Finding
@@ -240,6 +240,30 @@ def test_a_spare_that_could_not_run_at_the_start_is_not_taken(monkeypatch: pytes
         again = rechecking.Rechecks(cast(Any, Still()), found, args, spares)
         recheck = again.look(plan("node0"), ended(failed("node0", 0)), ["node1"])
         assert recheck.findings == ({"node1": ["torch-missing"]} if spares else {})
+
+
+@pytest.mark.parametrize("changes, flaps", [(2, False), (6, True)])
+def test_a_link_that_came_and_went_during_the_attempt_is_a_sign_against_its_node(
+    monkeypatch: pytest.MonkeyPatch, changes: int, flaps: bool
+) -> None:
+    """One cut that ended is none; nor is one of an attempt before."""
+
+    def counted(total: int, at_s: float) -> Any:
+        counters = (Counters("interface:enp99s0", at_s, {"carrier_changes": total, "rx_errors": total}),)
+        return cluster(plain(0), replace(plain(1), unknown={}, counters=counters), job=Job(script="t.py"))
+
+    states = iter([counted(2 + changes, 60.0), counted(2 + changes, 90.0)])
+    monkeypatch.setattr(collectors, "collect", lambda *_, **__: next(states))
+    args = argparse.Namespace(timeout=1.0, lease=1.0)
+    again = rechecking.Rechecks(cast(Any, Still()), counted(2, 1.0), args)
+    killed, names = failed("node1", 1), ("node0", "node1")
+    recheck = again.look(plan(*names), ended(killed), ())
+    assert ("interface-errors" in recheck.warnings.get("node1", ())) == flaps
+    cause = FailureCause("rank-killed", "high", ("node1",), (1,))
+    attempts = [EndedAttempt(names, cause, 20.0)]
+    found = decide(attempts, recheck, ["node2"], Policy(3), lambda: 0.0)
+    assert found.nodes == (("node0", "node2") if flaps else names)
+    assert not again.look(plan(*names), ended(killed), ()).warnings.get("node1")
 
 
 def test_an_import_that_most_nodes_missed_is_no_nodes_own() -> None:

@@ -174,6 +174,38 @@ def test_a_node_that_answers_slowly_is_not_left_out(lab: Any) -> None:
         assert [one["nodes"] for one in run.attempts] == [["node0", "node1"]] * 2, run.said()
 
 
+def test_a_node_whose_link_flaps_gives_its_place_to_the_spare(lab: Any) -> None:
+    """The link is up whenever it is looked at; that it came and went stands in the kernel's counter."""
+    cluster = lab(hosts=["node0", "node1", "node2", "laptop"])
+    options = (*OPTIONS, "--spares", "1")
+    with Restarted(cluster, WAITS, "kill:1:11", hosts="node[0-2]", options=options, steps=20) as run:
+        run.wait_for_step(5)
+        for _ in range(3):
+            with cluster.broken("no-carrier", host="node1"):
+                time.sleep(1)
+            time.sleep(1)
+        run.go(10)
+        assert run.wait() == 0, run.said()
+        assert [one["nodes"] for one in run.attempts] == [["node0", "node1"], ["node0", "node2"]], run.said()
+        assert run.attempts[0]["cause"]["rule"] == "rank-killed", run.said()
+        assert "interface-errors" in run.attempts[0]["because"], run.said()
+
+
+def test_a_spare_that_goes_away_while_it_is_chosen_is_passed_over(lab: Any) -> None:
+    cluster = lab(hosts=["node0", "node1", "node2", "node3", "laptop"])
+    options = (*OPTIONS, "--spares", "2")
+    with Restarted(cluster, WAITS, hosts="node[0-3]", options=options, steps=60) as run:
+        run.wait_for_step(5)
+        cluster.fault("power-off", host="node1")
+        over = f"the end of attempt 1; {run.err}"
+        wait_for(lambda: "checking every node for leftovers" in run.stderr, over, CHECKED_AND_ENDED_S)
+        cluster.fault("power-off", host="node2")
+        assert run.wait() == 0, run.said()
+        # Where it was chosen in time it is of a start that failed, and the next spare's turn all the same.
+        assert run.attempts[-1]["nodes"] == ["node0", "node3"], run.said()
+        assert len(run.attempts) <= 3 and run.attempts[0]["decision"] == "exclude", run.said()
+
+
 def test_two_nodes_that_are_lost_at_once_are_one_decision(lab: Any) -> None:
     """A short cut before that ends nothing; a spare that no longer answers is passed over."""
     cluster = lab(hosts=["node0", "node1", "node2", "node3", "node4", "laptop"])

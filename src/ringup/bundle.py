@@ -17,7 +17,7 @@ from typing import Any, TypedDict, TypeVar, get_type_hints
 
 import msgspec
 
-from ringup.errors import BundleError
+from ringup.errors import BundleError, writing
 from ringup.model import Cluster, Container, Job, Limits, Node
 from ringup.secrets import redact_data, redact_env
 from ringup.version import __version__
@@ -96,7 +96,7 @@ def from_json(data: bytes) -> Cluster:
 
 
 def _within_reason(cluster: Cluster) -> Cluster:
-    """As what nodes answer is bounded: checks and the plan make one thing a GPU.  Raises ValueError."""
+    """Bounded as the answers of nodes are: checks and plans grow with GPUs and ranks.  Raises ValueError."""
     job = cluster.job
     if job.backend not in ("", "nccl", "gloo"):
         raise ValueError(f"no backend {job.backend[:20]!r}")
@@ -109,7 +109,7 @@ def _within_reason(cluster: Cluster) -> Cluster:
 
 
 def _unlimited(saved: dict[str, Any], kind: type[Kind]) -> Kind:
-    """What has limits, the missing ones as infinity."""
+    """Limits; one that is "unlimited" is infinity."""
     return msgspec.convert({k: math.inf if v == "unlimited" else v for k, v in saved.items()}, kind)
 
 
@@ -127,9 +127,9 @@ def _node(saved: dict[str, Any]) -> Node:
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """
-    Where to write what is to stand at `path`: beside it, and it takes its place only if all went well.
+    A temporary file that replaces `path` if the block succeeds.  Raises OSError.
 
-    What is no file (/dev/null, /dev/stdout, a pipe) is written into: root could replace it.  Raises OSError.
+    A path that is no regular file (/dev/null, a pipe) is written into instead: root could replace it.
     """
     if path.exists() and not path.is_file():
         yield path
@@ -147,13 +147,8 @@ def whole(path: Path) -> Iterator[Path]:
 
 def save(cluster: Cluster, path: Path) -> None:
     """Write a cluster; the file is whole or not there.  Raises BundleError when it cannot be written."""
-    try:
-        with whole(path) as place:
-            place.write_bytes(to_json(cluster))
-    except OSError as error:
-        raise BundleError(
-            f"{path} cannot be written: {error.strerror}", hint="name a file in a directory you may write"
-        ) from error
+    with writing(path, "name a file in a directory you may write", BundleError), whole(path) as place:
+        place.write_bytes(to_json(cluster))
 
 
 def load(path: Path) -> Cluster:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class RingupError(Exception):
     """Something the user can act on; shown as two lines, never a traceback."""
@@ -41,3 +44,12 @@ class LaunchError(RingupError):
 
 class LogsError(RingupError):
     """None of the logs could be read."""
+
+
+@contextlib.contextmanager
+def writing(path: object, hint: str, kind: type[RingupError] = LaunchError) -> Iterator[None]:
+    """Turns an OSError of the block into an error that says that `path` cannot be written, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path} cannot be written: {error.strerror or error}", hint=hint) from error

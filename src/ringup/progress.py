@@ -69,7 +69,7 @@ def answered(what: str, names: Sequence[str], waiting: Sequence[str]) -> str:
 
 
 def _fitted(text: str) -> str:
-    """What of it fits in a terminal's line: a second line could not be erased."""
+    """As much as fits in one line of the terminal: a second line could not be erased."""
     room = (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1
     for end, letter in enumerate(text := printable(text, 1000)):
         room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1

@@ -208,7 +208,7 @@ _CONSTANT = re.compile(r"[A-Z]{1,99}_[A-Z_]{0,99}\Z")
 
 def looks_random(value: str) -> bool:
     """
-    At least 16 letters and digits in one run, of a mixture that no word has; or base64 by its end.
+    16 or more letters and digits in a row, mixed as in no word; or base64, as its end shows.
 
     >>> looks_random("wJalrXUtnFEMIK7MDENG"), looks_random("model.layers.0.self_attn")
     (True, False)

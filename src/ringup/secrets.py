@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ringup.secret_names import HIDDEN, is_secret, looks_random, strength, without_password
+from ringup.secret_names import HIDDEN as HIDDEN
+from ringup.secret_names import is_secret as is_secret
+from ringup.secret_names import looks_random, strength, without_password
 from ringup.secret_names import shown_words as _shown_words
-
-__all__ = ["HIDDEN", "holds_secret", "is_secret", "redact", "redact_data", "redact_env", "redact_words"]
+from ringup.units import printable
 
 LONGEST_LINE = 1 << 18
 """Characters of one line that are shown; the rest is left out, and counted."""
@@ -216,6 +217,11 @@ def redact(text: str) -> str:
     if found:
         lines = _document(plain, lines, found, _SECRET_KIND.search(text) is not None)
     return "\n".join(lines)
+
+
+def safe(text: str, limit: int = 400) -> str:
+    """Text from elsewhere for people: without secrets, safe for a terminal, at most so long."""
+    return printable(redact(text), limit)
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}[A-Za-z]")

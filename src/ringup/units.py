@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shlex
+import signal
 from collections.abc import Iterable
 from typing import Any, TextIO, TypeVar
 
@@ -152,6 +153,19 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     ('1 rank', '1,200 ranks', '0 indices')
     """
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def signal_name(number: int) -> str:
+    """
+    A signal for people.
+
+    >>> signal_name(9), signal_name(99)
+    ('SIGKILL', 'signal 99')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 LONGEST_LINE = 2048

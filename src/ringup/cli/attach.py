@@ -10,16 +10,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ringup import saved_run
 from ringup.cli import options, runs
-from ringup.cli.launching import (
-    RankLines,
-    claimed,
-    follow_events,
-    is_consequence,
-    show_end,
-    watch_of,
-    with_cause,
-)
+from ringup.cli.launching import RankLines, claimed, follow_events, show_end, watch_of, with_cause
 from ringup.errors import LaunchError
 from ringup.output import terminal
 
@@ -53,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         runs.show(noted)
         return 0
-    living = [row["run"] for row in noted if row["state"] in runs.LIVING]
+    living = [row["run"] for row in noted if row["state"] in saved_run.LIVING]
     found = detach.load(args.run_id or next(iter((*living, *known))))
     if (folder := detach.run_folder(found)) != Path(found.log_dir):
         from ringup.cli import supervising
@@ -71,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
             transport,
             write=write,
             log_dir=log_dir,
-            on_event=follow_events(found.plan.world_size, args.quiet),
-            is_consequence=is_consequence,
+            on_event=follow_events(found.plan.world_size, args),
             watcher=watch_of(args.hang_report, args.hang_timeout, transport),
         )
     result, lines, _ = with_cause(result)

@@ -43,20 +43,20 @@ class Supervised(NamedTuple):
 
 
 class Background:
-    """A supervisor's side: its terminal until it has left it, and its lock."""
+    """In the supervisor: its lock, and the terminal until it leaves that."""
 
     def __init__(self, link: int) -> None:
         self._link, self._lock = link, -1
 
     def hold(self, folder: Path) -> None:
-        """Be the run's only supervisor until this process ends.  Raises LaunchError where there is one."""
+        """Take the run's lock until this process ends.  Raises LaunchError if another supervisor has it."""
         self._lock = os.open(folder / SUPERVISOR, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         for look in range(LOOKS):
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                # Who only looks (`supervised`) holds the lock for a moment, too.
+                # `supervised` holds the lock for a moment, too.
                 who = supervised(folder)
                 if (who and who.is_alive) or look == LOOKS - 1:
                     hint = "`ringup attach` shows it"
@@ -68,7 +68,7 @@ class Background:
         os.ftruncate(self._lock, len(text))
 
     def leave(self, folder: Path) -> None:
-        """Go on without the terminal: what is said from now on goes to the log."""
+        """Leave the terminal: from now on output goes to the log."""
         if self._link < 0:
             return
         progress.allow(False)
@@ -84,7 +84,7 @@ class Background:
 
 
 def start(work: Callable[[Background], int]) -> int:
-    """Do this in a process of its own, signals included; 0 once it has left the terminal, else its code."""
+    """Run `work` in a process of its own; 0 once that has left the terminal, else its exit code."""
     ours, theirs = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -116,15 +116,13 @@ LAUNCHER = ".launcher"
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """How the nodes of a run are reached."""
-
     hosts: tuple[Host, ...]
     ssh_config: str | None
 
 
 @contextlib.contextmanager
 def noted(folder: Path, transport: Transport, *, is_wanted: bool) -> Iterator[None]:
-    """Note for `ringup top` which process has this run, and the nodes; the note is gone when it ends."""
+    """Record for `ringup top` the process of this run and its nodes, until the block ends."""
     path, config = folder / LAUNCHER, transport.ssh_config
     reach = Reach(transport.hosts, str(Path(config).absolute()) if config else None)
     text = f"{os.getpid()} {os.uname().nodename}\n".encode() + msgspec.json.encode(reach)
@@ -144,7 +142,7 @@ def noted(folder: Path, transport: Transport, *, is_wanted: bool) -> Iterator[No
 
 
 def supervised(folder: Path, name: str = SUPERVISOR) -> Supervised | None:
-    """Who supervises (LAUNCHER: started) the run of a folder, or did last; None where nobody ever did."""
+    """The latest process that supervised the run of a folder, or (LAUNCHER) started it; None if none did."""
     try:
         with (folder / name).open("rb") as file:
             try:
@@ -160,7 +158,7 @@ def supervised(folder: Path, name: str = SUPERVISOR) -> Supervised | None:
 
 
 def show(folder: Path, write: Callable[[str], object]) -> None:
-    """What the supervisor has said, from the beginning, and says until it ends; Ctrl-C goes on to it."""
+    """Copy the supervisor's log, from its beginning until it ends; Ctrl-C is passed on to it."""
 
     def forward(number: int, _frame: object) -> None:
         if (who := supervised(folder)) and who.is_alive:

@@ -11,19 +11,17 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ringup import progress
 from ringup.cli import collective, options, pods
+from ringup.collective_tests import BandwidthReport, CorrectnessReport, bandwidth, link_rate
 from ringup.collective_tests.job import OPS, sizes
 from ringup.errors import UsageError
+from ringup.output import collective_report as show
 from ringup.output import terminal
 from ringup.units import parse_size_bytes, plural, show_bytes
-
-if TYPE_CHECKING:
-    from ringup.collective_tests import BandwidthReport, CorrectnessReport
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 size = options.number("a size from 4 to 64G, such as 64M", 4, 64 * GIB, parse_size_bytes)
@@ -62,9 +60,6 @@ def run(args: argparse.Namespace) -> int:
     started = collective.start("bench", args, arguments, on_line=table(args))
     if isinstance(started, int):
         return started
-    from ringup.collective_tests import bandwidth, link_rate
-    from ringup.output import collective_report as show
-
     how = started.result.outcome
     outcome = bandwidth.report(
         started.plan,
@@ -99,8 +94,6 @@ def last_lines(
     how: str, outcome: BandwidthReport, ended: CorrectnessReport, style: terminal.Style
 ) -> list[str]:
     """The verdict; which ranks failed where the measurement did not finish."""
-    from ringup.output import collective_report as show
-
     lines = []
     if how == "interrupted":
         lines.append(style("warning", "interrupted before the measurement finished"))
@@ -116,9 +109,6 @@ def last_lines(
 
 
 def table(args: argparse.Namespace) -> Callable[[dict[str, object]], None]:
-    from ringup.collective_tests import bandwidth
-    from ringup.output import collective_report as show
-
     stream, ops = sys.stderr if args.json else sys.stdout, [""]
 
     def on_line(line: dict[str, object]) -> None:

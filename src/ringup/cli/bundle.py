@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ringup import progress, secrets
 from ringup.cli import options, pipeline
-from ringup.errors import BundleError, RingupError, UsageError
+from ringup.errors import BundleError, RingupError, UsageError, writing
 from ringup.output import terminal
 from ringup.units import plural
 from ringup.version import __version__
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def of_nodes(args: argparse.Namespace) -> dict[str, str]:
-    """What was collected (to be read with `--from`), and what a check says of it."""
+    """The collected facts, for `--from`, and the check of them."""
     from ringup import bundle
     from ringup.output import console
 
@@ -87,7 +87,7 @@ def of_nodes(args: argparse.Namespace) -> dict[str, str]:
 
 
 def of_logs(paths: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
-    """Beginning and end of each log by its name in the archive; the logs packed; those left out, and why."""
+    """Name in the archive -> beginning and end of a log; the logs packed; the logs left out, and why."""
     from ringup.logs import files
 
     found, unreadable = files.find(paths) if paths else ([], [])
@@ -172,7 +172,7 @@ def ends(path: str, head_bytes: int, tail_bytes: int, roots: list[str]) -> tuple
 
 
 def without_secrets(name: str, text: str) -> str:
-    """A part of the archive as it may leave; JSON stays JSON."""
+    """A file of the archive without its secrets; JSON stays JSON."""
     if name.endswith(".json"):
         with contextlib.suppress(ValueError, RecursionError):
             return json.dumps(secrets.redact_data(json.loads(text)))
@@ -185,14 +185,14 @@ def pack(parts: dict[str, str], target: Path) -> None:
     from ringup import bundle
 
     folder = target.name.removesuffix(".gz").removesuffix(".tar") or "ringup"
-    try:
-        with bundle.whole(target) as place, tarfile.open(place, "w:gz") as archive:
-            for number, (name, text) in enumerate(parts.items()):
-                progress.show(f"taking secrets out: {number} of {len(parts)} files")
-                data = without_secrets(name, text).encode("utf-8", "backslashreplace")
-                entry = tarfile.TarInfo(f"{folder}/{name}")
-                entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
-                archive.addfile(entry, io.BytesIO(data))
-    except OSError as error:
-        why, hint = error.strerror or error, "name another place with --output"
-        raise BundleError(f"{target} cannot be written: {why}", hint=hint) from error
+    with (
+        writing(target, "name another place with --output", BundleError),
+        bundle.whole(target) as place,
+        tarfile.open(place, "w:gz") as archive,
+    ):
+        for number, (name, text) in enumerate(parts.items()):
+            progress.show(f"taking secrets out: {number} of {len(parts)} files")
+            data = without_secrets(name, text).encode("utf-8", "backslashreplace")
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
+            archive.addfile(entry, io.BytesIO(data))

@@ -10,21 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringup import progress
 from ringup.cli import launching, options, pipeline, request, submit
+from ringup.collective_tests import CorrectnessReport, correctness, rank_records
+from ringup.collective_tests import job as tests_job
 from ringup.errors import RingupError, UsageError
 from ringup.model import Cluster
-from ringup.output import terminal
+from ringup.output import console, terminal
+from ringup.output.console import Report
 from ringup.planning import Plan
 from ringup.runtime import RunResult
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
-
-if TYPE_CHECKING:
-    from ringup.collective_tests import CorrectnessReport
-    from ringup.output.console import Report
 
 Line = dict[str, Any]
 BENCH_FILE = "bench.json"
@@ -79,7 +78,7 @@ OPTIONS = (
 
 
 def take_over(mode: str, args: argparse.Namespace) -> None:
-    """The nodes, counts and variables of a start line into `args`; what it starts is left out."""
+    """Put the nodes, counts and variables of a start line into `args`; its script is not used."""
     args.nodes, args.launcher, args.launcher_args, args.rdzv = 0, "auto", "", "static"
     if not args.script:
         return
@@ -100,9 +99,6 @@ def start(
     on_line: Callable[[Line], None] = lambda _line: None,
 ) -> Started | int:
     """Check, plan, run; an exit code where nothing was started."""
-    from ringup.collective_tests import job as tests_job
-    from ringup.output import console
-
     if args.from_file:
         hint = "leave --from out, or use `ringup check --from F`"
         raise UsageError(f"`ringup {mode}` needs the nodes, and --from contacts none", hint=hint)
@@ -142,12 +138,9 @@ def start(
 
 def plan_of(judged: pipeline.Judgement, backend: str) -> Plan:
     """The plan of a judgement that has one, with our program in place of the script."""
-    from ringup.collective_tests import job as tests_job
-    from ringup.planning import minimal_env, with_transports
-
     assert judged.plan is not None
-    plan = with_transports(tests_job.shipped(judged.plan), judged.predictions)
-    return minimal_env.with_nccl_debug(plan, judged.cluster, always=backend == "nccl")
+    shipped = replace(judged, plan=tests_job.shipped(judged.plan))
+    return launching.whole_plan(shipped, with_debug=backend == "nccl")
 
 
 def measure(
@@ -159,8 +152,6 @@ def measure(
     **more: Any,
 ) -> Started:
     """Run a plan of our program to its end; `more`: `on_line` gets its reports, `watcher` as of a run."""
-    from ringup.collective_tests import correctness, rank_records
-
     words = plan.job.arguments
     with progress.line():
         write = reader(words[0], plan.world_size, words, more.pop("on_line", lambda _line: None))
@@ -174,8 +165,6 @@ def reader(
     mode: str, ranks: int, words: Sequence[str], on_line: Callable[[Line], None]
 ) -> Callable[[str], None]:
     """Takes the ranks' output: hands reports to `on_line`, and counts them in a line of progress."""
-    from ringup.collective_tests import rank_records
-
     counts = Counter({"hello": 0})
     cases = math.prod(word.count(",") + 1 for word in words[4:6])
 
@@ -195,10 +184,7 @@ def reader(
 
 
 def show_end(records: Mapping[int, Sequence[Line]], result: RunResult) -> None:
-    """How the run failed, where no rank could report it; else what was left behind."""
-    from ringup.collective_tests import correctness
-    from ringup.output import console
-
+    """Print how the run failed, if no rank could report it; else what was left behind."""
     style = terminal.Style(sys.stderr)
     lines = [line for finding in result.findings for line in console.brief_lines(finding, style)]
     for line in console.run_lines(result, style) if correctness.is_unreported(records, result) else lines:

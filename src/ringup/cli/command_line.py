@@ -94,7 +94,7 @@ def options_of(argv: list[str]) -> argparse.Namespace:
 
 
 def broken_rules() -> bool:
-    """Name the rules that raised since the last look; whether there are any."""
+    """Report the rules that raised since the last call; whether there are any."""
     rules = sys.modules.get("ringup.rules")
     found = list(rules.INTERNAL_ERRORS.values()) if rules else []
     for rule in found:
@@ -106,7 +106,7 @@ def broken_rules() -> bool:
 
 
 class Ended(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: what a Ctrl-C ends in an orderly way, they do, too."""
+    """SIGTERM or SIGHUP, handled as Ctrl-C is: everything that was started is ended first."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Ended(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def ending_signals() -> Iterator[None]:
-    """Raise Ended for signals that would end this process without a chance to end what it has started."""
+    """Raise Ended for signals that would kill this process before it could end what it has started."""
     import signal
     import threading
 
@@ -146,11 +146,11 @@ def main(argv: list[str] | None = None) -> None:
     except SystemExit as left:  # argparse, when it has shown its help
         code = left.code if isinstance(left.code, int) else 0
     except RingupError as error:
-        from ringup.secrets import redact
+        from ringup.secrets import redact, safe
         from ringup.units import printable
 
         what = "\n        ".join(printable(line, 2000) for line in redact(str(error)).splitlines() or [""])
-        tell(f"ringup: {what}\nhint: {printable(redact(error.hint), 2000)}")
+        tell(f"ringup: {what}\nhint: {safe(error.hint, 2000)}")
         code = error.exit_code
     except Ended as ended:
         tell("ringup: ended by a signal")
@@ -199,17 +199,17 @@ def our_bug() -> int:
 
 
 def tell(text: str) -> None:
-    """Words on stderr, if anybody can be told."""
+    """Print to stderr, if it is still open."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 def prepare_streams() -> None:
     """
-    Streams that take whatever is said.
+    Make stdin, stdout and stderr usable.
 
-    `>&-` leaves none, and its number to the next file that is opened: /dev/null is there instead.
-    A locale without a character (`LC_ALL=C`) shows its number.
+    A stream closed by the shell (`>&-`) becomes /dev/null: else the next file opened would get its number.
+    Characters that the locale lacks (`LC_ALL=C`) are escaped.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -221,7 +221,7 @@ def prepare_streams() -> None:
 
 
 def let_go_of_closed_pipes() -> OSError | None:
-    """Write what still waits; why that failed, unless the reader left.  Python itself would exit with 120."""
+    """Flush both streams; the error, unless the reader left.  Python itself would exit with 120."""
     lost = None
     for stream in (sys.stdout, sys.stderr):
         try:

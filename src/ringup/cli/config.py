@@ -2,7 +2,7 @@
 Print a command's options with their values, and where each comes from.
 
 An option's value comes from, first to last: the command line; the variable RINGUP_NAME; the project's file
-(ringup.toml, or [tool.ringup] in pyproject.toml, beside the script or in a folder above); the user's file
+(ringup.toml, or [tool.ringup] in pyproject.toml, in the script's folder or one above); the user's file
 (~/.config/ringup/config.toml).  A file's keys are the options' long names; a table such as [run] is for one
 command.
 """

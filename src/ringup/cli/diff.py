@@ -11,16 +11,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import msgspec
+
+from ringup import bundle, differences
 from ringup.cli import options, pipeline
+from ringup.differences import FactChange, Side
 from ringup.errors import UsageError
+from ringup.hosts.folding import node_set
 from ringup.output import terminal
+from ringup.rules import Finding, Skipped
 from ringup.units import grouped, printable
-
-if TYPE_CHECKING:
-    from ringup.differences import FactChange, Side
-    from ringup.rules import Finding, Skipped
 
 LARGEST_BYTES = 1 << 30
 MOST_LINES, MOST_VARIANTS = 10, 3
@@ -40,8 +41,6 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     """1 where B has something of severity error that A has not."""
-    from ringup import differences
-
     a, b = side(args.before), side(args.after)
     found, lacking = differences.compare(a, b), differences.not_compared(a, b)
     heads = [f"{name} {s.path}: {printable(s.head)}" for name, s in (("A", a), ("B", b))]
@@ -61,9 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def side(path: str) -> Side:
-    """What a word of the command line names.  Raises UsageError."""
-    import msgspec
-
+    """The run, facts or environment that an argument names.  Raises UsageError."""
     from ringup.differences import sides
 
     place = Path(path) if Path(path).exists() else Path("runs") / path
@@ -83,12 +80,11 @@ def side(path: str) -> Side:
         raise UsageError(f"{terminal.path_shown(file)}: {error.strerror}", hint=HINT) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{shown}: {printable(str(error), 200)}", hint=HINT) from error
-    raise UsageError(f"{shown} is no run, no saved facts and no environment", hint=HINT)
+    raise UsageError(f"{shown}: not a run, saved facts or an environment", hint=HINT)
 
 
 def facts(path: str, data: bytes) -> Side:
     """Saved facts, judged as `ringup check --from` does."""
-    from ringup import bundle
     from ringup.differences import sides
 
     judged = pipeline.judge(bundle.from_json(data))
@@ -114,8 +110,6 @@ def folded(found: Sequence[FactChange]) -> list[FactChange]:
 
 def cells(one: FactChange, now: Side) -> tuple[str, ...]:
     """Severity, what, where ("" for everywhere), before and after, for people."""
-    from ringup.hosts.folding import node_set
-
     what = one.name if one.topic in ("outcome", "node") else f"{one.topic} {one.name}"
     what = f"new {what}" if one.topic == "problem" and not one.before else what
     where = "" if set(one.nodes) == set(now.nodes) else node_set(printable(n, 64) for n in one.nodes)
@@ -126,7 +120,7 @@ def cells(one: FactChange, now: Side) -> tuple[str, ...]:
 
 
 def lines(rows: Sequence[Sequence[str]], count: int, lacking: Sequence[str]) -> list[str]:
-    """A line for each difference, how many there are beside, and what could not be compared."""
+    """A line for each difference, how many more there are, and what could not be compared."""
     style = terminal.Style(sys.stdout)
     text = []
     for severity, what, where, before, after in rows:

@@ -82,7 +82,7 @@ def write(path: str, raw: bytes, new: bytes) -> None:
 
 
 def apply(named: Sequence[str], before: dict[str, str], after: Mapping[str, str], *, show: bool) -> bool:
-    """Write the files that differ (`show`: print how); whether any does.  Raises UsageError, then none is."""
+    """Write the files that differ, or `show` how; whether any does.  After UsageError none was written."""
     # A file and a link to it are one.
     changed = [*{Path(p).resolve(): p for p in reversed(before) if before[p] != after[p]}.values()][::-1]
     if not show:
@@ -104,7 +104,7 @@ def _diff(path: str, raw: bytes, new: bytes) -> Iterator[str]:
 
 
 def _print(lines: Iterator[str]) -> None:
-    """As it is for `patch`, harmless on a terminal."""
+    """Print a difference: safe on a terminal, elsewhere byte by byte as `patch` needs it."""
     for line in lines:
         if sys.stdout.isatty():
             print(printable(line.rstrip("\r\n"), len(line)))

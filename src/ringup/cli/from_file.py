@@ -79,7 +79,7 @@ def the_one(path: str, found: files.LaunchFile) -> Launch:
 
 
 def _setup(job: Job, launch: Launch) -> Iterator[str]:
-    """What the file does to its environment in front of the launch."""
+    """The commands before the launch that change its environment."""
     for command in job.commands:
         if command is launch.command or command.line >= launch.line:
             return

@@ -63,13 +63,6 @@ def claimed(asked: Path, run_id: str, *, is_wanted: bool = True) -> Iterator[Pat
         claims.release(own, run_id)
 
 
-def is_consequence(text: str) -> bool:
-    """As in `logs.blame`, which only a failed run needs."""
-    from ringup.logs import blame
-
-    return blame.is_consequence(text)
-
-
 def judge(
     cluster: Cluster,
     run_id: str,
@@ -88,13 +81,13 @@ def judge(
     return pipeline.judge(cluster, run_id, claim)
 
 
-def whole_plan(judged: Judgement, args: argparse.Namespace, *, with_debug: bool = False) -> Plan:
+def whole_plan(judged: Judgement, *, with_debug: bool) -> Plan:
     """The plan of a judgement that has one, with the transports it expects and NCCL's lines where of use."""
     from ringup.planning import minimal_env, with_transports
 
     assert judged.plan is not None
     plan = with_transports(judged.plan, judged.predictions)
-    return minimal_env.with_nccl_debug(plan, judged.cluster, always=args.debug or with_debug)
+    return minimal_env.with_nccl_debug(plan, judged.cluster, always=with_debug)
 
 
 def show_before(judged: Judgement, plan: Plan, args: argparse.Namespace) -> None:
@@ -146,16 +139,15 @@ def follow(
         write=write,
         detach=getattr(args, "detach", False),
         ssh_config=args.ssh_config,
-        on_event=follow_events(plan.world_size, args.quiet, of_hang(args)),
+        on_event=follow_events(plan.world_size, args),
         findings=findings,
-        is_consequence=is_consequence,
         **({"lease_s": args.lease} if hasattr(args, "lease") else {}),
         **more,
     )
 
 
 class RankLines:
-    """Takes the ranks' lines; a stream that takes no more ends no run."""
+    """Prints the ranks' lines; a closed or full stream does not end the run."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._stream = sys.stderr if args.json else sys.stdout
@@ -173,20 +165,18 @@ class RankLines:
                 self._lost = getattr(error, "strerror", None) or str(error)
 
     def code(self, code: int) -> int:
-        """A command's exit code; where lines were lost this is said, and is no success."""
+        """The command's exit code; lost lines are reported and make it a failure."""
         if self._lost:
             terminal.say(f"ringup: output: {self._lost}; the missing lines are in the log directory")
         return code or (RingupError.exit_code if self._lost else 0)
 
 
-def of_hang(args: argparse.Namespace) -> str:
-    """What the report of a hang adds where the user may wait for a restart."""
-    is_left = getattr(args, "max_restarts", 0) and not args.hang_timeout
-    return "\n  nothing ends or restarts it: `--hang-timeout S` does" if is_left else ""
-
-
-def follow_events(world_size: int, quiet: bool, of_hang: str = "") -> Callable[[Event], None]:
+def follow_events(world_size: int, args: argparse.Namespace) -> Callable[[Event], None]:
+    """Prints what happens to a run."""
     style = terminal.Style(sys.stderr)
+    # The user may wait for a restart that never comes.
+    no_end = "\n  nothing ends or restarts it: `--hang-timeout S` does"
+    of_hang = no_end if getattr(args, "max_restarts", 0) and not args.hang_timeout else ""
 
     def on_event(event: Event) -> None:
         if event.kind == "hang" and event.text.startswith("no progress"):
@@ -194,7 +184,7 @@ def follow_events(world_size: int, quiet: bool, of_hang: str = "") -> Callable[[
         all_joined = event.kind == "joined" and event.text.startswith(f"{world_size} of")
         colour = {"hang": "error", "transport": "warning", "problem": "warning"}.get(event.kind, "dim")
         if colour != "dim" or all_joined or event.kind in ("ready", "ending", "note", "looking", "quiet"):
-            terminal.say(style(colour, f"ringup: {event.text}"), quiet=quiet and colour == "dim")
+            terminal.say(style(colour, f"ringup: {event.text}"), quiet=args.quiet and colour == "dim")
 
     return on_event
 
@@ -214,7 +204,7 @@ MOST_SAVED = 256
 
 
 def save_facts(cluster: Cluster, log_dir: Path) -> None:
-    """What was collected, for `report` to draw; a run goes on without it."""
+    """Save the collected facts for `report`; failing to do so does not stop the run."""
     from ringup import bundle
 
     if len(cluster.nodes) <= MOST_SAVED:
@@ -223,7 +213,7 @@ def save_facts(cluster: Cluster, log_dir: Path) -> None:
 
 
 def write_page(check: Report, log_dir: Path, name: str) -> None:
-    """The page of a run in the place of that of its check."""
+    """Replace the page of the check by that of the run."""
     from ringup.output import html_page
 
     page = html_page.Page("run", f"ringup report {terminal.path_shown(log_dir)}")
@@ -234,7 +224,7 @@ def write_page(check: Report, log_dir: Path, name: str) -> None:
 
 
 def write_record(log_dir: Path, content: dict[str, Any]) -> bool:
-    """Write run.json; False, and it is said why, where that cannot be."""
+    """Write run.json; False, with a message, if that fails."""
     from ringup.runtime import record
 
     try:
@@ -249,7 +239,7 @@ CAUSE_LINES, EVIDENCE = 14, 3
 
 
 def cause_of(log_dir: str) -> tuple[list[str], Cause | None, list[dict[str, Any]]]:
-    """Of the cause that `ringup logs` names first for a run's folder: lines for the screen, it, evidence."""
+    """The first cause that `ringup logs` names for a run's folder: lines to show, the cause, its evidence."""
     from ringup.logs.read import read_logs
     from ringup.output import logs_report
 
@@ -267,7 +257,7 @@ def cause_of(log_dir: str) -> tuple[list[str], Cause | None, list[dict[str, Any]
 
 
 def with_cause(result: RunResult) -> tuple[RunResult, list[str], Cause | None]:
-    """An ended run with its cause in run.json and its end in the log directory; lines about it; the cause."""
+    """Add the cause to run.json and the end to the log directory; the result, lines to show, the cause."""
     from ringup.output.console import run_lines
 
     # A rank's last lines, quoted here, stand in its own log.

@@ -161,7 +161,7 @@ LAUNCHING = (
 
 
 def show_right_files(examined: Examined, findings: Sequence[Finding]) -> None:
-    """For each job file with an error of launching: the file that starts what it means."""
+    """For each job file with a launch error, print the file that starts the job as meant."""
     from ringup.cli import script
     from ringup.cli.commands import parser_for
 
@@ -196,7 +196,7 @@ def nearby(path: str, name: str) -> str | None:
 
 
 def unread(examined: Examined, named: Sequence[str]) -> list[NotRead]:
-    """What was not understood; manifests of a directory without a launch are of another kind."""
+    """Files that were not understood; manifests found in a directory that launch nothing are left out."""
     every = [one for job in examined.jobs for one in job.read.not_read]
     return [one for one in every if one.path in named or not one.path.endswith(MANIFESTS)]
 

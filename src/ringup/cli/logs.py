@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def next_step(diagnosis: Diagnosis) -> str:
-    """What tells more of a job whose logs name no cause: a line or two."""
+    """How to learn more about a job whose logs name no cause: a line or two."""
     hint = "hint: while a job hangs, `ringup stacks` shows where each rank is"
     hosts = any(host.kind or host.bootstrap for host in diagnosis.story.hosts.values())
     if hosts or diagnosis.versions.get("nccl") or diagnosis.run.transports or diagnosis.run.collectives:
@@ -115,7 +115,7 @@ def next_step(diagnosis: Diagnosis) -> str:
 
 
 def _fits_follow(paths: list[str], args: argparse.Namespace) -> None:
-    """Say what is followed; raises UsageError for what cannot be."""
+    """Print the files that are followed; raises UsageError for options that do not fit."""
     from ringup.logs import files
 
     if "-" in paths:
@@ -148,7 +148,7 @@ def _follow(paths: list[str], args: argparse.Namespace) -> int:
 
 
 def _first_look(paths: list[str]) -> None:
-    """On stderr, before a long reading: who seems to be stuck."""
+    """Print to stderr, before a long reading, the ranks that seem to be stuck."""
     from ringup.logs.read import first_look
 
     for stuck in first_look(paths)[:3]:

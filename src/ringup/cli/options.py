@@ -45,7 +45,7 @@ ranks = number(f"a count of ranks from 1 to {MOST_RANKS}", 1, MOST_RANKS, int)
 
 
 def gpus_or(kind: Callable[[str], float]) -> Callable[[str], float | None]:
-    """A count, or `gpu` and `auto`, as torchrun has them, for the default."""
+    """A count; `gpu` and `auto`, which torchrun has, stand for the default."""
     return lambda text: None if text in ("gpu", "auto") else kind(text)
 
 
@@ -82,7 +82,7 @@ def writable(text: str) -> str:
 
 
 def folder(text: str) -> str:
-    """A directory for files to come, itself or the one in which it can be made."""
+    """A directory to write files into; where there is none yet, it must be possible to make it."""
     try:
         place = next(place for place in (Path(text), *Path(text).absolute().parents) if place.exists())
         number = 0 if os.access(place, os.W_OK | os.X_OK) else errno.EACCES
@@ -181,7 +181,7 @@ DRY_RUN = flag("--dry-run", "print what each node would execute, and stop")
 ANYWAY = flag("--anyway", "start despite errors")
 LOG_DIR = value("--log-dir", "D", "one file per rank, run.json (default: runs/RUN)", None, folder)
 SCRIPT_WORDS = "-- SCRIPT ARGS"
-"""Metavar of what stands behind `--`."""
+"""Metavar of the words behind `--`."""
 KIND_WORDS = "KIND -- SCRIPT ARGS"
 """The same, with the kind of file in front."""
 SCRIPT = words("script", SCRIPT_WORDS, "the training script and its arguments")
@@ -215,7 +215,7 @@ COLLECTING = group(
 STRICT = Set(
     COLLECTING.title, (*COLLECTING.rows, flag("--strict", "exit 3 when something could not be checked"))
 )
-"""As COLLECTING, where an exit code judges what was collected."""
+"""As COLLECTING, for commands whose exit code judges what was collected."""
 ALL = flag("--all", "every node, finding and path by itself, equal ones not folded", dest="unfolded")
 OUTPUT = group(
     "output", JSON, ALL, value("--html", "F", "also write a self-contained page", None, writable), QUIET

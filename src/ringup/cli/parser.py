@@ -13,7 +13,6 @@ from typing import NoReturn
 
 from ringup.cli.options import KIND_WORDS, SCRIPT_WORDS, Options, add
 from ringup.errors import UsageError
-from ringup.units import printable
 
 
 class Paragraphs(argparse.HelpFormatter):
@@ -42,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         """
         Parse the words of a command line.
 
-        Without `--` an option behind the script could be either's: nobody is given it in silence.
+        Without `--`, an option behind the script may be meant for ringup or for the script: that is an error.
         """
         words = self._separated(self._joined(words))
         found, left = self.parse_known_args(words, namespace)
@@ -109,9 +108,9 @@ class Parser(argparse.ArgumentParser):
         return list(words)
 
     def _refuse(self, what: str, hint: str) -> NoReturn:
-        from ringup.secrets import redact
+        from ringup.secrets import safe
 
-        what, hint = printable(redact(what)), printable(redact(hint))
+        what, hint = safe(what), safe(hint)
         self.exit(UsageError.exit_code, f"{self.prog}: {what}\nhint: {hint}\n")
 
     def error(self, message: str) -> NoReturn:

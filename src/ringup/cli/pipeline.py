@@ -54,10 +54,10 @@ def collect(transport: Transport, job: Job, args: argparse.Namespace) -> Cluster
 
 def load(args: argparse.Namespace, words: list[str] | None = None) -> Cluster:
     """
-    `--from F`, for the job that this command line asks for; `words` are the script and its arguments.
+    The facts of `--from F`, for this command line's job; `words` are the script and its arguments.
 
-    Without `words`, what is not said here is as it was when it was saved.  Raises UsageError for what only
-    nodes could tell: other ones, another interpreter.
+    Without `words`, whatever this command line leaves open is as it was saved.  Raises UsageError for options
+    that need the nodes: other nodes, another interpreter.
     """
     from ringup import bundle
 

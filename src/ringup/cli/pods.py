@@ -53,7 +53,7 @@ def everywhere(command: Command) -> Command:
 
 
 def _led(command: Command, args: argparse.Namespace) -> int:
-    """The command's exit code, which every pod is told."""
+    """Run the command and send its exit code to every pod."""
     code = 70
     try:
         code = command(args)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringup import collectors
 from ringup.cli import pipeline
-from ringup.model import Cluster
+from ringup.model import Cluster, Counters, Node, Risen, risen
 from ringup.planning import Plan
 from ringup.recovery import table
 from ringup.recovery.decision import FailureCause, Recheck
@@ -31,6 +31,8 @@ ENDED_BY_US = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
 HELD = "gpu-held-by-other-process"
 FREE_WITHIN_S, ASK_EVERY_S = 50.0, 2.0
 """What a GPU's memory may need to be free again, and how often its node is asked (NVRx waits as long)."""
+FLAPS = 4
+"""Changes of a link's state that are more than one cut: down and up again are two."""
 Rules = Mapping[str, set[str]]
 """Node -> names of rules."""
 
@@ -57,7 +59,9 @@ class Rechecks:
     ) -> None:
         self.transport, self.first, self.args, self.spares = transport, first, args, spares
         self.cluster = first
-        """As the nodes were found last."""
+        """The nodes as the latest check found them."""
+        self.counters = {node.name: node.counters for node in first.nodes}
+        """As they stood when the attempt began."""
 
     @cached_property
     def at_first(self) -> Seen:
@@ -89,6 +93,7 @@ class Rechecks:
         held = wanted & now.with_warning(HELD)
         found = {**now.errors, **{node: now.errors.get(node, set()) | {HELD} for node in held}}
         before = {node.name: node.boot_id for node in self.first.nodes}
+        self.counters = {node.name: node.counters for node in self.cluster.nodes}
         rebooted = (n.name for n in self.cluster.nodes if n.boot_id and before[n.name] not in ("", n.boot_id))
         unreached = self.unreached()
         errors = {node: sorted(rules) for node, rules in found.items() if rules and node not in unreached}
@@ -103,7 +108,9 @@ class Rechecks:
 
     def collected(self) -> Seen:
         """Collect the facts again; the problems that are new since the start."""
-        self.cluster = collectors.collect(self.transport, self.first.job, timeout_s=self.args.timeout)
+        found = collectors.collect(self.transport, self.first.job, timeout_s=self.args.timeout)
+        nodes = tuple(with_flaps(node, self.counters.get(node.name, ())) for node in found.nodes)
+        self.cluster = replace(found, nodes=nodes)
         return seen(self.cluster).since(self.before)
 
     def unclean(self, plan: Plan, result: RunResult) -> frozenset[str]:
@@ -121,6 +128,16 @@ def pause(transport: Transport, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         transport.turn(0.1)
+
+
+def with_flaps(node: Node, before: Sequence[Counters]) -> Node:
+    """The node with the links that came and went since `before`, where the check saw only its own seconds."""
+    flapped = {r.of: r for r in risen(before, node.counters) if r.by.get("carrier_changes", 0) >= FLAPS}
+    own = {r.of: r for r in node.rises}
+    for of, rise in flapped.items():
+        changes = {"carrier_changes": rise.by["carrier_changes"]}
+        own[of] = Risen(of, rise.over_s, {**(own[of].by if of in own else {}), **changes})
+    return replace(node, rises=tuple(own.values())) if flapped else node
 
 
 def seen(cluster: Cluster) -> Seen:

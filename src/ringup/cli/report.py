@@ -23,7 +23,6 @@ OPTIONS = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, judge, draw; 0 when the page is written."""
     from ringup import bundle
     from ringup.output import html_page
 

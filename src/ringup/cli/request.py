@@ -161,7 +161,7 @@ def deepspeed_files() -> list[Path]:
 
 
 def show_forwarded(args: argparse.Namespace, job: Job) -> None:
-    """One line with what went along; the values of secrets are hidden."""
+    """One line with the variables that were forwarded; the values of secrets are hidden."""
     found = {n: v for n, v in forwarded(args, job.launcher).items() if job.env.get(n) == v}
     shown = [n if holds_secret(n, v) else f"{n}={printable(v, 80)}" for n, v in sorted(found.items())]
     if shown:
@@ -172,7 +172,7 @@ def show_forwarded(args: argparse.Namespace, job: Job) -> None:
 
 
 def show_ignored(args: argparse.Namespace, job: Job) -> None:
-    """One line with what would have gone along to the nodes, had they been asked now instead of `--from`."""
+    """One line with the exported variables that are ignored because `--from` contacts no node."""
     ignored = sorted(n for n, v in exported(job.launcher).items() if job.env.get(n) != v)
     if ignored and not getattr(args, "no_forward", True):
         words = f"exported here and ignored, since --from judges saved facts: {summarize_names(ignored)}"
@@ -226,7 +226,7 @@ def _split(option: str, text: str) -> tuple[str, ...]:
 # -- the script ----------------------------------------------------------------------------------
 
 KINDS: dict[str, Kind] = {"-m": "module", "--no-python": "command"}
-"""The word in front of a script that is no file -> what it is."""
+"""The option before a script that is no file -> its kind."""
 
 
 def script_words(args: argparse.Namespace, usage: str = "ringup run [options] -- train.py ARGS") -> list[str]:
@@ -251,21 +251,14 @@ def script_words(args: argparse.Namespace, usage: str = "ringup run [options] --
 def take_over(args: argparse.Namespace, line: StartLine) -> None:
     """A start line's options into `args`.  Raises UsageError where the command line itself says otherwise."""
     line = _with_files(args, line)
-    if line.launcher:
-        _agree(
-            args,
-            "launcher",
-            "--with",
-            line.launcher,
-            ("auto", "torchrun" if line.launcher == "launch" else ""),
-        )
+    is_launch = line.launcher == "launch"
+    _agree(args, "launcher", "--with", line.launcher or None, ("auto", "torchrun" if is_launch else ""))
     if not named(args):
         args.hosts, args.hostfile = line.hosts or None, line.hostfile or None
     elif line.hosts or line.hostfile:
         what = f"--{named(args)[0]} and the start line both name the nodes"
         raise UsageError(what, hint="leave one of them out")
-    if line.nodes > 1:
-        _agree(args, "nodes", "--nodes", line.nodes, (0,))
+    _agree(args, "nodes", "--nodes", line.nodes if line.nodes > 1 else None, (0,))
     nproc = line.nproc
     if line.world_size:
         nodes = args.nodes or (not line.is_single and line.nodes) or len(nodes_from(args))
@@ -276,15 +269,12 @@ def take_over(args: argparse.Namespace, line: StartLine) -> None:
         if odd or not nproc:
             what = f"{line.world_size} ranks on {nodes} nodes: not the same number on each"
             raise UsageError(what, hint="--nproc N says how many each node has")
-    if nproc:
-        _agree(args, "nproc", "--nproc", nproc, (None,))
-    if line.port:
-        _agree(args, "master_port", "--master-port", line.port, (0,))
+    _agree(args, "nproc", "--nproc", nproc or None, (None,))
+    _agree(args, "master_port", "--master-port", line.port or None, (0,))
     if line.restarts and not hasattr(args, "max_restarts"):
         wrong = f"--max-restarts {line.restarts}: only `ringup run` restarts"
         raise UsageError(wrong, hint="leave it out of the start line")
-    if line.restarts:
-        _agree(args, "max_restarts", "--max-restarts", line.restarts, (0,))
+    _agree(args, "max_restarts", "--max-restarts", line.restarts or None, (0,))
     if line.rendezvous and hasattr(args, "rdzv"):
         args.rdzv = line.rendezvous
     if line.launcher_arguments:
@@ -340,7 +330,7 @@ DEEPSPEED_HOSTFILE = "/job/hostfile"
 
 
 def _with_files(args: argparse.Namespace, line: StartLine) -> StartLine:
-    """The line with what the files say that its launcher would read.  Raises UsageError."""
+    """The line with the settings of the files that its launcher reads.  Raises UsageError."""
     is_open = not (line.hosts or line.hostfile or named(args) or "CUDA_VISIBLE_DEVICES" in line.env)
     if line.launcher == "deepspeed" and is_open and Path(DEEPSPEED_HOSTFILE).is_file():
         return replace(line, hostfile=DEEPSPEED_HOSTFILE, taken=(*line.taken, DEEPSPEED_HOSTFILE))
@@ -363,7 +353,10 @@ def _with_files(args: argparse.Namespace, line: StartLine) -> StartLine:
 def _agree(
     args: argparse.Namespace, name: str, option: str, value: object, unset: tuple[object, ...]
 ) -> None:
+    """Set an option of `args` to the start line's value, if it has one.  Raises UsageError if they differ."""
     own = getattr(args, name, unset[0])
+    if value is None:
+        return
     if own not in (*unset, value):
         raise UsageError(f"{option} {own}, but the start line says {value}", hint="leave one of them out")
     if own == unset[0] or not own:
@@ -407,6 +400,6 @@ def job_from(args: argparse.Namespace, words: list[str] | None = None) -> Job:
 
 
 def time_left_s() -> float:
-    """Of the scheduler's time for this job; infinite where nothing tells."""
+    """Seconds until the scheduler's limit for this job; infinite if that is unknown."""
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     return max(0.0, int(end) - time.time()) if end.isascii() and end.isdigit() else math.inf

@@ -12,40 +12,49 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from ringup import collectors
 from ringup.cli import launching, request, restarts
 from ringup.cli.command_line import Ended
+from ringup.cli.rechecking import Rechecks, failure_cause, pause, until_gone_s
 from ringup.errors import UsageError
 from ringup.model import Cluster
 from ringup.output import restart_report, terminal
 from ringup.planning import NodePlan, Plan
-from ringup.recovery import training_progress
+from ringup.recovery import table, training_progress
+from ringup.recovery.decision import (
+    DO_NOT_REQUEUE,
+    MAY_REQUEUE,
+    Decision,
+    EndedAttempt,
+    FailureCause,
+    Recheck,
+    decide,
+)
 from ringup.recovery.training_progress import StepReader, TrainingProgress
 from ringup.rules import Finding
 from ringup.runtime import RunResult, Save, node_history
 from ringup.runtime.ssh import NOT_SAVED, SAVED
+from ringup.saved_run import AttemptCause, AttemptProgress, SavedAttempt
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
 from ringup.units import show_seconds
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ringup.cli.rechecking import Rechecks
-    from ringup.recovery.decision import Decision, EndedAttempt, FailureCause, Recheck
-
 RETURN_S, ASK_EVERY_S = 10.0, 3.0
-"""How much longer than the lease nodes that do not answer are asked again, where none can replace them."""
+"""Nodes that do not answer and cannot be replaced are asked again for the lease and so much longer."""
 BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
-"""Variables of a job of a scheduler that reads exit codes."""
+"""Variables that are set in jobs of schedulers that read exit codes."""
 LEAST_LEFT_S = 60.0
-"""Of the job's time: a restart checks, starts and trains for less in vain."""
+"""A restart needs at least so much of the job's time: with less it could not train."""
 OUTPUT = "steps in the output"
 
 
 def is_on(args: argparse.Namespace) -> bool:
-    """Whether attempts have folders of their own."""
+    """Whether the run may have several attempts, each with a folder of its own."""
     return bool(args.max_restarts or args.spares)
 
 
@@ -60,7 +69,7 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def is_near(soon_s: float) -> bool:
-    """Whether the scheduler ends the job so soon."""
+    """Whether the scheduler ends the job within `soon_s`."""
     return request.time_left_s() < soon_s
 
 
@@ -74,21 +83,23 @@ def used_first(cluster: Cluster, args: argparse.Namespace) -> Cluster:
 class Attempt:
     """One start of the ranks; its end once there is one."""
 
-    number: int
+    entry: SavedAttempt
+    """What run.json says of it."""
     plan: Plan
     findings: list[Finding]
     of: int = 1
-    """How many there may be without progress."""
+    """How many attempts there may be without progress."""
     steps: StepReader = field(default_factory=StepReader)
-    started: float = field(default_factory=time.time)
     began_s: float = field(default_factory=time.monotonic)
     progress: TrainingProgress | None = None
-    """At its start."""
-    entry: dict[str, Any] = field(default_factory=dict)
-    """For run.json."""
+    """The saved progress when it started."""
 
     def __str__(self) -> str:
         return f"attempt {self.number} of {self.of}"
+
+    @property
+    def number(self) -> int:
+        return self.entry.number
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -117,16 +128,17 @@ class Supervisor:
         self.spares = [node.name for node in cluster.nodes[len(cluster.nodes) - args.spares :]]
         self.run_id, self.claims = "", PortClaims()
         self.ports: set[int] = set()
-        """Of earlier attempts."""
-        self.rechecks: Rechecks | None = None
+        """Rendezvous ports of earlier attempts."""
+        self.rechecks = Rechecks(transport, cluster, args, self.spares)
         self.attempts: list[EndedAttempt] = []
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[SavedAttempt] = []
+        """All attempts so far, for run.json."""
         self.result: RunResult | None = None
-        """Of the latest attempt that has ended."""
+        """The result of the latest attempt that has ended."""
         self.outcome = ""
-        """As run.json has it."""
+        """The outcome in run.json."""
         self.earlier: list[Attempt] = []
-        """Attempts that have failed, until it was seen where the next one begins."""
+        """Failed attempts, until the next one's first step is known."""
         self.decision: Decision | None = None
         self.cause_lines: list[str] = []
         self.write = launching.RankLines(args)
@@ -169,7 +181,7 @@ class Supervisor:
     def show_spares(self) -> None:
         """Say which of the spares are ready."""
         unreached = {node.name: {"not reached"} for node in self.cluster.nodes if node.unreached}
-        errors = {**self.checks().at_first.errors, **unreached}
+        errors = {**self.rechecks.at_first.errors, **unreached}
         for line in restart_report.spare_lines({node: errors.get(node, set()) for node in self.spares}):
             self.say(line)
 
@@ -194,38 +206,22 @@ class Supervisor:
     def begun(self, plan: Plan, findings: list[Finding], cause: str = "") -> Attempt:
         number = len(self.entries) + 1
         left = self.decision.restarts_left if self.decision else self.args.max_restarts
-        before = self.entries[-1] if self.entries else {"world_size": "", "nodes": ()}
-        out = {node for one in self.entries for node in one["nodes"]} - {node.node for node in plan.nodes}
+        names = [node.node for node in plan.nodes]
+        out = {node for one in self.entries for node in one.nodes} - {*names}
         known = {
             "RINGUP_ATTEMPT": str(number),
             "RINGUP_RESTART_CAUSE": cause,
-            "RINGUP_LAST_WORLD_SIZE": str(before["world_size"]),
+            "RINGUP_LAST_WORLD_SIZE": str(self.entries[-1].world_size) if self.entries else "",
             "RINGUP_EXCLUDED": ",".join(sorted(out)),
             "RINGUP_MAX_RESTARTS": str(self.args.max_restarts),
             "TORCHELASTIC_RESTART_COUNT": str(number - 1),
             "TORCHELASTIC_MAX_RESTARTS": str(self.args.max_restarts),
         }
         nodes = tuple(replace(node, env={**node.env, **known}) for node in plan.nodes)
-        attempt = Attempt(number, replace(plan, nodes=nodes), findings, of=number + left)
-        if is_on(self.args):
-            attempt.progress = self.progress(attempt.nodes)
-            attempt.started, attempt.began_s = time.time(), time.monotonic()
-        attempt.entry = {
-            "number": number,
-            "nodes": list(attempt.nodes),
-            "world_size": plan.world_size,
-            "started": attempt.started,
-            "ended": None,
-            "outcome": "running",
-            "cause": None,
-            "evidence": [],
-            "decision": None,
-            "because": "",
-            "progress": None,
-            "seconds": {},
-        }
-        self.entries.append(attempt.entry)
-        return attempt
+        progress = self.progress(names) if is_on(self.args) else None
+        entry = SavedAttempt(number, names, plan.world_size, started=time.time())
+        self.entries.append(entry)
+        return Attempt(entry, replace(plan, nodes=nodes), findings, of=number + left, progress=progress)
 
     def attempt(self, attempt: Attempt) -> RunResult:
         return launching.follow(
@@ -242,7 +238,7 @@ class Supervisor:
         return self.folder / f"attempt-{attempt.number}" if is_on(self.args) else self.folder
 
     def watching(self, attempt: Attempt) -> dict[str, Any]:
-        """Options of `runtime.Options`: what looks on while it runs."""
+        """Keyword arguments of `runtime.Options`: hang watch, saving and progress."""
         watcher = launching.watch_of(self.args.hang_report, self.args.hang_timeout, self.transport)
         more: dict[str, Any] = {"save": self.save, "watcher": watcher}
         if is_on(self.args):
@@ -250,7 +246,7 @@ class Supervisor:
         return more
 
     def read(self, attempt: Attempt, node: NodePlan, lines: Sequence[bytes]) -> None:
-        """Lines of the ranks; says once when an attempt trains again, and where it does not resume."""
+        """Read the ranks' lines; report once that an attempt trains again, or that it starts over."""
         had_begun = attempt.steps.first_s is not None
         attempt.read(node, lines)
         after_s = attempt.first_step_s()
@@ -272,17 +268,14 @@ class Supervisor:
         return launching.write_record(self.folder, self.whole(content))
 
     def whole(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        started = self.entries[0]["started"]
+        started, attempts = self.entries[0].started, msgspec.to_builtins(self.entries)
         seconds = round(time.time() - started, 3) if len(self.entries) > 1 else content["seconds"]
-        known = {"run": self.folder_run(content), "started": started, "seconds": seconds}
-        return {**content, **known, "attempts": self.entries}
-
-    def folder_run(self, content: Mapping[str, Any]) -> str:
-        """The run's id, to which an attempt after the first adds its number."""
-        return str(content["run"]).removesuffix(f".{len(self.entries)}")
+        # An attempt after the first adds its number to the run's id.
+        run = str(content["run"]).removesuffix(f".{len(self.entries)}")
+        return {**content, "run": run, "started": started, "seconds": seconds, "attempts": attempts}
 
     def progress(self, nodes: Iterable[str]) -> TrainingProgress | None:
-        """What is saved, as far as these nodes see it."""
+        """The saved progress that these nodes can see."""
         folders = dict.fromkeys(nodes, self.cluster.job.chdir)
         return training_progress.read(self.transport, self.args.progress, folders)
 
@@ -290,23 +283,21 @@ class Supervisor:
 
     def after(self, attempt: Attempt) -> Attempt | None:
         """Find the cause, check the nodes again, decide; the next attempt, None where there is none."""
-        from ringup.cli.rechecking import failure_cause, until_gone_s
-        from ringup.recovery.decision import Recheck
-
         assert self.result is not None
         self.result, self.cause_lines, cause = launching.with_cause(self.result)
         entry, result, began_s = attempt.entry, self.result, time.monotonic()
         if result.outcome == "running":
             return None
-        seconds = {**dict.fromkeys(("notice", "end", "recheck", "start", "first_step")), **result.phases}
+        entry.seconds = dict.fromkeys(("notice", "end", "recheck", "start", "first_step"))
+        entry.seconds.update(result.phases)
         if result.outcome == "hung" and result.record["hangs"]:
-            seconds["notice"] = result.record["hangs"][-1]["quiet_s"]
-        seconds["first_step"] = attempt.first_step_s()
-        entry.update(ended=time.time(), outcome=result.outcome, seconds=seconds)
+            entry.seconds["notice"] = result.record["hangs"][-1]["quiet_s"]
+        entry.seconds["first_step"] = attempt.first_step_s()
+        entry.ended, entry.outcome = time.time(), result.outcome
         if result.outcome not in launching.FAILED:
-            entry["decision"] = "finished" if result.outcome == "ok" else "stop"
-            entry["because"] = "" if result.outcome == "ok" else f"the run was {result.outcome}"
-            entry["progress"] = self.shown_progress(attempt, self.saved(attempt, result))
+            entry.decision = "finished" if result.outcome == "ok" else "stop"
+            entry.because = "" if result.outcome == "ok" else f"the run was {result.outcome}"
+            entry.progress = self.shown_progress(attempt, self.saved(attempt, result))
             if result.outcome == "ok":
                 self.note_nodes(attempt)
             elif result.failure:  # before it had saved: exit_code says whether it would again
@@ -320,7 +311,7 @@ class Supervisor:
         between = {**result.record, "outcome": "restarting", "exit_code": None}
         is_noted = not self.args.max_restarts or self.write_record(between)
         self.earlier.append(attempt)
-        recheck = self.checks().look(attempt.plan, result, self.spares) if is_on(self.args) else Recheck()
+        recheck = self.rechecks.look(attempt.plan, result, self.spares) if is_on(self.args) else Recheck()
         saved = self.saved(attempt, result)
         known = failure_cause(attempt.plan, result, cause, recheck)
         self.attempts.append(self.ended(attempt, result, known, saved))
@@ -334,16 +325,16 @@ class Supervisor:
             decision = replace(decision, because=f"{decision.because}; {saved.warning}")
         wait_s = max(decision.wait_s, until_gone_s(result, recheck, self.args.lease))
         decision = replace(decision, wait_s=wait_s)
-        seconds["recheck"] = round(time.monotonic() - began_s, 3) if is_on(self.args) else None
-        entry["progress"] = self.shown_progress(attempt, saved)
+        entry.seconds["recheck"] = round(time.monotonic() - began_s, 3) if is_on(self.args) else None
+        entry.progress = self.shown_progress(attempt, saved)
         self.decided(attempt, decision, recheck)
         if not decision.nodes:
             return None
-        self.wait(decision.wait_s)
+        pause(self.transport, decision.wait_s)
         return self.following(decision, known.rule)
 
     def saved(self, attempt: Attempt, result: RunResult) -> TrainingProgress | None:
-        """The progress that was saved by the end of an attempt, as the nodes know it that are left of it."""
+        """The progress saved by the end of an attempt, as the nodes that still answer see it."""
         if not is_on(self.args):
             return None
         return self.progress(node for node in attempt.nodes if node not in result.lost)
@@ -351,11 +342,9 @@ class Supervisor:
     def ended(
         self, attempt: Attempt, result: RunResult, cause: FailureCause, saved: TrainingProgress | None
     ) -> EndedAttempt:
-        from ringup.recovery.decision import EndedAttempt
-
         saved_from, saved_to = training_progress.saved(attempt.progress, saved)
-        attempt.entry["cause"] = {"rule": cause.rule, "confidence": cause.confidence, "nodes": [*cause.nodes]}
-        attempt.entry["evidence"] = (result.record.get("cause") or {}).get("evidence", [])
+        attempt.entry.cause = AttemptCause(cause.rule, cause.confidence, [*cause.nodes])
+        attempt.entry.evidence = (result.record.get("cause") or {}).get("evidence", [])
         return EndedAttempt(
             nodes=attempt.nodes,
             cause=cause,
@@ -368,24 +357,21 @@ class Supervisor:
             is_hung=result.outcome == "hung",
         )
 
-    def shown_progress(self, attempt: Attempt, saved: TrainingProgress | None) -> dict[str, Any] | None:
+    def shown_progress(self, attempt: Attempt, saved: TrainingProgress | None) -> AttemptProgress | None:
         """For run.json: saved progress, else the steps that the output showed."""
         if saved:
-            begin, end = training_progress.saved(attempt.progress, saved)
-            return {"from": begin, "to": end, "source": saved.source}
+            return AttemptProgress(*training_progress.saved(attempt.progress, saved), saved.source)
         if attempt.steps.step is None:
             return None
-        return {"from": None, "to": attempt.steps.step, "source": OUTPUT}
+        return AttemptProgress(None, attempt.steps.step, OUTPUT)
 
     def decide(self, recheck: Recheck) -> Decision:
-        from ringup.recovery import decision
-
         policy = restarts.policy_from(self.args)
         try:
-            found = decision.decide(self.attempts, recheck, self.spares, policy, random.random)
+            found = decide(self.attempts, recheck, self.spares, policy, random.random)
         except Exception as error:  # a bug in deciding is no reason to hide how the run ended
             because = f"the decision failed: {error!r} (please report this)"
-            return decision.Decision("stop", because, stopped="limit")
+            return Decision("stop", because, stopped="limit")
         left_s = request.time_left_s()
         if found.nodes and left_s < LEAST_LEFT_S:
             because = f"the scheduler leaves {show_seconds(left_s)}, too little for a restart"
@@ -393,11 +379,9 @@ class Supervisor:
         return found
 
     def decided(self, attempt: Attempt, decision: Decision, recheck: Recheck) -> None:
-        from ringup.recovery import table
-
         self.decision = decision
         cause = self.attempts[-1].cause
-        attempt.entry.update(decision=decision.action, because=decision.because)
+        attempt.entry.decision, attempt.entry.because = decision.action, decision.because
         kind = table.ROWS[cause.rule].kind if cause.rule in table.ROWS else ""
         named = cause.nodes if kind in ("exclude", "repeat") and cause.confidence != "low" else ()
         blamed = {*decision.excluded, *recheck.explaining, *named} & set(attempt.nodes)
@@ -412,37 +396,22 @@ class Supervisor:
         if not self.cluster.is_local:
             node_history.add(self.run_id, attempt.nodes, blamed, cause)
 
-    def checks(self) -> Rechecks:
-        from ringup.cli.rechecking import Rechecks
-
-        if self.rechecks is None:
-            self.rechecks = Rechecks(self.transport, self.cluster, self.args, self.spares)
-        return self.rechecks
-
-    def wait(self, wait_s: float) -> None:
-        """Until the next attempt is due; Ctrl-C ends the run meanwhile."""
-        from ringup.cli.rechecking import pause
-
-        pause(self.transport, wait_s)
-
     def wait_for_nodes(
         self, attempt: Attempt, result: RunResult, decision: Decision, recheck: Recheck
     ) -> tuple[Decision, Recheck]:
-        """Ask nodes that do not answer again for some time: a link may come back."""
+        """Keep asking nodes that do not answer: a link may come back."""
         patience_s = self.args.lease + RETURN_S
         until = time.monotonic() + patience_s
         self.say(f"ringup: {decision.because}; asking again for {show_seconds(patience_s)} (Ctrl-C ends)")
         while decision.stopped == "no-nodes" and time.monotonic() < until:
-            self.wait(ASK_EVERY_S)
-            recheck = self.checks().look(attempt.plan, result, self.spares)
+            pause(self.transport, ASK_EVERY_S)
+            recheck = self.rechecks.look(attempt.plan, result, self.spares)
             decision = self.decide(recheck)
         return decision, recheck
 
     def following(self, decision: Decision, cause: str) -> Attempt | None:
         """The attempt that was decided on, planned from what the nodes are now; None where none can be."""
-        from ringup import collectors
-
-        cluster = self.checks().cluster
+        cluster = self.rechecks.cluster
         nodes = tuple(cluster.node(name) for name in decision.nodes)
         part = replace(cluster.only(nodes), nodes=nodes, first="")
         if nodes[0] != cluster.head:  # ports are tested on the head alone
@@ -450,38 +419,34 @@ class Supervisor:
             part = collectors.collect(self.transport, cluster.job, timeout_s=self.args.timeout, hosts=hosts)
         run_id = f"{self.run_id}.{len(self.entries) + 1}"
         judged = launching.judge(part, run_id, self.args, self.claims, self.ports)
-        rules = {rule for rules in self.checks().before.errors.values() for rule in rules}
+        rules = {rule for rules in self.rechecks.before.errors.values() for rule in rules}
         new = [f for f in judged.findings if f.severity == "error" and f.rule not in rules]
         if judged.plan is None or (new and not self.args.anyway):
             why = ", ".join(dict.fromkeys(f.rule for f in new)) or "no plan is possible"
             because = f"the check before the restart fails: {why}"
             self.decision = replace(decision, action="stop", because=because, nodes=(), stopped="no-nodes")
-            self.entries[-1].update(decision="stop", because=because)
+            self.entries[-1].decision, self.entries[-1].because = "stop", because
             return None
-        plan = launching.whole_plan(judged, self.args, with_debug=not cause)
+        plan = launching.whole_plan(judged, with_debug=self.args.debug or not cause)
         self.ports.add(plan.master_port)
         return self.begun(plan, judged.findings, cause)
 
     # -- the end ---------------------------------------------------------------------------------
 
     def interrupted(self, code: int) -> None:
-        from ringup.recovery.decision import Decision
-
         assert self.result is not None
         result = self.result
         known = {"outcome": "interrupted", "exit_code": code}
         self.decision = Decision("stop", "interrupted before the next attempt", stopped="user")
-        self.entries[-1].update(decision="stop", because=self.decision.because)
+        self.entries[-1].decision, self.entries[-1].because = "stop", self.decision.because
         self.cause_lines = []
         self.result = replace(
             result, outcome="interrupted", exit_code=code, failure=None, record={**result.record, **known}
         )
 
     def exit_code(self, result: RunResult) -> int:
-        """That of the last attempt; for a scheduler, whether another start may help."""
+        """The last attempt's exit code; under a scheduler, one that says whether to start again."""
         if result.outcome in (SAVED, NOT_SAVED):
-            from ringup.recovery.decision import DO_NOT_REQUEUE, MAY_REQUEUE
-
             fails_again = self.decision and self.decision.stopped == "will-fail-again"
             return DO_NOT_REQUEUE if fails_again else MAY_REQUEUE
         has_engine = any(map(os.environ.get, BATCH_JOB)) or getattr(self.args, "pods", None) is not None
@@ -501,7 +466,7 @@ class Supervisor:
         launching.write_record(self.folder, record)
         lines = [*self.cause_lines]
         if is_on(self.args):
-            lines += restart_report.end_lines(record, self.decision)
+            lines += restart_report.end_lines(self.entries, record["seconds"], self.decision)
         elif self.decision:
             lines += restart_report.would_lines(self.decision, self.attempts[-1].cause.rule)
         return launching.show_end(result, lines, self.write, self.args)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import signal
-from typing import TYPE_CHECKING
 
 from ringup.agent.guard import messages
 from ringup.cli import options
 from ringup.errors import UsageError
+from ringup.recovery import table
+from ringup.recovery.decision import Policy
 from ringup.units import plural
-
-if TYPE_CHECKING:
-    from ringup.recovery.decision import Policy
 
 MOST_RESTARTS = 1000
 MOST_GRACE_S = 86400.0
 LEFT_AFTER_SAVE_S = 60
-"""Of the job's time, for the end of the run after the ranks have saved."""
+"""How much of the job's time is left for ending the run after the ranks have saved."""
 
 
 def signal_number(text: str) -> int:
@@ -64,9 +62,6 @@ RESTARTS = options.group(
 
 def policy_from(args: argparse.Namespace) -> Policy:
     """What the options allow.  Raises UsageError for an exit code or cause that cannot be one."""
-    from ringup.recovery import table
-    from ringup.recovery.decision import Policy
-
     restart, never = (
         frozenset(table.code_or_cause(option, word) for text in given for word in text.split(","))
         for option, given in (("--restart-on", args.restart_on), ("--no-restart-on", args.no_restart_on))

@@ -11,20 +11,19 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ringup.cli import before_run, launching, options, pipeline, pods, request, submit
+from ringup.cli import background, before_run, launching, options, pipeline, pods, request, restarting, submit
+from ringup.cli.background import Background
 from ringup.cli.launching import claimed
 from ringup.cli.restarts import RESTARTS, check_node_count
 from ringup.errors import UsageError
 from ringup.model import Cluster
-from ringup.output import terminal
+from ringup.output import console, terminal
 from ringup.rules import SEVERITIES
+from ringup.runtime import detach
+from ringup.runtime.record import run_json
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
-
-if TYPE_CHECKING:
-    from ringup.cli.background import Background
 
 RUN = options.group(
     "the job",
@@ -51,8 +50,6 @@ OPTIONS = (*options.CHECK, RUN, RESTARTS, SLURM, options.SCHEDULERS, options.SCR
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
     """Collect, judge, decide, launch; the job's own exit code."""
-    from ringup.cli import background, restarting
-
     words = request.script_words(args)
     before_run.before_run(args, request.job_from(args, words).file)
     job = request.job_from(args, words)
@@ -73,8 +70,6 @@ def run(args: argparse.Namespace) -> int:
         wrong = "--detach: inside an allocation a run ends with the steps that srun holds"
         raise UsageError(wrong, hint="`ringup run --slurm --detach` submits it as a job of its own")
     if args.detach:
-        from ringup.runtime import detach
-
         detach.writable()
 
     def go_on(supervisor: Background | None = None) -> int:
@@ -103,10 +98,6 @@ def decide_and_start(
     args: argparse.Namespace,
     claims: PortClaims,
 ) -> int:
-    from ringup.cli import restarting
-    from ringup.output import console
-    from ringup.runtime.record import run_json
-
     whole, cluster = cluster, restarting.used_first(cluster, args)
     judged = launching.judge(cluster, run_id, args, claims)
     findings = [*judged.findings, *before_run.of_nodes(args, cluster, judged.plan)]
@@ -122,7 +113,7 @@ def decide_and_start(
         if args.json:
             print(json.dumps({**content, **console.check_json(judged.brief)}))
         return code
-    plan = launching.whole_plan(judged, args)
+    plan = launching.whole_plan(judged, with_debug=args.debug)
     launching.show_before(judged, plan, args)
     if args.dry_run:
         return launching.show_words(plan, args)

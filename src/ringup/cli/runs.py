@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from ringup import saved_run
 from ringup.cli import options
 from ringup.errors import RingupError, UsageError
 from ringup.output import terminal
-from ringup.runtime import detach, node_history, record
+from ringup.runtime import detach, node_history
+from ringup.saved_run import PlanHead, RunHead
 from ringup.units import printable, show_seconds, summarize_names
 
 OPTIONS = (
@@ -25,44 +25,13 @@ OPTIONS = (
     options.JSON,
     options.flag("--quiet", "no heading"),
 )
-RECORD_BYTES = 64 << 20
-LIVING = ("running", "restarting")
-
-
-class _Job(msgspec.Struct):
-    script: str = ""
-
-
-class _Node(msgspec.Struct):
-    node: str = ""
-
-
-class _Plan(msgspec.Struct):
-    job: _Job = msgspec.field(default_factory=_Job)
-    nodes: list[_Node] = []
-    world_size: int = 0
-
-
-class _Cause(msgspec.Struct):
-    rule: str = ""
-
-
-class _Run(msgspec.Struct):
-    run: str
-    outcome: str
-    started: float
-    seconds: float = 0.0
-    plan: _Plan | None = None
-    cause: _Cause | None = None
 
 
 def runs_of(places: Iterable[Path]) -> list[dict[str, Any]]:
     """The runs whose run.json is in one of these folders, newest first."""
     found: dict[str, dict[str, Any]] = {}
     for place in dict.fromkeys(path.absolute() for path in places):
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            with (place / record.FILE).open("rb") as file:
-                run = msgspec.json.decode(file.read(RECORD_BYTES), type=_Run)
+        if run := saved_run.head(place):
             found.setdefault(run.run, as_json(place, run))
     return sorted(found.values(), key=lambda row: -row["started"])
 
@@ -98,9 +67,8 @@ def paths_of(words: Sequence[str]) -> list[str]:
     return found
 
 
-def as_json(place: Path, run: _Run) -> dict[str, Any]:
-    plan = run.plan or _Plan()
-    is_over = run.outcome not in LIVING
+def as_json(place: Path, run: RunHead) -> dict[str, Any]:
+    plan, is_over = run.plan or PlanHead(), not run.is_living
     return {
         "run": run.run,
         "state": "ended" if is_over else run.outcome,

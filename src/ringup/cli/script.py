@@ -40,14 +40,13 @@ from ringup.units import printable
 
 IN_CONTAINERS = ("docker", *PODS)
 """Kinds whose paths are those of an image."""
-"""Of the time limit, for what is left to end and to record."""
 OURS = {
     *("slurm", "nodes", "name", "queue", "account", "time", "cpus", "gpus", "option"),
     *("script", "help", "hosts", "hostfile", "local", "ssh_config", "from_file", "save", "html"),
     *("output", "image", "namespace", "rdma", "master_port", "find_network"),
     *("detach", "dry_run", "log_dir", "env", "json", "chdir"),
 }
-"""Options that the job itself is not given as they are."""
+"""Options that are not passed on to the job unchanged."""
 
 
 SCRIPT = options.words("script", options.KIND_WORDS, "kind of file, training script and its arguments")
@@ -104,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def warn_of_missing(asked: Asked, kind: str) -> None:
-    """A script that is not here may be where the job will run, or misspelt; an image is not looked into."""
+    """Warn if the script is not on this machine; of an image nothing is known."""
     folder = Path(asked.job.chdir or ".")
     is_file = asked.job.kind == "script"
     if is_file and kind not in PODS and folder.is_dir() and not os.path.lexists(folder / asked.job.script):
@@ -123,7 +122,7 @@ def warn_of_secrets(job: Job) -> None:
 
 
 def show_lint(args: argparse.Namespace, script: str) -> None:
-    """What the script's text tells, where it lies here; sets `args.launcher` if it was not given."""
+    """Print the findings in the script, if it is on this machine; set `args.launcher` if not given."""
     from ringup.output import console
 
     style = terminal.Style(sys.stderr)

@@ -56,7 +56,7 @@ def job_lines(job: JobLook, full: bool) -> Iterator[str]:
 
 
 def node_lines(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
-    """What is wrong with the nodes themselves, and what NCCL's own service tells."""
+    """Problems of the nodes themselves, and what NCCL's RAS service reports."""
     for node in nodes:
         yield from (f"{node.node}: {words}" for words in troubles(None, node.state))
     yield from grouping.ras_lines(nodes)
@@ -104,7 +104,7 @@ def differences(flights: Mapping[int, dump.Flight]) -> list[str]:
 
 
 def remedies(nodes: tuple[NodeLook, ...], is_local: bool, ssh_config: str = "") -> Iterator[str]:
-    """How stacks that are unknown for want of py-spy could be had."""
+    """How to get the stacks that are missing because a node has no py-spy."""
     found = [(r.python, name) for name, ranks in pyspy.lacking(nodes).items() for r in ranks]
     here = "sends this machine's" if pyspy.own() else "needs one on this machine, too"
     for python, names in grouped(dict.fromkeys(found)).items():
@@ -117,7 +117,7 @@ def remedies(nodes: tuple[NodeLook, ...], is_local: bool, ssh_config: str = "") 
 
 
 def unreadable(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
-    """Whose processes were passed over, where a node has no rank."""
+    """On nodes without ranks: users whose Python processes could not be read."""
     for node in nodes:
         users = summarize_names(
             f"{printable(user, 40)} ({count})" for user, count in node.state.others.items()

@@ -99,7 +99,7 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
             return 0
         write = RankLines(args)
         try:
-            ended = slurm.follow(job, interrupts, write, follow_events(0, args.quiet))
+            ended = slurm.follow(job, interrupts, write, follow_events(0, args))
         except BaseException:
             terminal.say(f"job {job.number} is still in Slurm: {by_hand}")
             raise
@@ -128,7 +128,7 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
 
 
 def recorded(log_dir: Path) -> dict[str, Any]:
-    """The run's own record, where ringup ran in the job (the last time) to the end; else empty."""
+    """The run's own record, if the ringup that ran last in the job came to its end; else empty."""
     from ringup.runtime import claims
 
     try:

@@ -20,8 +20,9 @@ from ringup import bundle
 from ringup.cli import background, launching, request
 from ringup.cli.background import Background
 from ringup.cli.command_line import Ended, options_of
+from ringup.cli.rechecking import pause
 from ringup.cli.restarting import ASK_EVERY_S, RETURN_S, Attempt, Supervisor
-from ringup.errors import LaunchError, NodeUnreachable, UsageError
+from ringup.errors import LaunchError, NodeUnreachable, UsageError, writing
 from ringup.output import terminal
 from ringup.planning import Plan
 from ringup.recovery.decision import Decision, EndedAttempt
@@ -29,6 +30,7 @@ from ringup.recovery.training_progress import TrainingProgress
 from ringup.rules import Finding
 from ringup.runtime import RunResult, attach, detach, record
 from ringup.runtime.clean import leftovers
+from ringup.saved_run import SavedAttempt
 from ringup.secrets import HIDDEN, redact_env
 from ringup.units import printable, show_seconds, summarize_names
 
@@ -45,17 +47,17 @@ class State(msgspec.Struct, frozen=True):
     """What was forwarded to the nodes; secrets only by name."""
     run_id: str
     number: int
-    """Of the latest attempt."""
+    """The number of the latest attempt."""
     cause: str
-    """Of the attempt before it."""
+    """The cause of the attempt before it."""
     is_handed_over: bool
-    """Whether the latest attempt is its head node's."""
+    """Whether the head node runs the latest attempt."""
     spares: list[str]
     ports: list[int]
     attempts: list[EndedAttempt]
-    """Before the latest."""
+    """The attempts before the latest."""
     progress: TrainingProgress | None
-    """At the start of the latest."""
+    """The saved progress at the start of the latest attempt."""
 
 
 class DetachedSupervisor(Supervisor):
@@ -105,11 +107,8 @@ class DetachedSupervisor(Supervisor):
             progress=attempt.progress,
         )
         path = self.folder / STATE
-        try:
+        with writing(path, "free space there: `ringup attach` needs that file if this process dies"):
             record.replace_file(path, json.dumps(msgspec.to_builtins(state)), mode=0o600)
-        except OSError as error:
-            hint = "free space there: `ringup attach` needs that file if this process dies"
-            raise LaunchError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
 
     def leave(self, attempt: Attempt) -> None:
         """Leave the terminal, if this process still has one."""
@@ -142,7 +141,7 @@ class DetachedSupervisor(Supervisor):
                 if not lost_s or now_s - asked_s > patience_s:  # it answered in between
                     lost_s = now_s
                     self.say(f"ringup: {error}; asking again")
-            self.wait(ASK_EVERY_S)
+            pause(self.transport, ASK_EVERY_S)
             self.transport.reopen(attempt.nodes[0])
             silent_s = time.monotonic() - lost_s
             if silent_s > patience_s and self.has_ended(attempt):
@@ -155,10 +154,7 @@ class DetachedSupervisor(Supervisor):
             log_dir=self.folder_of(attempt),
             head_lost=head_lost,
             write=self.write,
-            on_event=launching.follow_events(
-                attempt.plan.world_size, self.args.quiet, launching.of_hang(self.args)
-            ),
-            is_consequence=launching.is_consequence,
+            on_event=launching.follow_events(attempt.plan.world_size, self.args),
             **self.watching(attempt),
         )
 
@@ -190,19 +186,18 @@ class DetachedSupervisor(Supervisor):
         self.background.leave(self.folder)
         self.run_id, self.argv = state.run_id, state.argv
         self.attempts, self.ports = [*state.attempts], set(state.ports)
-        self.entries = [*record_of(self.folder)["attempts"][: state.number]]
+        entries = record_of(self.folder)["attempts"][: state.number]
+        self.entries = msgspec.convert(entries, list[SavedAttempt])
         self.say(f"ringup: supervisor: pid {os.getpid()} goes on with attempt {state.number}")
         run_id = state.run_id if state.number == 1 else f"{state.run_id}.{state.number}"
         noted = detach.load(run_id)
         began_s = time.monotonic() - (time.time() - noted.started)
         attempt = Attempt(
-            state.number,
+            self.entries[-1],
             noted.plan,
             list(noted.findings),
-            started=noted.started,
             began_s=began_s,
             progress=state.progress,
-            entry=self.entries[-1],
         )
         if state.is_handed_over:
             self.resumed = attempt
@@ -215,12 +210,12 @@ class DetachedSupervisor(Supervisor):
         return self.supervise(following)
 
     def start_again(self, attempt: Attempt, cause: str) -> Attempt | None:
-        """The attempt of a supervisor that died while it started it; its guards end by the lease."""
+        """Start an attempt again whose supervisor died while starting it; the lease ends the old guards."""
         if attempt.number == 1:
             raise LaunchError("the run never began: its supervisor died before", hint="start it again")
-        self.wait(self.args.lease)
+        pause(self.transport, self.args.lease)
         self.entries.pop()
-        self.checks().collected()
+        self.rechecks.collected()
         return self.following(Decision("same", "", nodes=attempt.nodes), cause)
 
 
@@ -259,7 +254,7 @@ def go_on(folder: Path, process: Background) -> int:
 
 
 def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Export what was forwarded at the start of the run, and no more; names of secrets that are missing."""
+    """Export exactly what was forwarded at the start; returns the names of secrets that are missing here."""
     for name in now.keys() - wanted.keys():
         os.environ.pop(name, None)
     shown = {name: value for name, value in wanted.items() if value != HIDDEN}
@@ -268,7 +263,7 @@ def restore(wanted: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def attach_to(folder: Path, args: argparse.Namespace) -> int:
-    """Show what the supervisor of a run says, to its end; one that died is replaced first.  The exit code."""
+    """Show the output of a run's supervisor until it ends; restart one that died.  The exit code."""
     if args.log_dir:
         hint = f"its logs are in {terminal.path_shown(folder)}"
         raise UsageError("--log-dir: the supervisor of this run writes its logs", hint=hint)

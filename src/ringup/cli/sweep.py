@@ -14,17 +14,21 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringup.cli import bench, collective, launching, options, pipeline, pods, request
+from ringup.collective_tests import bandwidth, link_rate, sweep
+from ringup.collective_tests import job as tests_job
+from ringup.collective_tests.sweep import Trial
 from ringup.errors import UsageError
 from ringup.model import Cluster
-from ringup.output import terminal
+from ringup.network.predictions import predicted
+from ringup.output import collective_report, terminal
+from ringup.output import sweep_report as show
+from ringup.planning import expected, network
 from ringup.transport import Transport
 from ringup.transport.port_claims import PortClaims
-
-if TYPE_CHECKING:
-    from ringup.collective_tests.sweep import Trial
+from ringup.units import grouped
 
 _ANYWAY = "also try settings that the check proves to hang"
 _DRY_RUN = "print the settings with their predictions, and stop"
@@ -50,7 +54,7 @@ OPTIONS = (
     options.group("output", options.JSON, options.QUIET),
 )  # fmt: skip
 COLLECT_S, LEAST_S = 60.0, 10.0
-"""The check takes at most so long; a setting needs so long at least."""
+"""Longest time for the check; least time for one setting."""
 
 
 @dataclass
@@ -72,7 +76,7 @@ class Sweep:
     args: argparse.Namespace
     cluster: Cluster
     words: tuple[str, ...]
-    """Of the program that the ranks run."""
+    """Arguments of the program that the ranks run."""
     end_s: float
 
     def under(self, env: Mapping[str, str]) -> Cluster:
@@ -80,9 +84,6 @@ class Sweep:
         job = self.cluster.job
         job = replace(job, env={**job.env, **env}, script="", arguments=self.words, backend=self.words[1])
         return replace(self.cluster, job=job)
-
-    def judge(self, env: Mapping[str, str], claims: PortClaims) -> pipeline.Judgement:
-        return launching.judge(self.under(env), launching.new_run_id(), self.args, claims)
 
 
 @pods.everywhere
@@ -102,11 +103,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | None, end_s: float) -> int:
-    from ringup.collective_tests import job as tests_job
-    from ringup.collective_tests import sweep
-    from ringup.network.predictions import predicted
-    from ringup.output import sweep_report as show
-
     if len(cluster.nodes) < 2:
         raise UsageError("one node: no network is used between nodes", hint="ringup sweep -H node0,node1")
     backend, warnings = tests_job.backend_of(cluster)
@@ -139,13 +135,10 @@ def _swept(args: argparse.Namespace, cluster: Cluster, transport: Transport | No
 
 def _trials(this: Sweep, found: list[dict[str, str]]) -> Iterator[Trial]:
     """A trial for each prediction; of equal ones the first that the check does not prove to fail."""
-    from ringup.collective_tests.sweep import Trial, ways
-    from ringup.network.predictions import predicted
-    from ringup.planning import expected, network
-    from ringup.units import grouped
-
     plans = [(env, network.decide(this.under(env))) for env in found]
-    keys = [ways(e.prediction for e in expected(predicted(this.under(env)), plan)) for env, plan in plans]
+    keys = [
+        sweep.ways(e.prediction for e in expected(predicted(this.under(env)), plan)) for env, plan in plans
+    ]
     for way, same in grouped(zip(keys, plans, strict=True)).items():
         reasons = dict[int, str]()
         for at, (env, _) in enumerate(same):
@@ -169,8 +162,6 @@ def _refusal(judged: pipeline.Judgement) -> str:
 
 def _tried(this: Sweep, trials: list[Trial], transport: Transport) -> tuple[list[Trial], int]:
     """The trials as far as they went, and the exit code where they were interrupted."""
-    from ringup.output import sweep_report as show
-
     run_id, args = launching.new_run_id(), this.args
     done: list[Trial] = []
     with launching.claimed(Path(args.log_dir or f"runs/{run_id}"), run_id) as log_dir:
@@ -195,13 +186,10 @@ def _tried(this: Sweep, trials: list[Trial], transport: Transport) -> tuple[list
 
 def _one(this: Sweep, trial: Trial, transport: Transport, log_dir: Path, end_s: float) -> tuple[Trial, int]:
     """Measure one setting; with the exit code where it was interrupted."""
-    from ringup.collective_tests import bandwidth, link_rate, sweep
-    from ringup.output import collective_report
-
     quiet = copy.copy(this.args)
     quiet.quiet = True
     with PortClaims() as claims:
-        judged = this.judge(trial.env, claims)
+        judged = launching.judge(this.under(trial.env), launching.new_run_id(), this.args, claims)
         if judged.plan is None:
             return trial, 0
         plan = collective.plan_of(judged, this.words[1])

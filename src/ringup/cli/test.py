@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from ringup.cli import collective, pods
+from ringup.output import collective_report as show
 from ringup.output import terminal
 
 OPTIONS = collective.OPTIONS
@@ -23,8 +24,6 @@ def run(args: argparse.Namespace) -> int:
     started = collective.start("test", args)
     if isinstance(started, int):
         return started
-    from ringup.output import collective_report as show
-
     outcome, style = started.ended, terminal.Style(sys.stdout)
     if args.json:
         terminal.print_json(**show.test_json(outcome), backend=started.backend, warnings=started.warnings)

@@ -51,16 +51,16 @@ OPTIONS = (
     options.flag("--quiet", "print only the pictures"),
 )
 BEAT_S = 10.0
-"""The process on a node ends after a minute without one."""
+"""How often a node is sent a line; its process ends after a minute without one."""
 TURN_S = 0.5
-"""How often what has come is taken in, at most."""
+"""Shortest time between two updates."""
 GONE_S = 5.0
 """A job is over when no rank of it was seen for so long."""
 FOLDS: dict[By, str] = {"state": "folded by state and place", "node": "folded by node", "rank": "not folded"}
 
 
 class Top:
-    """What is known of the job, what was typed, and the picture of both."""
+    """The state of the job, the keys typed, and the picture of both."""
 
     def __init__(self, job: WatchedJob, transport: Transport, screen: Screen, args: argparse.Namespace):
         self.job, self.transport, self.screen, self.once = job, transport, screen, args.once
@@ -96,7 +96,7 @@ class Top:
     # -- what is known -----------------------------------------------------------------------
 
     def update(self, now_s: float) -> None:
-        """Take in what has come."""
+        """Process everything that was received."""
         job, printed = self.job, self.printed
         job.read_record()
         for node in self.nodes:
@@ -107,7 +107,7 @@ class Top:
             printed.read_files(job.folder, now_s)
         stalled = self.hang.stalled if self.hang else None
         plan = job.plan.nodes if job.plan else ()
-        is_over = job.how_ended or printed.end  # which the nodes may not have told yet
+        is_over = job.how_ended or printed.end  # the nodes may report it later
         nodes = [] if is_over else self.nodes
         self.seen = JobState(
             before=[node.before for node in nodes],
@@ -116,7 +116,7 @@ class Top:
             usage={key: used for node in self.nodes for key, used in node.usage.items()},
             missing=[*(m.rank for m in stalled.missing), *(n for n, _ in stalled.apart)] if stalled else (),
             codes={**job.codes, **printed.codes},
-            failed=job.record.first_failure.rank if job.record.first_failure else None,
+            failed=job.failure.rank if job.failure else None,
             planned={node.first_rank + i: node.node for node in plan for i in range(node.nproc)},
             earlier=self.earlier,
             steps={rank: step for rank, one in printed.ranks.items() if (step := one.step(now_s))},
@@ -137,7 +137,7 @@ class Top:
         return [rank for rank in self.ranks.unseen if self.seen.codes.get(rank) != 0] if self.ranks else []
 
     def judge(self, now_s: float) -> None:
-        """Look for a hang, where every rank of the job is seen: one that is not may be the one to blame."""
+        """Look for a hang, if every rank is seen: a rank that is not may be the one to blame."""
         is_whole = self.ranks and not self.unseen() and not any(node.now.problem for node in self.nodes)
         if not (self.hang and self.ranks and is_whole):
             return
@@ -155,7 +155,7 @@ class Top:
         self.event = event.text
 
     def verdict(self, now_s: float) -> tuple[tuple[str, ...], str]:
-        """What holds the job up, as far as it is known, and the colour of it."""
+        """Lines that say why the job makes no progress, and their colour."""
         hang = self.hang
         if not hang or not self.ranks:
             return (), ""
@@ -256,7 +256,7 @@ class Top:
     # -- the loop ----------------------------------------------------------------------------
 
     def end_of_job(self, now_s: float) -> str:
-        """That there is nothing more to see, and why; "" while there may be."""
+        """Why there is nothing more to watch; "" while there is."""
         job, is_told = self.job, all(node.answers or node.state == "closed" for node in self.nodes)
         if how := job.how_ended:
             where = terminal.path_shown(job.folder or "")

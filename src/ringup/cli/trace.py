@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ringup import bundle
 from ringup.cli import options, runs
+from ringup.errors import writing
 from ringup.output import terminal
+from ringup.units import plural
 
 OPTIONS = (
     options.words("paths", "RUN", "a run, its folder, or logs and dumps (the newest run)"),
@@ -23,26 +26,21 @@ OPTIONS = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, write; 0 where there is something to show."""
-    from ringup import bundle
-    from ringup.errors import LaunchError
     from ringup.output import timeline_report
     from ringup.timeline import trace
     from ringup.timeline.read import read, timeline_of
-    from ringup.units import plural
 
     timeline = timeline_of(*read(runs.paths_of(args.paths)))
-    count = 0
-    try:
-        with bundle.whole(Path(args.output)) as place, place.open("w", encoding="utf-8") as file:
-            for text in trace.document(timeline, timeline_report.about(timeline)):
-                count += text.count('"ph":')
-                file.write(text)
-    except OSError as error:
-        shown = terminal.path_shown(args.output)
-        hint = "name a file in a directory you may write"
-        raise LaunchError(f"{shown} cannot be written: {error.strerror}", hint=hint) from error
-    ranks, shown = plural(len(timeline.ranks), "rank"), terminal.path_shown(args.output)
+    count, shown = 0, terminal.path_shown(args.output)
+    with (
+        writing(shown, "name a file in a directory you may write"),
+        bundle.whole(Path(args.output)) as place,
+        place.open("w", encoding="utf-8") as file,
+    ):
+        for text in trace.document(timeline, timeline_report.about(timeline)):
+            count += text.count('"ph":')
+            file.write(text)
+    ranks = plural(len(timeline.ranks), "rank")
     terminal.say(f"trace written: {shown}: {plural(count, 'event')} of {ranks}", quiet=args.quiet)
     terminal.say("open https://ui.perfetto.dev and drag the file into it", quiet=args.quiet)
     return 0

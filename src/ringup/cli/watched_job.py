@@ -8,42 +8,25 @@ import json
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from ringup import saved_run
 from ringup.agent_bundle import program
 from ringup.cli import background, options, request, runs
 from ringup.errors import LaunchError, RingupError
 from ringup.model import Host, Unreached
 from ringup.output import terminal
 from ringup.planning import Plan
-from ringup.runtime import detach, record
+from ringup.runtime import detach
+from ringup.saved_run import LIVING, SavedFailure, SavedPlan, SavedRun
 from ringup.transport import Transport
 from ringup.units import printable
 
 END_S = 15.0
-"""For the head node of a detached run to answer."""
-
-
-class _Rank(msgspec.Struct):
-    rank: int
-    code: int | None = None
-
-
-class _Failure(msgspec.Struct):
-    what: str
-    rank: int | None = None
-
-
-class _Record(msgspec.Struct):
-    """What of a run.json is of use."""
-
-    outcome: str = ""
-    plan: Plan | None = None
-    ranks: list[_Rank] = []
-    first_failure: _Failure | None = None
+"""How long the head node of a detached run may take to answer."""
 
 
 @dataclass
@@ -53,34 +36,37 @@ class WatchedJob:
     hosts: tuple[Host, ...]
     ssh_config: str | None
     folder: Path | None = None
-    """Of a run of ringup's."""
-    plan: Plan | None = None
+    """The run's folder, if ringup started the job."""
+    plan: Plan | SavedPlan | None = None
     journal: str = ""
-    """Where the head node of a detached run keeps what the ranks print, unless a process here has it."""
-    record: _Record = field(default_factory=_Record)
-    """Of a run, once it was read."""
+    """The file on the head node that holds the output of a detached run; "" if a process here follows it."""
+    record: SavedRun | None = None
+    """run.json, once it was read."""
     _read_ns: int = 0
 
     @property
     def codes(self) -> dict[int, int]:
         """Rank -> exit code."""
-        return {one.rank: one.code for one in self.record.ranks if one.code is not None}
+        ranks = self.record.ranks if self.record else ()
+        return {one.rank: one.code for one in ranks if one.code is not None}
+
+    @property
+    def failure(self) -> SavedFailure | None:
+        return self.record.first_failure if self.record else None
 
     @property
     def how_ended(self) -> str:
         """The outcome of a run and its first failure; "" while it goes on."""
-        outcome, failure = self.record.outcome, self.record.first_failure
-        if not outcome or outcome in runs.LIVING:
+        if not self.record or self.record.is_living:
             return ""
-        return f"{outcome}: {failure.what}" if failure else outcome
+        return f"{self.record.outcome}: {self.failure.what}" if self.failure else self.record.outcome
 
     def read_record(self) -> None:
         """Take in what is new in run.json."""
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            path = (self.folder or Path("/")) / record.FILE
-            if (changed_ns := path.stat().st_mtime_ns) != self._read_ns:
-                self.record = msgspec.json.decode(path.read_bytes(), type=_Record)
-                self._read_ns, self.plan = changed_ns, self.record.plan or self.plan
+        with contextlib.suppress(OSError):
+            changed_ns = (self.folder / saved_run.FILE).stat().st_mtime_ns if self.folder else 0
+            if self.folder and changed_ns != self._read_ns and (found := saved_run.read(self.folder)):
+                self.record, self._read_ns, self.plan = found, changed_ns, found.plan or self.plan
 
     def owner(self) -> background.Supervised | None:
         """The process that has the run, alive or not; None where there never was one."""
@@ -89,7 +75,7 @@ class WatchedJob:
         return next(filter(None, found), None)
 
     def end(self) -> str:
-        """End the run as Ctrl-C where it was started would; what was done, in words."""
+        """End the run, as Ctrl-C does where it was started; a sentence that says what was done."""
         if not self.folder:
             return (
                 "Not ended: ringup has not started this job. End it where it was started (scancel, Ctrl-C)."
@@ -117,7 +103,7 @@ class WatchedJob:
 
 
 class _Reply:
-    """A `Listener` on the head node's guard: whether it has taken the order to end."""
+    """A `Listener` on the head node's guard: waits for it to confirm the end."""
 
     def __init__(self) -> None:
         self.words, self._data = "", b""
@@ -142,9 +128,9 @@ def job_named(args: argparse.Namespace) -> WatchedJob:
     named = [row for row in rows if args.name and args.name in (row["run"], os.path.relpath(row["log_dir"]))]
     for row in named[:1] or ([] if args.name or given else rows):
         folder = Path(row["log_dir"])
-        if row["state"] in runs.LIVING and (job := _of_run(row["run"], folder, given, args.ssh_config)):
+        if row["state"] in LIVING and (job := _of_run(row["run"], folder, given, args.ssh_config)):
             return job
-        if named and row["state"] in runs.LIVING:
+        if named and row["state"] in LIVING:
             hint = "name its nodes with -H, as for `ringup run`"
             raise LaunchError(f"the process that has run {row['run']} is not known here", hint=hint)
         if named:

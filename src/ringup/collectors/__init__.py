@@ -21,13 +21,13 @@ from ringup.transport import Answer, Transport
 from ringup.transport.interpreters import default_interpreter
 
 FACTS_S = 20.0
-"""For a node that takes 8 s to log in and whose slowest probe takes all its 12 s."""
+"""Enough for a node that takes 8 s to log in and whose slowest probe uses all of its 12 s."""
 IN_NODE_S = 14.0
 """A shorter deadline shortens every limit on the node: parts of an answer are better than none."""
 PER_NODE_S = 0.15
-"""More for every node: ssh costs 0.1 s of this machine's CPU each."""
+"""Additional time per node: each ssh costs 0.1 s of this machine's CPU."""
 FOR_NCCL = ("NCCL_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON", "HOME", "CUDA_", "FI_", "UCX_")
-"""Variables of the job that NCCL is asked under."""
+"""Variables of the job that are set while NCCL's choice is asked for."""
 LARGEST_SCRIPT_BYTES = 64 << 20
 MOST_NAMES = 256
 """Names a node is asked to resolve; every name is asked somewhere."""
@@ -37,7 +37,7 @@ REVERSE_ADDRESSES = 2
 
 def peers_of(position: int, hosts: Sequence[Host]) -> list[Host]:
     """
-    Whose names a node resolves: all others, or of a very large cluster the next ones and the head.
+    The nodes whose names a node resolves: all others; in a very large cluster the next ones and the head.
 
     >>> [h.name for h in peers_of(1, [Host("a"), Host("b"), Host("c")])]
     ['c', 'a']

@@ -45,19 +45,19 @@ from ringup.units import printable, safe_data
 LONGEST_TEXT = 4096
 MOST_GPUS = 4096
 MOST_BRIDGES = 64
-"""Above one PCI function; a domain has 256 buses, real machines stack fewer than ten."""
+"""Most bridges above one PCI function; a domain has 256 buses, real machines stack fewer than ten."""
 NO_PYTHON = "no python3 on this node"
 LOST_AFTER_S = 4.0
-"""An answer that was announced and of which nothing came for so long is lost; before that it is late."""
+"""An announced answer is lost when no byte of it came for so long; before that it is late."""
 
 AFTER_SETUP = ("interpreter", "torchrun_on_path", "limits", "environment", "gpu_count", "nccl_answer")
 """Fields that mean nothing when --setup failed."""
 LATE = re.compile(r"(.* gave )?no answer within |timed out after ")
 """How agent/facts/ says that a limit was missed, in both rounds."""
 SLOW_S = 1.0
-"""No rule calls anything slow that took less."""
+"""No rule calls a shorter time slow."""
 _EMPTY = Node("")
-"""Its fields are what a field that is not known holds."""
+"""Unknown fields of a node hold its values."""
 _Made = TypeVar("_Made")
 _TYPES: dict[str, Any] = get_type_hints(Node) | {"nccl_conf": tuple[tuple[str, tuple[str, ...]], ...]}
 """Field of Node -> type of the value that a node sends for it."""
@@ -79,7 +79,7 @@ _POSSIBLE: dict[type, Callable[[Any], object]] = {
     int: lambda number: 0 <= number <= 1 << 62,
     float: lambda number: number >= 0,  # which NaN is not
 }
-"""Type -> whether a value of it can be; ValueError, too, says that it cannot."""
+"""Type -> whether a value is possible; a ValueError means that it is not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,13 +224,13 @@ _Seconds = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
 
 
 class _Head(msgspec.Struct):
-    """What agent/facts/main.py sends beside the parts."""
+    """The message of agent/facts/main.py: its parts, and facts about all of them."""
 
     parts: dict[str, msgspec.Raw] = {}
     failed: dict[str, str] = {}
     """Part -> why nothing is known of it."""
     absent: list[str] = []
-    """Parts whose fields' empty defaults are the answer."""
+    """Parts that the node does not have: their fields keep their empty defaults."""
     begin: _Seconds | None = None
     end: _Seconds | None = None
     load: _Seconds | None = None

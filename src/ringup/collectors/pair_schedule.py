@@ -21,10 +21,10 @@ ADDRESSES_PER_NODE = 32
 EPHEMERAL_PORTS = 8
 PATIENCE_S = 3.6
 MINOR_PATIENCE_S = 1.5
-"""For bridges without a real port: no job should use them, but they are tested and shown."""
+"""Patience for bridges without a real port: no job should use them, but they are tested and shown."""
 LARGE_BYTES = 65536
 LARGE_BYTES_FEW = 262144
-"""Up to FEW_NODES: outlasts a rate limiter's burst, so the rate is of some use."""
+"""Message size for up to FEW_NODES nodes: it outlasts a rate limiter's burst, so the rate is of some use."""
 FEW_NODES = 4
 WAYS_TO_EXPLAIN = 3
 
@@ -107,7 +107,7 @@ def partners(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def describe(count: int) -> str:
-    """The schedule in words; "" when every pair is tried."""
+    """A description of the schedule; "" when every pair is tried."""
     if count <= ALL_PAIRS_MAX_NODES:
         return ""
     each = len(partners([str(i) for i in range(count)])["0"])
@@ -145,7 +145,7 @@ def rendezvous_ports(head: Node, job: Job, dice: random.Random, taken: Sequence[
 
 
 def meeting_port(head: Node, dice: random.Random, taken: Container[int]) -> int:
-    """Where all listen for each other: a port of the ephemeral range, or beside it where that is narrow."""
+    """The port all nodes listen on: in the ephemeral range, or just outside it if that is narrow."""
     first, last = head.ports.ephemeral_first, head.ports.ephemeral_last
     low = max(1024, min(first, 65535 - NARROW_PORTS))
     high = min(max(last, low + NARROW_PORTS), 65535)

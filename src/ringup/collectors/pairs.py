@@ -34,7 +34,7 @@ Its connection is open by now; without the bound one hung python3 would hold up 
 LOOKUP_S = 4.0
 TURN_S = 0.25
 ANSWER_LIMIT_BYTES = 16 << 20
-"""What one node may say; beyond it the node is not believed."""
+"""Longest output of one node; a node that sends more is not believed."""
 ERRORS_KEPT_BYTES = 2000
 
 LATE_LINKS = ("timed out", "no answer", "answer lost", "large message lost", "large answer lost", "")
@@ -58,7 +58,7 @@ class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     rtt_us: _Figure | None
     rate: _Figure | None
     answered: str
-    """The token of who answered instead."""
+    """The token of the program that answered instead."""
     stranger: bool
     sent: _Count
     again: _Count
@@ -93,7 +93,7 @@ class PairClient:
     def __init__(self, node: Node, answer: str) -> None:
         self.node = node
         self.answer = answer
-        """The token it gives to those who connect."""
+        """The token it sends to nodes that connect."""
         self.endpoints = pair_schedule.endpoints(node)
         self.channel: Request | None = None
         self.failure = ""
@@ -104,11 +104,11 @@ class PairClient:
         self.half_open: set[tuple[str, str, int]] = set()
         self.names: tuple[Resolution, ...] = ()
         self.reverse_s: tuple[float, ...] = ()
-        """What its lookups of addresses took."""
+        """Seconds that its reverse lookups took."""
         self.counters: tuple[Counters, ...] = ()
-        """When all was tried."""
+        """Counters at the end of the round."""
         self.waited_s = 0.0
-        """How long its program had no processor."""
+        """Seconds for which its program waited for a CPU."""
         self.done = False
         self.looked_up = False
         self._rest = b""
@@ -130,7 +130,7 @@ class PairClient:
             try:
                 self._take(_decode(line))
             except (ValueError, TypeError, OverflowError, RecursionError):
-                # A login script may print; whoever prints instead of the payload never gets ready.
+                # A login script may print.  Whatever runs in place of the program never gets ready.
                 self.on_errors(node, line + b"\n")
 
     def on_errors(self, node: str, data: bytes) -> None:
@@ -166,7 +166,7 @@ class Round:
         self.reach, self.nodes, self.job = reach, nodes, job
         reasons = {node.name: why_not(node) for node in nodes}
         self.unknown = {name: reason for name, reason in reasons.items() if reason}
-        """Node -> why the round says nothing about it."""
+        """Node -> why the round has no result for it."""
         self.clients = {n.name: PairClient(n, secrets.token_hex(16)) for n in nodes if not reasons[n.name]}
         self.rendezvous: list[int] = []
         self.waited_s = cpu.waited_s()
@@ -174,7 +174,7 @@ class Round:
         self.schedule = ""
         """How the pairs were chosen when not all were tried; "" means every pair."""
         self.starved: list[str] = []
-        """Nodes of `unknown` about which nothing is known for want of a processor."""
+        """Nodes of `unknown` that were CPU-starved."""
 
     def begin(self, names: Sequence[str], reverse: Sequence[str], deadline_s: float) -> None:
         asked = [v.node for v in self.clients.values()]
@@ -377,7 +377,7 @@ def read_row(
 
 
 def starved_ends(links: Iterable[Link], waits: Mapping[str, float], limit_s: float) -> list[str]:
-    """Nodes that had no processor while an attempt from or to them failed for want of an answer."""
+    """Nodes that were CPU-starved while an attempt from or to them got no answer in time."""
     found = [
         end
         for link in links

@@ -44,7 +44,7 @@ WHERE_PRESENT = ("gpu", "pci")
 """Parts for which no process is started on a node that has none of it; see agent/facts/main.py."""
 
 LOOK_S = 3.0
-"""A path that cannot be looked at for so long is on a file server that is down."""
+"""A path whose stat() takes longer is on a file server that is down."""
 SETUP_LIMIT_S = 20
 """`conda activate` takes half a second on a local disk and several on a busy file server."""
 

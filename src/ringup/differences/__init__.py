@@ -34,7 +34,7 @@ TOPICS: dict[str, Severity] = {
 }
 """What facts are about, the usual answers to "it worked yesterday" first; and how bad a change is."""
 COUNT_AS_NONE = ("interface", "variable", "version", "node")
-"""Topics in which a fact that one of the two lacks is a difference; elsewhere only both together tell one."""
+"""Topics in which a fact that only one side has is a difference; in others both sides must have it."""
 GOOD = ("ok", "works", "up")
 """Values that cannot be why something fails now."""
 UNKNOWN = "unknown"
@@ -67,7 +67,7 @@ class Side:
     path: str
     kind: Literal["run", "facts", "environment"]
     head: str = ""
-    """When it was, how large and how it ended, in a line."""
+    """One line: when it was, how large, how it ended."""
     nodes: tuple[str, ...] = ()
     facts: dict[Key, dict[str, Value]] = field(default_factory=dict)
     problems: dict[tuple[str, str], tuple[Severity, str]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class FactChange:
     """ "" where there was none."""
     after: str
     change: float | None = None
-    """Of a measured value: 0.5 is half more."""
+    """Relative change of a measured value: 0.5 is 50 % more."""
 
 
 def compare(a: Side, b: Side) -> list[FactChange]:
@@ -109,7 +109,7 @@ def compare(a: Side, b: Side) -> list[FactChange]:
 
 
 def not_compared(a: Side, b: Side) -> list[str]:
-    """What only one of the two has, and why, equal reasons and nodes once."""
+    """What only one side has, and why; equal reasons and nodes are listed once."""
     found = []
     for side, other in ((a, b), (b, a)):
         there = {topic for topic, _ in other.facts} | ({"problem"} if other.problems else set())
@@ -158,7 +158,7 @@ def _usual(values: Mapping[str, Value], nodes: Sequence[str]) -> Value | None:
 
 
 def _by_node(values: dict[str, Value], nodes: Sequence[str]) -> dict[str, Value]:
-    """What holds for all nodes stands for each that has no value of its own."""
+    """The value of each node: its own, else the one for all nodes."""
     return {**dict.fromkeys(nodes, values[""]), **values} if "" in values else values
 
 

@@ -18,13 +18,14 @@ from ringup.model import Cluster, Link, Node
 from ringup.nccl.selection import Prediction
 from ringup.network.reachability import routed
 from ringup.planning import NodePlan, Plan
-from ringup.rules import Finding, Severity, Skipped
+from ringup.rules import Finding, Skipped
+from ringup.saved_run import SavedNode, SavedPlan, SavedRun, SavedVariable
 from ringup.secrets import HIDDEN, holds_secret, redact
 from ringup.units import grouped, plural, show_bytes, show_seconds, word
 
 OWN_VARIABLES = ("RINGUP_", "MASTER_")
 TAIL_BYTES, LAST_STEPS = 256 << 10, 20
-"""Of a rank's output: where times per step are looked for, and of how many of them the median counts."""
+"""Bytes of a rank's output in which times per step are searched, and how many of them the median is of."""
 _STEP_TIMES = {
     re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) ?s/(?:it|step|iter)\b"): (1.0, 1),
     re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) ?ms/(?:it|step|iter)\b"): (0.001, 1),
@@ -32,54 +33,21 @@ _STEP_TIMES = {
     re.compile(rb"time per iteration \(ms\): (\d{1,9}(?:\.\d{1,9})?)"): (0.001, 1),
     re.compile(rb"\b(?:step|iter|iteration)[ _]time[ :=]{1,3}(\d{1,9}(?:\.\d{1,9})?) ?s\b"): (1.0, 1),
 }
-"""tqdm, Megatron, DeepSpeed and the like -> what makes seconds of the number: a factor, and a power."""
+"""Patterns of tqdm, Megatron, DeepSpeed and others -> factor and power that turn the number into seconds."""
 
 
 UNREAD = (
     *(("interface", "interfaces"), ("link", "interfaces"), ("interface", "rdma_ports")),
     *(("link", "rdma_ports"), ("version", "interpreter"), ("node", "gpus")),
 )
-"""Topics, and the facts without which nothing is known of them."""
+"""Topics, and the facts that they need."""
 
 # -- a run ---------------------------------------------------------------------------------------
 
 
-class _Seen(msgspec.Struct):
-    node: str
-    network: str
-
-
-class _Transports(msgspec.Struct):
-    seen: list[_Seen] = []
-
-
-class _Finding(msgspec.Struct):
-    rule: str
-    found: str
-    severity: Severity | None = None
-    node: str | None = None
-
-
-class _Cause(msgspec.Struct):
-    rule: str = ""
-    text: str = ""
-
-
-class _Run(msgspec.Struct):
-    run: str
-    outcome: str
-    started: float
-    seconds: float = 0.0
-    plan: Plan | None = None
-    findings: list[_Finding] = []
-    transports: _Transports = msgspec.field(default_factory=_Transports)
-    cause: _Cause | None = None
-    verdict: _Cause | None = None
-
-
 def of_run(path: str, folder: Path, data: bytes) -> Side:
     """A run by its run.json and the output in its folder.  Raises ValueError for something else."""
-    run = msgspec.json.decode(data, type=_Run)
+    run = msgspec.json.decode(data, type=SavedRun)
     plan, cause = run.plan, run.cause or run.verdict
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started))
     side = Side(path, "run", f"{run.outcome} after {show_seconds(run.seconds)}, started {began}")
@@ -97,14 +65,13 @@ def of_run(path: str, folder: Path, data: bytes) -> Side:
         side.add("selection", "network seen", seen.network, seen.node)
     for one in run.findings:
         side.problems[one.rule, one.node or ""] = (one.severity or "error", redact(one.found))
-    side.unknown["path", ""] = side.unknown["interface", ""] = (
-        "a run does not record it (`check --save` does)"
-    )
+    why = "a run does not record it (`check --save` does)"
+    side.unknown |= {(topic, ""): why for topic in ("path", "interface", "node")}
     _rates(side, folder)
     return side
 
 
-def _plan(side: Side, plan: Plan) -> None:
+def _plan(side: Side, plan: Plan | SavedPlan) -> None:
     """What a plan sets and starts."""
     side.nodes = tuple(node.node for node in plan.nodes)
     for node in plan.nodes:
@@ -128,7 +95,7 @@ def _selected(side: Side, node: str, network: str, devices: Sequence[str]) -> No
     side.add("selection", "devices", " ".join(one.partition(cut)[0] for one in devices) or "none", node)
 
 
-def _variables(side: Side, node: NodePlan, env: Mapping[str, str]) -> None:
+def _variables(side: Side, node: NodePlan | SavedNode, env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if not name.startswith(OWN_VARIABLES) and name not in node.reasons:
             side.add("variable", name, HIDDEN if holds_secret(name, value) else value or '""', node.node)
@@ -192,7 +159,7 @@ def of_facts(
             side.not_checked.add((one.rule, one.node or ""))
     for node in cluster.nodes:
         side.add("ssh", "to the node", node.unreached.kind if node.unreached else "works", node.name)
-        for topic, name, value in _facts(node):
+        for topic, name, value in () if node.unreached else _facts(node):
             side.add(topic, name, value, node.name)
         for topic, fact in UNREAD:
             if fact in node.unknown:
@@ -220,16 +187,19 @@ def _facts(node: Node) -> Iterator[tuple[str, str, Value]]:
     for port in node.rdma_ports:
         yield "interface", f"{port.name} state", "up" if port.state == "ACTIVE" else port.state
         yield "link", f"{port.name} rate", Amount(port.rate_gbit_s, "Gbit/s") if port.rate_gbit_s else ""
-    yield "machine", "own name", " ".join(node.own_name.addresses)
     kinds = grouped((gpu.name, gpu) for gpu in node.gpus if gpu.is_visible)
     yield "node", "GPUs", ", ".join(f"{len(same)} x {name}" for name, same in kinds.items())
     yield "job", "script's content", node.script.sha256[:12]
     yield "job", "revision", node.revision[:12]
-    yield "machine", "started", node.boot_id[:8]
-    yield "machine", "memlock", show_bytes(node.limits.memlock_bytes)
-    yield "machine", "open files", f"{node.limits.open_files:g}"
-    yield "machine", "/dev/shm", show_bytes(node.shm.total_bytes)
-    yield "machine", "CPUs", str(node.cpu_count)
+    for name, value, fact in (
+        ("own name", " ".join(node.own_name.addresses), "own_name"),
+        ("started", node.boot_id[:8], "boot_id"),
+        ("memlock", show_bytes(node.limits.memlock_bytes), "limits"),
+        ("open files", f"{node.limits.open_files:g}", "limits"),
+        ("/dev/shm", show_bytes(node.shm.total_bytes), "shm"),
+        ("CPUs", str(node.cpu_count), "cpu_count"),
+    ):
+        yield "machine", name, UNKNOWN if fact in node.unknown else value
 
 
 def _paths(side: Side, links: Sequence[Link]) -> None:
@@ -242,15 +212,9 @@ def _paths(side: Side, links: Sequence[Link]) -> None:
 # -- an environment ------------------------------------------------------------------------------
 
 
-class _Variable(msgspec.Struct):
-    name: str
-    value: str
-    node: str | None = None
-
-
 class _Env(msgspec.Struct):
-    env: list[_Variable]
-    kept: list[_Variable]
+    env: list[SavedVariable]
+    kept: list[SavedVariable]
 
 
 def of_environment(path: str, data: bytes) -> Side:
@@ -268,6 +232,7 @@ def of_environment(path: str, data: bytes) -> Side:
         "interface",
         "version",
         "rate",
+        "node",
         "job",
         "machine",
     ):

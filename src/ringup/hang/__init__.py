@@ -24,7 +24,7 @@ from ringup.units import show_seconds
 WINDOW_S = 60.0
 """How long without progress before anything is said."""
 APART_S = 10.0
-"""At most so long before a silence is reported, counters are read for the first time."""
+"""Counters are first read at most so long before a silence is reported."""
 ANSWER_S = 50.0
 MOST_REPORTS = 50
 
@@ -35,30 +35,30 @@ class HangWatch:
     """A `runtime.Watcher`.  `end_after_s` 0 never ends a run; `places` as in `snapshots.decode`."""
 
     keeps_times = True
-    """Whether the nodes are those of a run of ours, with a record of times."""
+    """Whether to record times: the nodes are those of a run started by ringup."""
 
     def __init__(self, window_s: float = WINDOW_S, end_after_s: float = 0.0, places: Sequence[str] = ()):
         self.window_s = min(window_s, end_after_s or window_s)
         self.apart_s = min(APART_S, self.window_s / 2)
         self.end_after_s, self.places = end_after_s, places
         self.reports: list[dict[str, Any]] = []
-        """What was said, for run.json."""
+        """Reports so far, for run.json."""
         self.stalled: Verdict | None = None
         self._began_s = self._quiet_since = time.monotonic()
         self._base: list[NodeLook] = []
-        """The look that the next one is compared with."""
+        """The snapshots that the next ones are compared with."""
         self._seen: dict[str, NodeLook] = {}
-        """What each node had said when the flight recorders were asked."""
+        """Each node's snapshot from before the flight recorders were asked."""
         self._base_s = self._looked_s = self._judged_s = self._began_s
         # More than one may look at a detached run, and hears what the others asked for, too.
         self._number, self._mode = secrets.randbelow(1 << 40), ""
         self._despite_output = False
-        """Whether what is printed counts for nothing, as no rank has used anything meanwhile."""
+        """Whether output does not count as progress, because no rank has used CPU time or I/O meanwhile."""
         self._said: dict[str, float] = {}
-        """Kind of verdict that is no hang -> the longest silence it was said of."""
+        """Kind of verdict that is no hang -> the longest silence for which it was reported."""
 
     def on_time(self, now_s: float, nodes: Sequence[NodeRun], tell: Tell) -> str:
-        """To be called often; the reason for which the run is to be ended, "" while it is not."""
+        """Call it often; the reason to end the run, "" while there is none."""
         running = [node for node in nodes if node.state == "running"]
         if not running:
             return ""
@@ -76,7 +76,7 @@ class HangWatch:
         return now_s - self._quiet_since
 
     def _due(self, now_s: float, heard_s: float) -> str:
-        """Which look is to be taken now: "count", "stacks" or none."""
+        """The snapshot to take now: "count", "stacks", or "" for none."""
         quiet_s, looked_s = now_s - self._quiet_since, now_s - self._looked_s
         if self.stalled:
             if looked_s < self.apart_s:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ringup.hang.snapshots import NodeLook, NodeState, RankLook
 
 IDLE_CPU_SHARE = 0.02
-"""Below this share of one core a process keeps house (heartbeats, a progress bar); it does not compute."""
+"""A process that uses less of one core (heartbeats, a progress bar) does not compute."""
 IDLE_BYTES = 16 << 10
 IDLE_SWITCHES_PER_S = 8.0
 """A main thread that waits wakes seldom: a DataLoader every 5 s, a poll with time.sleep once a second."""
@@ -25,7 +25,7 @@ class Move:
     io_bytes: int
     switches: int
     faults: int = 0
-    """Pages of memory that it alone has touched for the first time, or had read from a file."""
+    """Pages that this process alone touched for the first time, or that were read from a file for it."""
 
     @property
     def uses_nothing(self) -> bool:
@@ -66,7 +66,7 @@ def moves(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> dict[tuple[s
 
 
 def _aside(old: RankLook, new: RankLook) -> tuple[float, int]:
-    """What descendants that only watch the machine have used, unless the rank itself stands in their code."""
+    """CPU seconds and bytes used by descendants that only monitor, unless the rank runs their code itself."""
     if any("/wandb/" in frame.file for frame in new.frames):
         return 0.0, 0  # it may wait until everything is sent
     before = {(child.pid, child.started): child for child in old.children if _WATCHES.search(child.command)}
@@ -92,7 +92,7 @@ def flowing(first: Iterable[NodeLook], second: Iterable[NodeLook]) -> list[tuple
 def _both(
     first: Iterable[NodeLook], second: Iterable[NodeLook]
 ) -> Iterable[tuple[NodeLook, NodeLook, float]]:
-    """Both looks at each node, and the seconds between them."""
+    """For each node its two snapshots, and the seconds between them."""
     before = {node.node: node for node in first}
     pairs = [(before[node.node], node) for node in second if node.node in before]
     return [(old, node, node.at_s - old.at_s) for old, node in pairs if node.at_s > old.at_s]
@@ -117,7 +117,7 @@ def busiest_child(old: RankLook, new: RankLook) -> str:
 
 
 def troubles(old: NodeState | None, new: NodeState) -> list[str]:
-    """What is wrong with a node, in words; nothing is said of what is as it should be."""
+    """Problems of a node, one text each."""
     found = []
     if new.memory_bytes and new.memory_available_bytes < 0.03 * new.memory_bytes:
         share = new.memory_available_bytes / new.memory_bytes

@@ -20,7 +20,7 @@ MOST_BYTES = 64 << 20
 
 
 def lacking(nodes: Iterable[NodeLook]) -> dict[str, list[RankLook]]:
-    """Node -> its ranks whose stack, or that of a process below, is unknown for want of py-spy."""
+    """Node -> its ranks that lack a stack, their own or a child's, because the node has no py-spy."""
     found = {node.node: [r for r in node.ranks if _lacks(r)] for node in nodes}
     return {name: ranks for name, ranks in found.items() if ranks}
 

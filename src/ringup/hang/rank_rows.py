@@ -167,7 +167,7 @@ def lines_of(rows: Sequence[RankRow], by: By, opened: Collection[Hashable] = ())
     alike = Counter((row.state, row.where) for row in rows)
 
     def order(members: Sequence[RankRow]) -> tuple[object, ...]:
-        # Of the usual states none is bad by itself: the rarer rows come first.
+        # None of the usual states is a problem: rarer rows come first.
         worst = min(members[0].badness, STATES.index(USUAL[0]))
         rarest = min(alike[row.state, row.where] for row in members)
         return worst, rarest, natural(members[0].node) if by == "node" else (), members[0].rank

@@ -72,7 +72,7 @@ def read(form: str, text: str) -> list[RankBehind]:
 
 
 def _is_apart(one: RankBehind, found: list[RankBehind]) -> bool:
-    """Whether somebody else of its communicator is behind in a kind of which it has launched all."""
+    """Whether it and another rank of its communicator are each behind in a kind in which the other is not."""
     counted = [other for other in found if other.is_counted and other.communicator == one.communicator]
     own = {other.kind for other in counted if other.rank == one.rank}
     for other in counted:
@@ -131,7 +131,7 @@ def _counts(rank: dict[str, Any]) -> dict[str, int]:
 
 
 def _differing(vectors: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Of counts by kind those that no order of calls has in common with all others."""
+    """Of counts by kind, those that another contradicts: more of one kind and fewer of another."""
     if len(vectors) > MOST_NAMED:
         return set()
     return {

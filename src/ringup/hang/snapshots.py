@@ -15,7 +15,7 @@ from ringup.agent_bundle import program
 from ringup.flight_recorder.dump import Flight, from_data
 from ringup.secrets import redact
 from ringup.transport import Answer, Transport
-from ringup.units import printable, safe_data
+from ringup.units import grouped, printable, safe_data
 
 MOST_BYTES = 8 << 20
 MOST_RANKS = 4096
@@ -210,9 +210,9 @@ def spread(
     first: Sequence[NodeLook], second: Sequence[NodeLook]
 ) -> tuple[Sequence[NodeLook], Sequence[NodeLook]]:
     """
-    Both looks, with the processes in the place of their parents where every rank is such a parent.
+    Both looks; where every rank is a parent that waits for processes it started, those are the ranks.
 
-    Where some are not, the ranks are those with a number, and one of them has others work for it.
+    Where only some are, a rank that has others work for it is still the rank.
     """
     ranks = [rank for node in second for rank in node.ranks]
     if not all(_is_parent(rank) for rank in ranks):
@@ -227,7 +227,7 @@ def spread(
 
 
 def started(ranks: Sequence[RankLook]) -> Sequence[RankLook]:
-    """The same for one look at one job: the processes where every rank is such a parent, else the ranks."""
+    """As `spread`, for one look at one job."""
     if not all(_is_parent(rank) for rank in ranks):
         return ranks
     return [one for rank in ranks for one in _started(rank)]
@@ -315,12 +315,8 @@ def look(
 
 def jobs(nodes: Iterable[NodeLook], run: str = "") -> list[JobLook]:
     """What belongs together, by the run's tag or by the rendezvous; only `run`'s when that is given."""
-    found: dict[tuple[object, ...], list[RankLook]] = {}
-    for node in nodes:
-        for rank in node.ranks:
-            if not run or rank.run == run:
-                key = (rank.run,) if rank.run else (rank.job, rank.world_size)
-                found.setdefault(key, []).append(rank)
+    every = [rank for node in nodes for rank in node.ranks if not run or rank.run == run]
+    found = grouped(((r.run,) if r.run else (r.job, r.world_size), r) for r in every)
     return [
         JobLook(
             ranks[0].run,

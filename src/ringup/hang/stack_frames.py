@@ -1,5 +1,5 @@
 """
-Where a rank's stack stands: waiting for others, or at which line of its own.
+Where a rank is, by its stack: waiting for others, or at a line of its own code.
 
 Names of functions are torch's, read in 2.13 and 2.4 (`torch/distributed/distributed_c10d.py`,
 `torch/autograd/graph.py`, `torch/cuda/`, `torch/utils/data/dataloader.py`).
@@ -48,7 +48,7 @@ _MODULE_FILE = re.compile(r"torch/nn/modules/module\.py$")
 """Moves a model, which is work."""
 _DEVICE_FILE = re.compile(r"torch/cuda/(?:__init__|streams)\.py$")
 _TRACKER = re.compile(r"multiprocessing/(?:resource_tracker|forkserver)\.py$")
-"""Python's own processes beside workers."""
+"""Python's helper processes, not workers."""
 _SYNC = ("fsync", "fdatasync", "sync", "msync")
 _WORK_WAIT = re.compile(r"\.wait\(\s*\)|\bwait_tensor\b")
 _WRITEBACK = re.compile(
@@ -77,7 +77,7 @@ class Place:
 
 def place_of(frames: tuple[Frame, ...]) -> Place:
     """
-    Where a stack stands.
+    Where a rank is, by its stack.
 
     >>> place_of((Frame("/v/site-packages/torch/distributed/distributed_c10d.py", 9, "barrier"),
     ...           Frame("/home/u/train.py", 88, "step")))
@@ -180,7 +180,7 @@ def waits_for_disk(one: RankLook | Child) -> bool:
 
 
 def reads(look: RankLook) -> bool:
-    """Whether it stands in one read from a file, which may be long."""
+    """Whether it is inside a read from a file, which may take long."""
     if look.syscall:
         return look.syscall.startswith(("read of /", "pread64 of /")) or look.state == "D"
     return look.state == "D" or look.wchan.startswith(("fuse_", "request_wait", "nfs", "rpc_", "folio_wait"))
@@ -188,7 +188,7 @@ def reads(look: RankLook) -> bool:
 
 def _call(syscall: str, wchan: str) -> str:
     """
-    A system call in words.
+    A description of a system call.
 
     >>> _call("read of /data/in.fifo", "pipe_read"), _call("clock_nanosleep", ""), _call("futex", "")
     ('in read of /data/in.fifo', 'asleep', '')

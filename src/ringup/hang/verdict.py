@@ -29,9 +29,9 @@ LEAST_ROUNDS = 3
 
 Kind = Literal["stalled", "busy", "flowing", "waiting", "meeting", "idle", "unknown"]
 PENDING_S = 50.0
-"""A collective that has been begun so long ago, and has not ended, is waited for."""
+"""A collective that is pending for so long counts as waiting."""
 LEAST_FAULTS = 16
-"""So many pages touched for the first time, while it stands in one read: what it reads arrives."""
+"""Pages touched for the first time during one read that show that its data arrives."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Verdict:
     missing: tuple[Missing, ...] = ()
     collective: str = ""
     is_open: bool = False
-    """Whether the flight recorder may tell more: everybody waits, somewhere."""
+    """Whether torch's flight recorder may show more: every rank waits somewhere."""
     in_init: bool = False
     """Whether all ranks wait where a process group begins, so no collective has been called yet."""
     apart: tuple[tuple[int, str], ...] = ()
@@ -70,7 +70,7 @@ class Verdict:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether it will not go on by itself, as far as can be told."""
+        """Whether the run is stuck, as far as can be seen."""
         return self.kind == "stalled"
 
 
@@ -80,7 +80,7 @@ class JudgedRank:
     place: Place
     move: Move | None
     disk_bytes_per_s: float = 0.0
-    """Of its node, while it waits for that."""
+    """Disk writes of its node, while it waits for the disk."""
     long_s: float = PENDING_S
 
     @property
@@ -88,12 +88,12 @@ class JudgedRank:
         # Ready to run is not stuck: so little CPU time is what a crowded node has left for it.
         if self.look.state in ("T", "t", "R") or self.move is None:
             return self.look.state in ("T", "t")
-        # Who polls wakes often, for nothing.
+        # A rank that polls wakes often without doing anything.
         return self.move.is_idle or (self.move.uses_nothing and self.is_asleep)
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it has put itself to sleep, as who polls does."""
+        """Whether it sleeps between two polls."""
         return doing(self.look) == "asleep"
 
     @property
@@ -229,8 +229,8 @@ class _Case:
         """
         Whether those who wait do so for others.
 
-        Where all of them spin at the GPU, that may have work of its own, and who is missing may be done with
-        its part: it has ended, or polls with time.sleep until the others have.
+        A rank that spins at its GPU may wait for the GPU's own work.  Where all of them do, the missing ones
+        may have done their part: they have ended, or poll with time.sleep until the others have.
         """
         if not all(seen.spins for seen in self.waiting):
             return True
@@ -243,7 +243,7 @@ class _Case:
 
     def _goes_round(self) -> str:
         """
-        Whether all this is a loop that hardly works, in words.
+        How it is known that the ranks loop and do next to nothing; "" if they do not.
 
         The flight recorder tells of collectives begun since the first look; without it, that every main
         thread has woken several times, which one that waits for others does not (our own signals wake it
@@ -335,7 +335,7 @@ class _Case:
         return self._by_place()
 
     def _waiters(self) -> str:
-        """Who waits, where nobody is seen to do anything else; of whom no stack tells is said."""
+        """A sentence: how many ranks wait, and of which ranks that cannot be seen."""
         unseen = [seen for seen in self.ranks if not seen.waits]
         if not unseen:
             return f"every rank waits {_in(self.what)}"

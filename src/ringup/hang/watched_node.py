@@ -29,14 +29,14 @@ READ_BYTES = 64 << 10
 RATE_S = 60.0
 """The time over which steps a second are counted."""
 LEAST_S = 3.0
-"""A shorter time tells no rate: output comes in batches."""
+"""No rate is computed from a shorter time: output comes in batches."""
 LATE_S, LATE_STEPS = 10.0, 5
-"""A step that has not come for so long, and for the time of so many, is overdue."""
+"""A step is overdue after so many seconds and after the time of so many steps."""
 _RANK_FILE = re.compile(r"rank-(\d{1,9})-")
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a rank takes, as far as it is known."""
+    """Memory and GPU use of a rank, as far as known."""
 
     memory_bytes: int = 0
     """Resident, of its own process."""

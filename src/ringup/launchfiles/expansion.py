@@ -41,6 +41,8 @@ class Scope:
     around: tuple[Step, ...] = ()
     branches: tuple[tuple[int, int], ...] = ()
     loop: str | None = None
+    reads_input: bool = False
+    """Whether it is in a loop `while read ...`, whose input a command in it may take away."""
     background: bool = False
     detached: bool = False
     """Whether it, or something around it, runs in the background."""

@@ -9,6 +9,7 @@ A file of any kind as its launches.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,13 +71,18 @@ def _named(name: str, path: str, others: Files) -> str | None:
 
 
 def _configure(launch: Launch, sibling: shell.Sibling) -> None:
-    """Give a launch of accelerate what its configuration file says."""
-    name = launch.start.option("config-file")
-    if launch.launcher != "accelerate" or not name:
+    """Give a launch what accelerate's configuration or DeepSpeed's host file says."""
+    option = {"accelerate": "config-file", "deepspeed": "hostfile"}.get(launch.launcher, "")
+    name = launch.start.option(option)
+    if not name:
         return
     written = launch.job.files.get(name)
     text = written if written is not None else sibling(name)
-    if text is not None:
+    if launch.launcher == "deepspeed":
+        is_part = launch.has("include", "exclude", "num-nodes", "num-gpus", "num-accelerators")
+        slots = re.findall(r"(?m)^[^#\s]{1,255}[ \t]{1,40}slots=(\d{1,4})\b", text or "")
+        launch.host_slots = 0 if is_part else sum(map(int, slots))
+    elif text is not None:
         try:
             launch.config = dict(settings(text))
         except (ValueError, RecursionError, AttributeError):

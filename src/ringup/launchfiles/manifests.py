@@ -72,8 +72,11 @@ def read(path: str, text: str, sibling: Sibling) -> tuple[Job, Sequence[Launch],
         return job, [], [NotRead(path, mark.line + 1 if mark else 1, f"not YAML: {words}")]
     for document in documents:
         count = [0]
+        seen = set()  # an alias is the node of its anchor
         for container in _containers(document, Around(_kind(document), job.text), count, 0):
-            found += _launches(job, container, sibling)
+            if container.node.start_mark.index not in seen:
+                found += _launches(job, container, sibling)
+            seen.add(container.node.start_mark.index)
         job.documents.append(document)
         if count[0] > MOST_NODES:
             problem = "too large: read in part"

@@ -27,6 +27,8 @@ class Mark(NamedTuple):
 NODES = "@nodes"
 """The names of the allocation's nodes."""
 NODE_COUNT = "@node-count"
+SLOT_COUNT = "@slot-count"
+"""Lines of a node file that names a node once for each of its tasks."""
 FIRST_NODE, FIRST_ADDRESS = "@first-node", "@first-address"
 OTHER_NODE = "@other-node"
 OWN_NAME, OWN_ADDRESS = "@own-name", "@own-address"
@@ -35,6 +37,7 @@ GPU_COUNT = "@gpu-count"
 SHOWN = {
     NODES: "(names of the nodes)",
     NODE_COUNT: "(number of nodes)",
+    SLOT_COUNT: "(lines of the node file)",
     FIRST_NODE: "(first node)",
     FIRST_ADDRESS: "(address of the first node)",
     OTHER_NODE: "(another node)",

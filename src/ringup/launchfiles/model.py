@@ -34,7 +34,7 @@ COUNT_NAMES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES", ma
 GPU_NAMES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", marks.GPU_COUNT, "SLURM_GPUS_PER_TASK")
 OTHER_SCRIPTS = ("setup.py", "prepare", "download", "preprocess", "convert", "tokenize", "process_data")
 _NOT_TRAINING = re.compile("pip|venv|http.server|json.tool|site|ensurepip|virtualenv|zipfile|tensorboard")
-_BY_MPI = re.compile("mpirun|mpiexec|prterun|prun|mpiexec.hydra|mpirun_rsh|aprun|jsrun|ibrun")
+_BY_MPI = re.compile("mpirun|mpiexec|prterun|prun|mpiexec.hydra|mpirun_rsh|aprun|ibrun")
 _ON_ONE_HOST = {
     **dict.fromkeys(("ssh", "kubectl", "pbs_tmrsh"), ()),
     "blaunch": ("-z",),
@@ -81,6 +81,8 @@ class Launch:
     config: Mapping[str, str] = field(default_factory=dict)
     """Of accelerate's file, where it is at hand."""
     pod: PodShare | None = None
+    host_slots: int = 0
+    """GPUs of all hosts in DeepSpeed's host file, where it is at hand and no option leaves any out."""
 
     # -- what stands in the line -------------------------------------------------------------------
 
@@ -102,7 +104,7 @@ class Launch:
 
     @property
     def wrapping(self) -> tuple[str, ...]:
-        named = (posixpath.basename(s.program) for s in self.steps if s.role == "wrapper")
+        named = (self.shown(posixpath.basename(s.program)) for s in self.steps if s.role == "wrapper")
         return tuple(name for name in named if name not in ("exec", "command", "time"))
 
     @cached_property
@@ -110,7 +112,7 @@ class Launch:
         """The environment that the launcher sees, as far as the file says."""
         env = self.command.env
         for step in self.start.steps:
-            env = passed_on(step, env)
+            env = passed_on(step, env, bool(self.job.directives))
         return {**env, **self.start.env}
 
     @cached_property
@@ -160,6 +162,8 @@ class Launch:
             return self.allocated or self.replicas or None
         if mark.name in GPU_NAMES:
             return gpus_per_node(self.job.directives)[0] or None
+        if mark.name == marks.SLOT_COUNT:
+            return self.allocated * (tasks_per_node(self.job.directives) or 1) or None
         if mark.name == "SLURM_NTASKS_PER_NODE":
             return tasks_per_node(self.job.directives) or None
         if mark.name in ("SLURM_NTASKS", "SLURM_NPROCS"):
@@ -312,6 +316,8 @@ class Launch:
         nodes = self.nnodes
         if self.launcher == "accelerate" and self.option("num-processes"):
             return self.number(self.option("num-processes"))
+        if self.host_slots:
+            return self.host_slots
         return nodes * self.ranks_per_node if nodes and self.ranks_per_node else None
 
     # -- worlds ------------------------------------------------------------------------------------
@@ -522,6 +528,8 @@ def _placed(launch: Launch, step: Step) -> tuple[int | None, int | None]:
         return nodes, each
     if _BY_MPI.fullmatch(step.program):
         return _by_mpi(launch, step)
+    if step.program == "jsrun":
+        return _by_jsrun(launch, step)
     if step.program == "ssh":
         return (rounds, 1) if is_looped else (1, 1)
     listed = step.option("-w", "--hosts", "-z", "-H")
@@ -616,6 +624,22 @@ def _by_mpi(launch: Launch, step: Step) -> tuple[int | None, int | None]:
     if total is not None:
         return None, None
     return nodes, tasks_per_node(launch.job.directives) or None
+
+
+def _by_jsrun(launch: Launch, step: Step) -> tuple[int | None, int | None]:
+    """IBM's jsrun: -n resource sets of -a tasks, -r sets on each host; -p is the number of tasks."""
+    sets_text = step.option("-n", "--nrs") or ""
+    per_host = launch.number(step.option("-r", "--rs_per_host") or "")
+    tasks = launch.number(step.option("-a", "--tasks_per_rs") or "1")
+    if tasks is None or step.has("-p", "--np"):
+        return launch.allocated or None, None
+    if launch.is_node_count(sets_text) and per_host in (None, 1):
+        return launch.allocated or None, tasks
+    sets = launch.number(sets_text)
+    if sets is None or not (per_host or launch.allocated):
+        return launch.allocated or None, per_host and per_host * tasks
+    hosts = -(-sets // per_host) if per_host else launch.allocated
+    return hosts, -(-sets // hosts) * tasks
 
 
 # -- what could not be read ------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 Which environment variables reach a program behind srun, ssh, a container and the like.
 
 Sources: srun(1), ssh(1) and pdsh(1), `docker run --help`, Apptainer's "Environment and Metadata",
-env(1), sudo(8).
+env(1), sudo(8); mpirun(1) of Open MPI 4 and 5: over ssh it exports the variables of -x alone.
 """
 
 from __future__ import annotations
@@ -18,12 +18,18 @@ DOCKER = ("docker", "podman", "nvidia-docker", "podman-hpc")
 APPTAINER = ("apptainer", "singularity")
 REMOTE = ("ssh", "pdsh", "clush", "dsh", "pssh")
 """They start a login of their own on the other machine."""
+MPIRUN = ("mpirun", "mpiexec", "prterun")
+_HOSTS = ("-H", "-host", "--host", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
 OF_SLURM = ("SLURM_", "SLURMD_")
 _FOR_APPTAINER = re.compile("(?:APPTAINER|SINGULARITY)ENV_")
 
 
-def passed_on(step: Step, env: Mapping[str, str]) -> dict[str, str]:
-    """What a program that `step` starts sees of an environment, with what the step adds."""
+def passed_on(step: Step, env: Mapping[str, str], in_job: bool = False) -> dict[str, str]:
+    """
+    What a program that `step` starts sees of an environment, with what the step adds.
+
+    `in_job`: inside a job of a scheduler, whose daemons start the ranks of Open MPI with all of it.
+    """
     program = posixpath.basename(step.program)
     if program in DOCKER:
         given = _given(step, "-e", "--env")
@@ -39,21 +45,24 @@ def passed_on(step: Step, env: Mapping[str, str]) -> dict[str, str]:
         given = _given(step, "--export")
         is_whole = not given or "ALL" in given or "NIL" in given
         return _kept(env, given, is_whole)
+    if program in MPIRUN and not in_job and step.has(*_HOSTS) and step.has("-x"):
+        return _kept(env, _given(step, "-x"), False)
     is_bare = program == "env" and step.has("-i", "-", "--ignore-environment")
     is_bare = is_bare or (program == "sudo" and not step.has("-E", "--preserve-env", "-i"))
     return {} if is_bare or program in REMOTE else dict(env)
 
 
-def keeps(step: Step, name: str) -> bool:
+def keeps(step: Step, name: str, in_job: bool = False) -> bool:
     """Whether an exported variable reaches what `step` starts, with this value or one of the step's own."""
     is_of_step = posixpath.basename(step.program) == "srun" and name.startswith(OF_SLURM)
-    return is_of_step or name in passed_on(step, {name: "x"})
+    return is_of_step or name in passed_on(step, {name: "x"}, in_job)
 
 
 def _given(step: Step, *options: str) -> dict[str, str | None]:
     """NAME -> value, None for one that is taken from outside."""
     words = [o.value for o in step.options if o.name in options]
-    parts = [part for word in words for part in ([word] if "-e" in options else word.split(","))]
+    is_one = "-e" in options or "-x" in options
+    parts = [part for word in words for part in ([word] if is_one else word.split(","))]
     named = (part.partition("=") for part in parts if part)
     return {name: value if equals else None for name, equals, value in named}
 

@@ -94,6 +94,8 @@ class Command:
     """(line, number) of each `if` or `case` branch that it is in."""
     loop: str | None = None
     """What the loop around it goes over; None for none."""
+    reads_input: bool = False
+    """Whether it shares the input of a loop `while read ...`."""
     cut_at: int = 0
     """The line of a comment that cuts it, 0 for none."""
     is_nested: bool = False
@@ -429,7 +431,10 @@ class _Walk(Expansion):
         head = self.raw(node).split("do", 1)[0]
         names = re.findall(r"[A-Za-z_]\w*", head.partition("read")[2])
         variables = {n: self.marks.make(n, "loop") for n in names[:20] if n != "r"}
+        before = scope.reads_input
+        scope.reads_input = "read" in head.split() and "-u" not in head and "<&" not in head
         self._loop(node, scope, depth, variables, scope.loop or "")
+        scope.reads_input = before
 
     def _loop(self, node: Node, scope: Scope, depth: int, names: dict[str, str], shown: str) -> None:
         is_inside = bool(scope.around) and scope.loop is not None  # the starter's own loop counts
@@ -635,6 +640,7 @@ class _Walk(Expansion):
         command = Command(words, start, words[0].line, env, {}, cut_at=cut_at, branches=scope.branches)
         command.variables = {**scope.variables, **prefix} if start.launcher else {}
         command.site, command.around, command.loop = scope.site, scope.around, scope.loop
+        command.reads_input = scope.reads_input
         command.detached, command.withheld = scope.detached, scope.withheld
         command.background, command.is_nested = scope.background, self.nested > 1 or bool(scope.around)
         command.last_line = node.end_point[0] + 1 + offset if offset >= 0 else words[-1].line
@@ -736,7 +742,7 @@ class _Walk(Expansion):
         exported = set(inner.exported)
         passed = {n: first(v) for n, v in inner.variables.items()}
         for step in start.steps:
-            before, passed = passed, passed_on(step, passed)
+            before, passed = passed, passed_on(step, passed, bool(self.job.directives))
             kept |= dict.fromkeys(before.keys() - passed.keys(), step.program)
             exported |= passed_on(step, {}).keys()
         kept |= dict.fromkeys(passed.keys() - exported, "export")

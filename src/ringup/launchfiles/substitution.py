@@ -24,7 +24,17 @@ def substituted(stages: Sequence[Sequence[str]], site: str, known: Marks) -> str
         value = _stage(list(words), value, site, known)
         if not value:
             return ""
+    mark = known.of(value)
+    if mark and mark.name == marks.NODE_COUNT and _counts_slots(stages, known):
+        return known.make(marks.SLOT_COUNT, site)
     return value
+
+
+def _counts_slots(stages: Sequence[Sequence[str]], known: Marks) -> bool:
+    """Whether a pipeline counts the lines of PBS's node file as they are, a node once for each task."""
+    words = [word for stage in stages for word in stage]
+    plain = all(posixpath.basename(stage[0]) in ("cat", "wc", "awk") for stage in stages)
+    return plain and any(mark.name == "PBS_NODEFILE" for word in words for mark in known.all_of(word))
 
 
 def _stage(words: list[str], given: str, site: str, known: Marks) -> str:

@@ -199,6 +199,8 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
         pod, (gpus, line) = part.launch.pod, gpus_per_node(part.job.job.directives)
         gpus, line = (pod.gpu_count, part.launch.line) if pod else (gpus, line)
         launch = part.launch
+        for step in (s for s in launch.steps if s.program == "jsrun"):
+            gpus, line = launch.number(step.option("-g", "--gpu_per_rs") or "") or gpus, launch.line
         is_by_gpu = launch.launcher != "python" and not launch.has("cpu")
         ranks = (launch.ranks_per_node or 0) if is_by_gpu else 0
         is_set_by_step = launch.srun is not None and gpus > 0  # Slurm sets it for each step
@@ -211,11 +213,11 @@ def nproc_exceeds_gpus(files: All) -> Iterator[Finding]:
         elif gpus and ranks > gpus:
             found = f"{ranks} processes on {plural(gpus, 'GPU')} (line {line})"
             yield part.finding(found, "as many processes as GPUs")
-        machines, total = launch.nnodes or 1, launch.number(launch.option("num-processes"))
-        if launch.launcher == "accelerate" and gpus > 1 and machines > 1 and total == gpus:
-            found = f"{total} processes over {machines} machines of {gpus} GPUs: {ranks} on each"
-            wanted = f"--num_processes {machines * gpus}: it is the total of all machines"
-            yield part.finding(found, wanted)
+        asked, line = last(part.job.job.directives, "gpus", "G")
+        whole, world = launch.number(asked.rpartition(":")[2]) or 0, launch.world_size or 0
+        if ranks and not gpus and world > whole > 0:
+            found = f"{world} processes on {plural(whole, 'GPU')}: --gpus (line {line}) counts all nodes"
+            yield part.finding(found, "--gpus-per-node, or as many processes as GPUs")
 
 
 @fault("local-rank-argument-rejected", ACROSS)

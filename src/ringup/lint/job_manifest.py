@@ -11,7 +11,7 @@ from ringup.launchfiles.model import Launch
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
 from ringup.rules import Finding
-from ringup.units import printable
+from ringup.units import lines_of, printable
 
 Node = Any
 
@@ -59,6 +59,84 @@ def gang_larger_than_job(job: JobFile) -> Found:
                 yield node.start_mark.line + 1, found, f"minAvailable: {total}"
 
 
+_WAITS = re.compile(r"\b(?:until|while)\b")
+
+
+@fault("pods-start-in-turn", SHELL)
+def pods_start_in_turn(job: JobFile) -> Found:
+    """
+    A StatefulSet starts its pods one after another, and each first waits for the others.
+
+    Why: without `podManagementPolicy: Parallel` Kubernetes makes a pod only once the one before it is ready;
+    one whose init container waits for the next one never is.
+
+    Fix: `podManagementPolicy: Parallel`.
+    """
+    for document in job.job.documents:
+        is_set = value_at(document, "kind") == "StatefulSet"
+        if not is_set or value_at(document, "spec", "podManagementPolicy") == "Parallel":
+            continue
+        name = value_at(document, "metadata", "name")
+        for container in _listed(_at(document, "spec", "template", "spec", "initContainers")):
+            text = job.text[container.start_mark.index : container.end_mark.index]
+            others = any(part[:1] in "$123456789" for part in text.split(f"{name}-")[1:] if part)
+            if others and _WAITS.search(text):
+                line = container.start_mark.line + 1
+                yield line, "it waits for pods that are made after this one", "podManagementPolicy: Parallel"
+
+
+_LITERAL = re.compile(r"\$(?:\{[A-Za-z_]\w{0,99}\}|[A-Za-z_]\w{0,99})")
+
+_FILLED_IN = re.compile(r"[ \t-]{0,99}[\w./-]{1,99}:[ \t]{1,9}[\"']?[\w./:-]{0,200}\$\{?[A-Za-z_]")
+"""`image: $IMAGE`: a template, which `envsubst` makes a manifest of."""
+
+
+@fault("variable-without-shell", SHELL)
+def variable_without_shell(job: JobFile) -> Iterator[Finding]:
+    """
+    The command of a container has `$NAME` in it, and no shell that puts the value in.
+
+    Why: Kubernetes starts `command` and `args` without a shell, and replaces `$(NAME)` alone; the launcher is
+    given the text `$RANK`.
+
+    Fix: `$(NAME)`, or `command: ["bash", "-c", "torchrun --node-rank=$RANK ..."]`.
+    """
+    if any(map(_FILLED_IN.match, lines_of(job.text))):
+        return
+    for launch in job.launches:
+        words = launch.command.words if launch.pod is not None and not launch.command.around else ()
+        literal = next((w for w in words if w.raw == w.text and _LITERAL.search(w.text)), None)
+        if literal is not None:
+            name = (_LITERAL.search(literal.text) or [""])[0]
+            found = f"{printable(literal.text, 60)}: no shell reads it, and it stays as it is written"
+            yield job.finding(literal.line, found, f"$({name.strip('${}')})")
+
+
+_OF_DEEPSPEED = (
+    *("gradient_accumulation_steps", "gradient_clipping", "zero_stage"),
+    *("offload_optimizer_device", "offload_param_device"),
+    *("offload_optimizer_nvme_path", "offload_param_nvme_path"),
+)
+
+
+@fault("deepspeed-settings-twice", SHELL)
+def deepspeed_settings_twice(job: JobFile) -> Found:
+    """
+    accelerate's configuration names a file of DeepSpeed's, and sets itself what belongs there.
+
+    Why: accelerate ends with "When using `deepspeed_config_file`, the following accelerate config variables
+    will be ignored" (`DeepSpeedPlugin` in utils/dataclasses.py), for these and mixed_precision.
+
+    Fix: these settings in the file of DeepSpeed's alone.
+    """
+    for document in job.job.documents:
+        own = dict(pairs(_at(document, "deepspeed_config")))
+        both = [name for name in _OF_DEEPSPEED if name in own]
+        if both and scalar(own.get("deepspeed_config_file")):
+            line = own[both[0]].start_mark.line + 1
+            yield line, f"{', '.join(both)} beside deepspeed_config_file", "deepspeed_config_file alone"
+
+
 _OF_JOB, _OF_JOBSET = re.compile(r"\d{1,6}"), re.compile(r"[\w-]{1,99}-\d{1,6}-\d{1,6}")
 """What follows a workload's name in those of its pods."""
 
@@ -95,6 +173,13 @@ def pod_name_unknown(job: JobFile) -> Iterator[Finding]:
             pod, _, rest = launch.host.partition(".")
             domain = rest.partition(".")[0]
             number_of = _OF_JOBSET if kind == "JobSet" else _OF_JOB
+            jobs = [value_at(one, "name") for one in _listed(_at(document, "spec", "replicatedJobs"))]
+            number_alone = (one for one in jobs if _OF_JOB.fullmatch(pod.removeprefix(f"{name}-{one}-")))
+            short = next(number_alone, "")
+            if kind == "JobSet" and short and domain:
+                found = f"{printable(pod)}: no pod has this name, each has two numbers"
+                yield job.finding(launch.line, found, f"{name}-{short}-0-0.{domain}")
+                continue
             is_own = pod.startswith(f"{name}-") and number_of.fullmatch(pod.removeprefix(f"{name}-"))
             if domain and is_own and scalar(node) != domain:
                 known = f"{pod}.{scalar(node)}" if node is not None else "no name: it has no subdomain"

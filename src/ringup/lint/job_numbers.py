@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from itertools import pairwise
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import gpus_per_node, last, tasks_per_node
@@ -22,7 +23,10 @@ _COORDINATOR = re.compile(
 _SCHEDULERS = ("SBATCH", "PBS", "BSUB")
 _OF_OPEN_MPI = ("-x", "-mca", "--mca", "--bind-to", "-bind-to", "--allow-run-as-root", "-npernode")
 """Options that other MPIs do not have."""
+_HOSTS_WITH_SLOTS = re.compile(r"[\w.-]{1,255}:\d{1,4}(?:,[\w.-]{1,255}:\d{1,4}){0,255}")
 _DEVICES = re.compile(r"\bdevices ?= ?(\d{1,3})\b")
+_OF_TRAINER = re.compile(r"(?:\+{0,2}|--)trainer\.devices=(\d{1,3})")
+"""Of Lightning's command line, and of NeMo's."""
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
 
 
@@ -99,6 +103,7 @@ def open_mpi_slots(job: JobFile) -> Found:
     Open MPI is given hosts without slots, and more ranks than hosts.
 
     Why: each host of -H counts as one slot; mpirun ends with "There are not enough slots available".
+    horovodrun ends in the same way where its -np is above the slots of -H.
 
     Fix: `-H node1:8,node2:8`, or a host file with slots=8.
     """
@@ -114,6 +119,16 @@ def open_mpi_slots(job: JobFile) -> Found:
             if listed and ":" not in hosts and not is_more and int(count) > len(listed):
                 found = f"{plural(int(count), 'rank')} on {plural(len(listed), 'slot')}: {hosts}"
                 yield command.line, found, "slots: " + ",".join(f"{host}:N" for host in listed[:4])
+    for launch in (one for one in job.launches if one.launcher == "horovod"):
+        given = dict(pairwise(launch.command.texts))
+        total = launch.number(given.get("-np") or given.get("--num-proc") or "") or 0
+        hosts = given.get("-H") or given.get("--hosts") or ""
+        slots = (
+            sum(map(int, re.findall(r":(\d{1,4})", hosts))) if _HOSTS_WITH_SLOTS.fullmatch(hosts) else total
+        )
+        if total > slots:
+            found = f"{plural(total, 'rank')} on {plural(slots, 'slot')}: {hosts}"
+            yield launch.line, found, "as many slots as ranks"
 
 
 @fault("deepspeed-options-exclude", SHELL)
@@ -187,21 +202,28 @@ def port_used_twice(job: JobFile) -> Found:
             before[port] = launch
 
 
-@fault("gpus-left-idle", SHELL, severity="warning")
+@fault("gpus-left-idle", SHELL)
 def gpus_left_idle(job: JobFile) -> Found:
     """
-    The launcher starts one rank on each node, and the file asks for several GPUs there.
+    The launcher starts fewer ranks on a node than it has GPUs.
 
-    Why: torchrun's --nproc-per-node is 1 where nothing gives it; the other GPUs are paid for and idle, unless
-    one rank drives them all.
+    Why: torchrun's --nproc-per-node is 1 where nothing gives it, and accelerate's --num_processes is the
+    total of all machines; the other GPUs are paid for and idle, unless one rank drives them all.
 
-    Fix: `--nproc-per-node=gpu`, or the number.
+    Fix: `--nproc-per-node=gpu`, or the number; accelerate: machines x GPUs.
     """
     for launch in job.launches:
         gpus = gpus_per_node(job.job.directives)[0] or (launch.pod.gpu_count if launch.pod else 0)
         is_open = launch.is_opaque or launch.is_set_outside or launch.setting("nproc-per-node")
         if launch.launcher in TORCH and not is_open and gpus > 1 and (launch.per_node or 1) == 1:
-            yield launch.line, f"1 rank on each node of {gpus} GPUs", "--nproc-per-node"
+            found = f"1 rank on each node of {gpus} GPUs"
+            yield job.finding(launch.line, found, "--nproc-per-node", severity="warning")
+        machines, total = launch.nnodes or 1, launch.number(launch.option("num-processes"))
+        if launch.launcher == "accelerate" and gpus > 1 and machines > 1 and total == gpus:
+            each = launch.ranks_per_node
+            found = f"{total} processes over {machines} machines of {gpus} GPUs: {each} on each"
+            wanted = f"--num_processes {machines * gpus}: it is the total of all machines"
+            yield launch.line, found, wanted
 
 
 @fault("gpu-count-with-type", SHELL)
@@ -225,6 +247,30 @@ def gpu_count_with_type(job: JobFile) -> Found:
                 yield launch.line, f"${mark.name} is {typed[mark.name]}", "a number: $SLURM_GPUS_ON_NODE"
 
 
+_BY_GLOBAL_RANK = re.compile(
+    r"(?<![#\w])((?:CUDA|HIP|ROCR)_VISIBLE_DEVICES|LOCAL_RANK)=[\"']?\$\{?"
+    r"(SLURM_PROCID|OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)\}?[\"']?(?:\s|;|$)"
+)
+
+
+@fault("gpu-by-global-rank", SHELL)
+def gpu_by_global_rank(job: JobFile) -> Found:
+    """
+    A rank's GPU is chosen by its number among all ranks, not among those of its node.
+
+    Why: on the second node of four GPUs the ranks are 4 to 7, and the GPUs still 0 to 3: no such device.
+
+    Fix: SLURM_LOCALID, or OMPI_COMM_WORLD_LOCAL_RANK.
+    """
+    away = [one for one in job.launches if one.is_away and (one.nodes or 0) > 1]
+    for number, line in enumerate(lines_of(job.text), 1):
+        match = _BY_GLOBAL_RANK.search(line.partition(" #")[0])
+        if match and away and not line.lstrip().startswith("#"):
+            local = "SLURM_LOCALID" if match[2].startswith("SLURM") else "OMPI_COMM_WORLD_LOCAL_RANK"
+            found = f"{match[1]}=${match[2]}, and there are {away[0].nodes} nodes"
+            yield number, found, f"${local}"
+
+
 @fault("lightning-tasks-mismatch", SHELL)
 def lightning_tasks_mismatch(job: JobFile) -> Found:
     """
@@ -242,8 +288,11 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             continue
         text = file_at_hand(job, launch.script) or ""
         literal = _DEVICES.search(text)
-        devices = launch.arguments.get("devices", "") or (literal[1] if literal else "")
-        is_meant = bool(_LIGHTNING.search(text)) and "devices" in text and devices.isdecimal()
+        own = next((m[1] for w in launch.start.arguments if (m := _OF_TRAINER.fullmatch(w))), "")
+        own = own or launch.arguments.get("trainer.devices", "")
+        devices = own or launch.arguments.get("devices", "") or (literal[1] if literal else "")
+        is_read = bool(_LIGHTNING.search(text)) and "devices" in text
+        is_meant = devices.isdecimal() and bool(own or is_read)
         if is_meant and int(devices) > 1 and int(devices) != tasks:
             found = f"{plural(tasks, 'task')} a node, and devices={devices}"
             yield launch.line, found, f"--ntasks-per-node={devices}"

@@ -277,6 +277,14 @@ def _word(launch: Launch, at: int) -> Word:
 def launcher_started_per_task(job: JobFile) -> Found:
     for launch in job.launches:
         each = launch.per_node or 0
+        inner = next(
+            (s for s in launch.steps[1:] if s.program in _STARTS_AGAIN and s.role == "starter"), None
+        )
+        ranks = launch.number(inner.option("-np", "-n", "--np", "--ntasks") or "") if inner else None
+        if inner and (ranks or 0) > 1 and (launch.instances or 0) > 1 and launch.started_by in _STARTS_AGAIN:
+            found = f"{launch.started_by} starts {inner.program} {launch.instances} times, each {ranks} ranks"
+            yield launch.line, found, f"{launch.started_by} or {inner.program}, not both"
+            return
         is_node_launcher = launch.launcher in NODE_LAUNCHERS and launch.is_away
         if not is_node_launcher or each < 2 or (launch.nnodes and launch.nnodes == launch.instances):
             continue
@@ -286,6 +294,9 @@ def launcher_started_per_task(job: JobFile) -> Found:
         found = f"{each} tasks a node, and each starts {launch.launcher} (line {launch.line})"
         yield line, found, "one task a node: --ntasks-per-node=1" if step else "one process a node"
         return
+
+
+_STARTS_AGAIN = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "jsrun")
 
 
 def _tasks_line(job: JobFile) -> int:
@@ -580,7 +591,8 @@ def world_size_disagrees(job: JobFile) -> Found:
         if off := _ranks_from(job, launch):
             yield job.finding(launch.line, off[0], off[1])
             continue
-        is_short = launch.started_by == "ssh" and ((count or 0) < wanted or launch.command.branches)
+        is_part = (count or 0) < wanted and count != launch.allocated
+        is_short = launch.started_by == "ssh" and (is_part or launch.command.branches)
         if launch.is_away and count and count % wanted and not is_short and not is_alone:
             times = "once" if count == 1 else f"{count} times"
             found = f"it waits for {wanted} nodes, and {launch.started_by} starts it {times}"

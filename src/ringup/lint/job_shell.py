@@ -5,15 +5,18 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from ringup.launchfiles.directives import Directive
+from ringup.launchfiles.directives import Directive, last
+from ringup.launchfiles.manifests import number
 from ringup.launchfiles.passing import DOCKER
 from ringup.launchfiles.shell import Command
 from ringup.launchfiles.start import Step
+from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.rules import Finding, Fix, Severity
-from ringup.units import printable
+from ringup.units import lines_of, plural, printable
 
 SUBMITTED = {"SBATCH": "sbatch", "PBS": "qsub", "BSUB": "bsub"}
 _COUNTS = """
@@ -163,6 +166,83 @@ def nodes_started_in_turn(job: JobFile) -> Iterator[Finding]:
                 f"{program} ... &",
                 fix=Fix(f"`{program} ... &` in the loop, `wait` behind `done`"),
             )
+
+
+@fault("loop-loses-its-list", SHELL)
+def loop_loses_its_list(job: JobFile) -> Iterator[Finding]:
+    """
+    ssh in a loop `while read ...` takes the rest of the list that the loop reads.
+
+    Why: ssh passes its standard input on to the other machine, and here that is the list of hosts: the loop
+    ends after the first one.
+
+    Fix: `ssh -n`, or `< /dev/null` behind the command.
+    """
+    is_by_ssh = any(launch.started_by == "ssh" for launch in job.launches)
+    for command in job.job.commands if is_by_ssh and not re.search(r"<\s*/dev/null|<&-", job.text) else ():
+        step = next((s for s in command.start.steps if s.program == "ssh"), None)
+        if step is None or not command.reads_input or command.detached or command.is_nested:
+            continue
+        if not any(o.name[1:].isalpha() and {*"nf"} & {*o.name} for o in step.options):
+            found = "ssh reads the list of the loop: it ends after the first host"
+            yield job.finding(command.line, found, "ssh -n", fix=Fix("`ssh -n`, or `< /dev/null`"))
+            return
+
+
+@fault("multi-prog-incomplete", SHELL)
+def multi_prog_incomplete(job: JobFile) -> Found:
+    """
+    The file of `srun --multi-prog` has no line for one of the tasks.
+
+    Why: srun ends with "invalid, no record for task id"; every task from 0 needs a line.
+
+    Fix: a line for each task, or `*` for all that have none.
+    """
+    for command in job.job.commands:
+        step = next((s for s in command.start.steps if s.program == "srun" and s.has("--multi-prog")), None)
+        name = (command.start.rest or (command.start.script,))[0]
+        text = file_at_hand(job, name) if step and name else None
+        if step is None or not text:
+            continue
+        asked = step.option("-n", "--ntasks") or last(job.job.directives, "ntasks", "n")[0]
+        has_rest = any(line.lstrip().startswith("*") for line in lines_of(text))
+        listed = {task for line in lines_of(text) for task in _tasks(line)}
+        missing = [n for n in range(min(number(asked) or 0, 100_000)) if n not in listed]
+        if listed and missing and not has_rest:
+            found = (
+                f"{plural(int(asked), 'task')}, and {printable(name, 80)} has no line for task {missing[0]}"
+            )
+            yield command.line, found, "a line for every task"
+
+
+def _tasks(line: str) -> Iterator[int]:
+    """
+    The tasks that a line of a --multi-prog file is for.
+
+    >>> list(_tasks("0,4-6 python t.py"))
+    [0, 4, 5, 6]
+    """
+    first = line.split("#")[0].split(maxsplit=1)[:1]
+    for low, high in re.findall(r"(\d{1,5})(?:-(\d{1,5}))?", first[0]) if first else ():
+        yield from range(int(low), int(high or low) + 1)
+
+
+@fault("ray-ends-with-its-step", SHELL)
+def ray_ends_with_its_step(job: JobFile) -> Found:
+    """
+    srun starts a node of Ray that goes into the background, and the step ends at once.
+
+    Why: `ray start` without --block returns when its daemons run; Slurm ends a step with all its processes
+    when its task returns, and the node leaves the cluster again.
+
+    Fix: `srun ... ray start --block ... &`.
+    """
+    for command in job.job.commands:
+        texts = [posixpath.basename(text) for text in command.texts]
+        by_srun = not command.is_nested and any(s.program == "srun" for s in command.start.steps)
+        is_start = by_srun and ("ray", "start") in pairwise(texts)
+        if is_start and not any(text.startswith("--block") for text in texts):
+            yield command.line, "`ray start` without --block: its daemons end with the step", "--block and &"
 
 
 _NEVER = {

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ringup.launchfiles.marks import is_mark
 from ringup.launchfiles.model import COUNT_NAMES, GPU_NAMES, Launch
-from ringup.launchfiles.passing import keeps
+from ringup.launchfiles.passing import MPIRUN, keeps
 from ringup.launchfiles.shell import Command, Word
 from ringup.lint.across_files import All
 from ringup.lint.job_file import JobFile
@@ -127,18 +127,22 @@ def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
     A launch line behind ssh or in a container reads a variable that does not get there.
 
     Why: ssh and pdsh start a new login without the variables of this shell, exported or not; `docker run`
-    passes none but those of -e; apptainer none with --cleanenv or --containall; `srun --export=NONE` those of
-    Slurm alone.  In single quotes the variable is read there, and is empty.
+    passes none but those of -e, mpirun with a list of hosts those of -x; apptainer none with --cleanenv or
+    --containall; `srun --export=NONE` those of Slurm alone.  In single quotes the variable is read there,
+    and is empty.
 
     Fix: double quotes, so that this shell puts the value in; or hand it over: `docker run -e NAME`,
     `apptainer exec --cleanenv --env NAME=$NAME`, `srun --export=ALL`.
     """
     for launch in job.launches if not _may_set_more(job) else ():
-        command, left = launch.command, dict[str, list[str]]()
-        for word in _words(launch):
+        command, left, in_job = launch.command, dict[str, list[str]](), bool(job.job.directives)
+        behind = command.words[max(launch.start.script_at, 1) :]
+        for word in (*_words(launch), *behind):
             for name in (n for n in _names(job, word) if n in _inside(word)):
+                if word in behind and name not in RANK_VARIABLES:
+                    continue  # the script may do without it
                 is_of_scheduler = name.startswith(tuple(SCHEDULERS.values()))
-                keeper = next((s.program for s in command.around if not keeps(s, name)), "")
+                keeper = next((s.program for s in command.around if not keeps(s, name, in_job)), "")
                 program = keeper if is_of_scheduler else command.withheld.get(name, "export")
                 if program not in ("", "export") and name not in left.get(program, ()):
                     left.setdefault(program, []).append(name)
@@ -154,6 +158,7 @@ _HANDED = {
     **dict.fromkeys(("docker", "podman", "nvidia-docker", "podman-hpc"), "docker run -e {0}"),
     **dict.fromkeys(("apptainer", "singularity"), "--env {0}=${0}"),
     "srun": "srun --export=ALL",
+    **dict.fromkeys(MPIRUN, "mpirun -x {0}"),
 }
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringup.logs.forms import shape_of
-from ringup.logs.peel import message_of
-from ringup.logs.reference import Reference
+from ringup.logs.forms import Reference, shape_of
+from ringup.logs.lines import message_of
 
 if TYPE_CHECKING:
     from ringup.logs.evidence import LogEvidence

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringup.logs.blame import ranked
+from ringup.logs.blame import named_first, place, ranked
 from ringup.logs.causes import Cause, find
-from ringup.logs.causes.unnamed import answered
-from ringup.logs.completeness import lowered, missing
 from ringup.logs.defects import defect_of
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.reference import Reference
-from ringup.logs.telling import with_telling
+from ringup.logs.rule import CONFIDENCES
+from ringup.logs.telling import answered, with_telling
+
+_SET_UP = "nccl-version bootstrap net-using using-network socket-list init set-up env-set".split()  # noqa: SIM905
+_AFTER_SET_UP = ("channel", "connected", "unwind")
+_ENDS = (  # noqa: SIM905
+    "exit exit-signal child-failed exception closing-signal cancelled sighup run-hung crash-word killed-word"
+    " abort-word oom-kill finished work watchdog-stuck"
+).split()
+FIRST_INFERRED = 6
+"""Classes of blame from here on rest on what is absent, too: who did not come, who failed first."""
 
 
 def causes_of(log: LogEvidence, *, is_growing: bool = False) -> list[Cause]:
@@ -19,12 +26,33 @@ def causes_of(log: LogEvidence, *, is_growing: bool = False) -> list[Cause]:
     found = ranked(find(log))
     if not is_growing:
         found = lowered(found, missing(log))
-    if log.good is not None:
-        found = [one for one in found if not _is_no_news(log.good, one)]
-    found = with_telling(log, answered(log, found))
+    if good := log.good:  # what rests on nothing but lines of a form that it has, too, is no news
+        found = [c for c in found if not c.evidence or not all(good.has(e.text) for e in c.evidence)]
+    found = named_first(with_telling(log, answered(log, found)))
     return [replace(cause, known_defect=defect_of(log, cause.rule, cause.evidence)) for cause in found]
 
 
-def _is_no_news(good: Reference, cause: Cause) -> bool:
-    """Whether a cause rests on nothing but lines of a form that the good log has, too."""
-    return bool(cause.evidence) and all(good.has(event.text) for event in cause.evidence)
+def missing(log: LogEvidence) -> list[str]:
+    """What shows that the logs of a run are not whole; nothing where the run itself kept its record."""
+    if log.ended or log.recorded.dumps:
+        return []
+    found = [one for info in log.files for one in info.cut]
+    if not log.has(*_SET_UP) and log.all(*_AFTER_SET_UP, has="NCCL INFO"):
+        found.append("no NCCL version line and no set-up")
+    if log.outcome.failed and not log.has(*_ENDS):
+        found.append("no line about how the processes ended")
+    return [*dict.fromkeys(found)]
+
+
+def lowered(causes: list[Cause], absent: list[str]) -> list[Cause]:
+    """The causes as sure as incomplete logs allow: those that rest on what is absent lose one step."""
+
+    def lower(cause: Cause) -> Cause:
+        rests_on_code = {e.tag for e in cause.evidence} == {"exit"}
+        if cause.severity != "error" or (place(cause) < FIRST_INFERRED and not rests_on_code):
+            return cause
+        less = CONFIDENCES[min(CONFIDENCES.index(cause.confidence) + 1, len(CONFIDENCES) - 1)]
+        text = f"{cause.text}; the log is incomplete ({', '.join(absent)}): the missing part may name another"
+        return replace(cause, confidence=less, text=text)
+
+    return [lower(cause) for cause in causes] if absent else causes

@@ -8,9 +8,9 @@ and in another file.
 
 from __future__ import annotations
 
-import re
-
 from ringup.logs.patterns import OF_ROLE
+from ringup.logs.patterns.forms import CONSEQUENCE
+from ringup.logs.patterns.tags import Pattern
 from ringup.logs.rule import CONFIDENCES, Cause
 from ringup.rules import SEVERITIES
 
@@ -96,21 +96,7 @@ EXPLAINED_BY = {
 }
 """A cause that another one, found in the same logs, already accounts for."""
 
-_CONSEQUENCE = re.compile(
-    r"(?i)connection closed by (?:remote )?peer|closed by remote peer|connection reset by peer"
-    r"|recvVector failed|recvValue failed|sendBytes failed"
-    r"|broken ?pipe|another rank|ncclRemoteError|remote process exited|Proxy Call to rank \d+ "
-    r"failed|Socket recv failed while polling"
-    r"|(?:received|got) signal:? 15\b|Signal 15\b|SIGTERM|store->get\('[^']*'\) got error"
-    r"|keep-alive heartbeat|failed to shutdown the rendezvous"
-    r"|RendezvousConnectionError|watchdog caught collective|taking the entire process down|remote "
-    r"worker crash|remote server shutdown"
-    r"|failed to send RPC to coordination|num_nodes_waiting|Error encountered progressing operation"
-    r"|exitcode\s*: -15|received 15 death signal"
-    r"|-> 6(?: \[|$|\s)|got 0 bytes|Connection was likely closed|EngineDeadError|ActorDiedError"
-    r"|ConnectionResetError|Broken pipe|Horovod has been shut down"
-)
-"""Another end, whoever says it.  `FOLLOWS` of the forms has wrappers, too."""
+_CONSEQUENCE = Pattern("consequence", CONSEQUENCE)
 
 
 def is_consequence(text: str) -> bool:
@@ -125,7 +111,7 @@ def is_consequence(text: str) -> bool:
     >>> is_consequence("KeyError: 'loss'")
     False
     """
-    return bool(_CONSEQUENCE.search(text[:65536]))
+    return bool(_CONSEQUENCE.regex.search(text[:65536]))
 
 
 def place(cause: Cause) -> int:
@@ -165,7 +151,7 @@ def ranked(causes: list[Cause]) -> list[Cause]:
             strong - inferred if cause.rule == "init-never-finished" else strong
         )
 
-    return _own_words_first(_named_first([cause for cause in best.values() if not is_explained(cause)]))
+    return _own_words_first([cause for cause in best.values() if not is_explained(cause)])
 
 
 def _own_words_first(causes: list[Cause]) -> list[Cause]:
@@ -181,15 +167,18 @@ def _own_words_first(causes: list[Cause]) -> list[Cause]:
     return own + [c for c in causes if c not in own]
 
 
-def _named_first(causes: list[Cause]) -> list[Cause]:
-    """With NCCL's error that no line explains behind what has a name of its own on the same line."""
-    vague = next((c for c in causes if c.rule == "nccl-error-without-detail"), None)
-    if vague is None or causes[0] is not vague:
+def named_first(causes: list[Cause]) -> list[Cause]:
+    """With what only says that a rank raised, or that NCCL failed, behind a name for the very same line."""
+    if not causes or causes[0].rule not in ("nccl-error-without-detail", "rank-raised-exception"):
         return causes
-    lines = {(e.file, e.line) for e in vague.evidence}
+    vague = causes[0]
+    sure = CONFIDENCES.index(vague.confidence)
+    lines = {e.place for e in vague.evidence}
     named = [
         c
         for c in causes[1:]
-        if c.severity != "note" and not lines.isdisjoint((e.file, e.line) for e in c.evidence)
+        if c.severity != "note"
+        and (vague.rule == "nccl-error-without-detail" or CONFIDENCES.index(c.confidence) <= sure)
+        and lines & {e.place for e in c.evidence}
     ]
     return named + [c for c in causes if c not in named]

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringup.logs.evidence import LogEvidence
@@ -69,11 +69,8 @@ def defects() -> tuple[Defect, ...]:
     from importlib.resources import files  # a tenth of the start of `ringup logs`, for failures only
 
     text = files("ringup.logs").joinpath("known_defects.json").read_text(encoding="utf-8")
-    return tuple(map(_defect, json.loads(text)))
-
-
-def _defect(row: dict[str, Any]) -> Defect:
-    return Defect(since=row.pop("from"), rules=frozenset(row.pop("rules")), **row)
+    rows = json.loads(text)
+    return tuple(Defect(since=row.pop("from"), rules=frozenset(row.pop("rules")), **row) for row in rows)
 
 
 def defect_of(log: LogEvidence, rule: str, evidence: Iterable[Event]) -> Defect | None:

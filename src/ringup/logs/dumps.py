@@ -15,6 +15,7 @@ from pathlib import Path
 from ringup.flight_recorder import dump as flight_recorder
 from ringup.logs import files
 from ringup.logs.files import FileInfo, Unreadable
+from ringup.units import grouped
 
 MOST_ENTRIES = 400_000
 """Kept of all dumps together, about 200 bytes each; of many dumps the last entries of each."""
@@ -55,15 +56,11 @@ class Recorded:
 
     def infos(self) -> list[FileInfo]:
         """The dumps as files of a story, for evidence to point at."""
-        return [
-            FileInfo(
-                dump.path,
-                last_line=f"flight recorder dump of rank {dump.rank}, {len(dump.flight.entries)} entries",
-                rank=dump.rank,
-                is_log=False,
-            )
-            for dump in self.dumps.values()
-        ]
+        infos = []
+        for dump in self.dumps.values():
+            text = f"flight recorder dump of rank {dump.rank}, {len(dump.flight.entries)} entries"
+            infos.append(FileInfo(dump.path, last_line=text, rank=dump.rank, is_log=False))
+        return infos
 
     @property
     def last_ns(self) -> int:
@@ -128,12 +125,8 @@ def of_one_run(found: Sequence[Dump]) -> Recorded:
         return newest_ns - last_ns < APART_S * 1e9, placed, len(dumps)
 
     chosen = max(sets, key=worth)
-    left_out = [
-        Unreadable(dump.path, "another set of flight recorder dumps is newer or fuller")
-        for dumps in sets
-        if dumps is not chosen
-        for dump in dumps
-    ]
+    reason = "another set of flight recorder dumps is newer or fuller"
+    left_out = [Unreadable(dump.path, reason) for dumps in sets if dumps is not chosen for dump in dumps]
     kept: list[Dump] = []
     for dump in sorted(chosen, key=lambda d: -d.last_ns):
         if not kept or any(_fit(dump, other) for other in kept):
@@ -145,11 +138,8 @@ def of_one_run(found: Sequence[Dump]) -> Recorded:
 
 def _sets(found: Iterable[Dump]) -> list[list[Dump]]:
     """Dumps of one name but for the rank; by folder, too, where a rank would be there twice."""
-    named: dict[str, list[Dump]] = {}
-    for dump in found:
-        named.setdefault(_RANK.sub("", Path(dump.path).name), []).append(dump)
     sets = []
-    for dumps in named.values():
+    for dumps in grouped((_RANK.sub("", Path(dump.path).name), dump) for dump in found).values():
         if len({dump.rank for dump in dumps}) == len(dumps):
             sets.append(dumps)
             continue

@@ -21,10 +21,11 @@ from ringup.logs.lines import Event
 from ringup.logs.outcome import Outcome
 from ringup.logs.scan import LISTED_SOCKET, Scan
 from ringup.nccl import lines
+from ringup.units import grouped
 
 if TYPE_CHECKING:
     from ringup.logs.counts import Mismatch, Run
-    from ringup.logs.reference import Reference
+    from ringup.logs.forms import Reference
     from ringup.logs.run_record import RunEnd
 
 _T = TypeVar("_T")
@@ -37,6 +38,9 @@ _NUMBERED = re.compile(r"\[(\d{1,6})\] |(\d{1,6}): ")
 _OF_ONE_RANK = re.compile(r"(?:.*/)?rank-(\d{5,8})-[^/]*\.log", re.DOTALL)
 """The output of one rank, as `ringup run` writes it."""
 _USED = re.compile(r"\bNET/([\w ]+?)/(\d+)")
+_OF_NETWORKS = {"bootstrap", "using-network", "net-using", "socket-list", "virtual-device", "ib-none"}
+_OF_NETWORKS |= {"env-set", "channel", "channel-loose"}
+"""Tags of lines that count where no host name stands before them, too."""
 
 
 @dataclass
@@ -52,7 +56,6 @@ class HostNetworks:
     sockets: dict[int, tuple[str, str]] = field(default_factory=dict)
     oob: str = ""
     used: list[tuple[str, int]] = field(default_factory=list)
-    no_ib: Event | None = None
     env: dict[str, Event] = field(default_factory=dict)
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
 
@@ -73,6 +76,44 @@ class HostNetworks:
         """A variable's value as printed, "" when it was not."""
         event = self.env.get(name)
         return event["value"] if event else ""
+
+    def learn(self, event: Event) -> None:
+        """Take one more line of this host, in order."""
+        self.events[event.tag].append(event)
+        match event.tag:
+            case "bootstrap":
+                self.bootstrap = self.bootstrap or (event["interface"], event["address"])
+            case "using-network":
+                self.kind = event["net"]
+            case "net-using":
+                self._devices(event["list"], event["net"] or "Socket")
+            case "socket-list" if "OOB" not in event.text and "Bootstrap" not in event.text:
+                self.sockets.setdefault(event.number("index"), (event["interface"], event["address"]))
+            case "virtual-device":
+                self.made_of[event.number("index")] = event["name"]
+            case "env-set":
+                self.env[event["name"]] = event
+            case "channel" | "channel-loose":
+                found = _USED.search(event["via"])
+                if found and (use := (found[1], int(found[2]))) not in self.used:
+                    self.used.append(use)
+
+    def _devices(self, listed: str, net: str) -> None:
+        before_oob = listed.split("; OOB")[0]
+        for index, name, port, kind in _IB_ENTRY.findall(before_oob):
+            self.ib_devices.setdefault(int(index), f"{name}:{port}/{kind}")
+        for index, inner in _FUSED.findall(before_oob):
+            self.ib_devices[int(index)] = "{" + " ".join(inner.split()) + "}"
+        if oob := _OOB.search(listed):
+            self.oob = oob[1]
+        if net in ("Socket", "FastSocket"):
+            for index, name, address in LISTED_SOCKET.findall(listed):
+                self.sockets.setdefault(int(index), (name, address))
+            old = re.match(r"([\w.@-]+):(\S+)<\d+>", listed)
+            if old and (old[1], old[2]) not in self.sockets.values():
+                self.sockets[len(self.sockets)] = (old[1], old[2])
+        if not self.kind and (self.ib_devices or self.sockets):
+            self.kind = net
 
 
 def is_link_local(address: str) -> bool:
@@ -119,11 +160,8 @@ class LogEvidence:
         self.events = [self._attributed(e) for e in events]
         self.clues = [replace(s, event=self._attributed(s.event)) for scan in scans for s in scan.clues]
         self.is_dated = all(s.event.time_s is not None for s in self.clues)
-        self.by_tag: dict[str, list[Event]] = defaultdict(list)
-        self._by_file: dict[int, list[Event]] = defaultdict(list)
-        for event in self.events:
-            self.by_tag[event.tag].append(event)
-            self._by_file[event.file].append(event)
+        self.by_tag = grouped((e.tag, e) for e in self.events)
+        self._by_file = grouped((e.file, e) for e in self.events)
         self.hosts: dict[str, HostNetworks] = {}
         self._hosts()
         self._files(scans)
@@ -143,11 +181,7 @@ class LogEvidence:
             found = [e for e in found if not re.search(lacks, e.text)]
         for name, pattern in fields.items():
             found = [e for e in found if re.fullmatch(pattern, e[name])]
-        return sorted(found, key=lambda e: (e.file, e.line))
-
-    def first(self, *tags: str) -> Event | None:
-        """The first of them, or None."""
-        return next(iter(self.all(*tags)), None)
+        return sorted(found, key=lambda e: e.place)
 
     def has(self, *tags: str) -> bool:
         """Whether any of these was printed."""
@@ -243,32 +277,8 @@ class LogEvidence:
 
     def _hosts(self) -> None:
         for event in self.events:
-            tag = event.tag
-            if tag == "bootstrap":
-                host = self.host(event)
-                host.bootstrap = host.bootstrap or (event["interface"], event["address"])
-            elif tag == "using-network":
-                self.host(event).kind = event["net"]
-            elif tag == "net-using":
-                self._net_using(self.host(event), event)
-            elif tag == "socket-list":
-                if "OOB" not in event.text and "Bootstrap" not in event.text:
-                    self.host(event).sockets.setdefault(
-                        event.number("index"), (event["interface"], event["address"])
-                    )
-            elif tag == "virtual-device":
-                self.host(event).made_of[event.number("index")] = event["name"]
-            elif tag == "ib-none":
-                self.host(event).no_ib = self.host(event).no_ib or event
-            elif tag == "env-set":
-                self.host(event).env[event["name"]] = event
-            elif tag in ("channel", "channel-loose"):
-                found = _USED.search(event["via"])
-                if found and (use := (found[1], int(found[2]))) not in self.host(event).used:
-                    self.host(event).used.append(use)
-            elif not event.host:
-                continue
-            self.host(event).events[tag].append(event)
+            if event.host or event.tag in _OF_NETWORKS:
+                self.host(event).learn(event)
         nameless = self.hosts.get("")
         if nameless and len(self.hosts) > 1:
             for host in self.hosts.values():
@@ -276,25 +286,6 @@ class LogEvidence:
                     host.env.setdefault(name, event)
             if not (nameless.kind or nameless.bootstrap or nameless.sockets or nameless.ib_devices):
                 del self.hosts[""]
-
-    def _net_using(self, host: HostNetworks, event: Event) -> None:
-        listed, net = event["list"], event["net"] or "Socket"
-        before_oob = listed.split("; OOB")[0]
-        for index, name, port, kind in _IB_ENTRY.findall(before_oob):
-            host.ib_devices.setdefault(int(index), f"{name}:{port}/{kind}")
-        for index, inner in _FUSED.findall(before_oob):
-            host.ib_devices[int(index)] = "{" + " ".join(inner.split()) + "}"
-        oob = _OOB.search(listed)
-        if oob:
-            host.oob = oob[1]
-        if net in ("Socket", "FastSocket"):
-            for index, name, address in LISTED_SOCKET.findall(listed):
-                host.sockets.setdefault(int(index), (name, address))
-            old = re.match(r"([\w.@-]+):(\S+)<\d+>", listed)
-            if old and (old[1], old[2]) not in host.sockets.values():
-                host.sockets[len(host.sockets)] = (old[1], old[2])
-        if not host.kind and (host.ib_devices or host.sockets):
-            host.kind = "IB" if net == "IB" else net
 
     def _files(self, scans: Sequence[Scan]) -> None:
         for number, info in enumerate(self.files):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from ringup.logs.lines import Event, Head, excerpt
+from ringup.logs.lines import Event, Head, excerpt, message_of
 from ringup.logs.patterns import forms as words
 
 
@@ -118,7 +118,8 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
     if words.COUNTS_NONE.search(text):
         return None
     if words.KERNEL.regex.search(text):
-        return Form.ENDED if words.XID_OF_A_PROGRAM.search(text) else Form.KERNEL
+        xid = words.XID.search(text)
+        return Form.ENDED if xid and int(xid[1]) in words.PROGRAM_XIDS else Form.KERNEL
     if not tags.isdisjoint(_WAITED):
         return Form.WAIT
     if not tags.isdisjoint(_OF_AN_END) and "xid" not in tags:
@@ -165,6 +166,18 @@ def shape_of(message: str) -> str:
     True
     """
     return _NUMBERS.sub("#", message.strip()[:SHAPE_CHARS])
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A log that went well: the forms of its lines; its settings, versions and sizes by name."""
+
+    forms: frozenset[str]
+    facts: dict[str, frozenset[str]]
+
+    def has(self, text: str) -> bool:
+        """Whether a line of this form is in it, too."""
+        return shape_of(message_of(text)) in self.forms
 
 
 class Line(NamedTuple):
@@ -224,23 +237,11 @@ class Clues:
                 clue.form = min(clue.form, form)
             elif len(self._found) < MOST_CLUES * (1 + (form <= Form.PROGRAM)):
                 event = Event("clue", 0, number, excerpt(text, 0), {}, *head[:5], head.time_s)
-                clue = Clue(
-                    form,
-                    event,
-                    message.strip()[:400],
-                    severity,
-                    specific(message[:1000]),
-                    bool(words.FOLLOWS.regex.search(message[:1000])),
-                    frozenset(tags),
-                    1,
-                    number,
-                )
+                clue = Clue(form, event, message.strip()[:400], severity, last_line=number)
+                clue.specific, clue.tags = specific(message[:1000]), frozenset(tags)
+                clue.follows = bool(words.FOLLOWS.regex.search(message[:1000]))
                 near_line, near_source, near = self._near
-                if (
-                    near is not None
-                    and near_line == number - 1
-                    and (near_source, near.form) == (source, form)
-                ):
+                if near and (near_line, near_source, near.form) == (number - 1, source, form):
                     clue.specific = min(clue.specific, near.specific)  # the first of a block is its title
                 self._found[shape] = clue
             if clue is not None:

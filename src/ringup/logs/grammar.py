@@ -71,7 +71,6 @@ WORDS = (b"nccl ", b"- init ", b"iter", b"step", b"epoch")
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 """Not called by every rank of a communicator at the same place: counted, never numbered."""
 
-
 _COLOUR = re.compile(rb"\x1b\[[\d;]*[mK]")
 
 

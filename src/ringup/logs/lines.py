@@ -18,6 +18,7 @@ from typing import NamedTuple
 from ringup.logs.grammar import bare
 from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
 from ringup.logs.patterns import PATTERNS
+from ringup.logs.patterns.forms import WRAPPING
 from ringup.logs.patterns.tags import Pattern
 from ringup.units import LONGEST_LINE, grouped
 
@@ -59,10 +60,25 @@ class Event:
         """A field's text, "" where the pattern did not carry it."""
         return self.fields.get(name) or ""
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """File and line."""
+        return self.file, self.line
+
     def number(self, name: str) -> int:
         """A field as a number, 0 where the pattern did not carry it."""
         text = self.fields.get(name) or ""
         return int(text) if text.lstrip("-").isdigit() and len(text) < 19 else 0
+
+
+def ranks_of(events: Iterable[Event]) -> set[int]:
+    """The ranks that printed these lines, as far as they are known."""
+    return {event.rank for event in events if event.rank is not None}
+
+
+def by_rank(events: Iterable[Event]) -> dict[int, Event]:
+    """The last of these lines of each rank."""
+    return {event.rank: event for event in events if event.rank is not None}
 
 
 _CONTROL = re.compile(
@@ -239,6 +255,29 @@ def body_of(text: str, labels: Labels = NO_LABELS) -> str:
     return text
 
 
+MOST_LAYERS = 6
+_WORD = re.compile(r"[A-Za-z]{3}")
+
+
+def message_of(text: str, labels: Labels = NO_LABELS) -> str:
+    """
+    A line's message: without the labels, clocks and severities of those who passed it on.
+
+    >>> message_of("22: slurmstepd: error: pyxis:     nvidia-container-cli: ldcache error")
+    'nvidia-container-cli: ldcache error'
+    >>> message_of("[rank3]:[E410 01:50:33.8 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0 Rank 3] watchdog")
+    'watchdog'
+    """
+    for _ in range(MOST_LAYERS):
+        body = body_of(text, labels)
+        match = WRAPPING.match(body)
+        rest = body[match.end() :] if match else body
+        if rest == text or not _WORD.search(rest):
+            return text
+        text = rest
+    return text
+
+
 class Gate:
     """Which patterns a line may hold, by the words in it."""
 
@@ -252,7 +291,7 @@ class Gate:
         self.words = [*by_word]
         """In lower case; a line with none holds no pattern, unless its collector escaped some by & or \\."""
         self._patterns = [*by_word.values()]
-        self._known: dict[bytes, tuple[Pattern, ...]] = {}
+        self._patterns_of = functools.lru_cache(_MAX_KNOWN)(self._with_words)
         self._likely: dict[bytes, list[tuple[int, bytes]]] = {}
 
     def __call__(self, line: bytes, words: bytes | None = None) -> tuple[Pattern, ...]:
@@ -261,15 +300,12 @@ class Gate:
 
         `words` has the numbers of the words in it, two bytes each, where these are known.
         """
-        words = self._words_in(line) if words is None else words
-        found = self._known.get(words)
-        if found is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            numbers = (n for n in memoryview(words).cast("H") if n < len(self._patterns))
-            every = {id(pattern): pattern for n in numbers for pattern in self._patterns[n]}
-            found = self._known[words] = tuple(every[i] for i in sorted(every, key=self._order.__getitem__))
-        return found
+        return self._patterns_of(self._words_in(line) if words is None else words)
+
+    def _with_words(self, words: bytes) -> tuple[Pattern, ...]:
+        numbers = (n for n in memoryview(words).cast("H") if n < len(self._patterns))
+        every = {id(pattern): pattern for n in numbers for pattern in self._patterns[n]}
+        return tuple(every[i] for i in sorted(every, key=self._order.__getitem__))
 
     @functools.cached_property
     def _by_start(self) -> dict[bytes, list[tuple[bytes, int, bytes]]]:

@@ -8,6 +8,7 @@ clocks.  Pure.
 from __future__ import annotations
 
 import re
+import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ringup.logs.patterns import OF_ROLE, TAGS
+from ringup.units import grouped
 
 if TYPE_CHECKING:
     from ringup.logs.counts.model import Comm
@@ -64,7 +66,7 @@ _COUNTED = {"coll", "flight", "run-apart", "run-ended", "run-hung"}
 _OF_A_CLOSE = OF_ROLE["consequence"] | {"killed-word"}
 _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}
 _TAKEN_AWAY = re.compile(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc")
-_PREPARES = re.compile(
+PREPARES = re.compile(
     r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar|load|fetch|sav|read)"
 )
 _TRAINS = re.compile(r"(?i)train|epoch|step|iter")
@@ -84,6 +86,22 @@ def made_do(event: Event) -> bool:
 def is_teardown(event: Event) -> bool:
     """Whether torch also prints this line when its store goes away after a job that ended well."""
     return bool(_TEARDOWN.search(event.text))
+
+
+_UPPER_LAYERS = re.compile(
+    r"(?:init|group|bootstrap|enqueue|transport|proxy|paths|topo|nvls|p2p|shm|net)\.(?:cc|cu)$"
+)
+
+
+def is_unwinding(event: Event) -> bool:
+    """
+    Whether a `file.cc:line -> code` line tells of a failed call of the user's.
+
+    Probing for plugins and sysfs paths prints such lines too, without reaching the upper layers.
+    """
+    if event["code"] in ("0", "7") or event["source"] in ("net.cc", "include/net.h"):
+        return False
+    return bool(_UPPER_LAYERS.search(event["source"]))
 
 
 @dataclass(frozen=True)
@@ -167,6 +185,35 @@ class Outcome:
         """Those that do not follow the end of a job that a scheduler took away."""
         return [e for e in events if not self.after_the_end(e)]
 
+    # How it failed.
+
+    def failure(self, *apart: str) -> Event | None:
+        """The first line of something that went wrong and was not overcome, `apart` from these tags."""
+        for event in self._log.all(*(tag for tag in OF_ROLE["failure"] if tag not in apart)):
+            if not (
+                (event.tag == "exit" and event["code"] == "0")
+                or (event.tag == "unwind" and not is_unwinding(event))
+                or (event.tag == "nccl-connect" and "retrying" in event.text)
+                or self.overcome(event)
+            ):
+                return event
+        return None
+
+    @cached_property
+    def failed(self) -> Event | None:
+        """The first line of something that went wrong and was not overcome."""
+        return self.failure()
+
+    @cached_property
+    def hang(self) -> Event | None:
+        """A line that says the job stood still or was ended for it, where it did not go on afterwards."""
+        return next((e for e in self._log.all(*OF_ROLE["hang"]) if not self.overcome(e)), None)
+
+    @property
+    def stopped(self) -> Event | None:
+        """The line that says the job failed, else the one that says it stood still."""
+        return self.failed or self.hang
+
     # What followed a line.
 
     def overcome(self, event: Event) -> bool:
@@ -179,7 +226,7 @@ class Outcome:
     def _is_overcome(self, event: Event) -> bool:
         if event.tag in _COUNTED:
             return False
-        if event.tag in RETRACTABLE and self._taken_back(event):
+        if event.tag in RETRACTABLE and any(self._follows(e, event) for e in self._log.all("retracted")):
             return True
         if event.tag in ESTABLISHING and self._established_after(event):
             return True
@@ -188,18 +235,15 @@ class Outcome:
         ended, again = self._last_end[event.file], self._last_restart[event.file]
         if ended > event.line and again < ended:
             return False
-        own = [
-            m
-            for m in self._own_marks(event)
-            if m.event.line > max(event.line, self._last_break[m.event.file])
-        ]
-        if sum({m.event.line: m.weight for m in own}.values()) >= ENOUGH:
+        from_line = max(event.line, self._last_break[event.file])
+        own = {m.event.line: m.weight for m in self._own_marks(event) if m.event.line > from_line}
+        if sum(own.values()) >= ENOUGH:
             return True
         others = [m for m in self._some_marks if m.event.line > self._last_break[m.event.file]]
+        others = [m for m in others if self._follows(m.event, event)]
         if again > event.line:  # an agent starts all ranks again, those that had not failed, too
-            of_all = {m.event.line: m.weight for m in others if self._follows(m.event, event)}
-            return sum(of_all.values()) >= ENOUGH
-        steps = [m.step for m in others if m.step and self._follows(m.event, event)]
+            return sum({m.event.line: m.weight for m in others}.values()) >= ENOUGH
+        steps = [m.step for m in others if m.step]
         return bool(steps and max(steps) - min(steps) >= ENOUGH_OF_OTHERS)
 
     def work_after(self, file: int, line: int) -> int:
@@ -256,9 +300,6 @@ class Outcome:
         last = max(own, key=lambda e: e.line, default=None)
         return last is not None and any(map(_is_the_end, self._log.at(last.file, last.line)))
 
-    def _taken_back(self, event: Event) -> bool:
-        return any(self._follows(e, event) for e in self._log.all("retracted"))
-
     def _established_after(self, event: Event) -> bool:
         """Whether the same process completed a communicator later, or worked, whatever broke after that."""
         streams: list[tuple[object, ...]] = [(event.file, event.host, event.pid)]
@@ -269,10 +310,9 @@ class Outcome:
             return True
         places = self._break_lines[event.file]
         at = bisect_right(places, event.line)
-        end = places[at] if at < len(places) else float("inf")
-        return (
-            len({m.event.line for m in self._own_marks(event) if event.line < m.event.line < end}) >= ENOUGH
-        )
+        end = next(iter(places[at : at + 1]), sys.maxsize)
+        worked = {m.event.line for m in self._own_marks(event) if event.line < m.event.line < end}
+        return len(worked) >= ENOUGH
 
     @cached_property
     def _breaks(self) -> list[Event]:
@@ -281,11 +321,8 @@ class Outcome:
         return [e for e in found if not (is_teardown(e) or self._handled(e))]
 
     @cached_property
-    def _break_lines(self) -> dict[int, list[int]]:
-        lines: dict[int, list[int]] = defaultdict(list)
-        for event in self._breaks:
-            lines[event.file].append(event.line)
-        return lines
+    def _break_lines(self) -> defaultdict[int, list[int]]:
+        return defaultdict(list, grouped((e.file, e.line) for e in self._breaks))
 
     @cached_property
     def _last_break(self) -> dict[int, int]:
@@ -301,7 +338,7 @@ class Outcome:
 
     @cached_property
     def _last_passed(self) -> dict[int, int]:
-        failed = {(e.file, e.line) for e in self._log.all("tests-failed")}
+        failed = {e.place for e in self._log.all("tests-failed")}
         passed = self._log.all("tests-passed")
         # unittest says it two lines below
         return _last_lines((e.file, e) for e in passed if (e.file, e.line + 2) not in failed)
@@ -324,10 +361,7 @@ class Outcome:
         marks += [_Mark(e, ENOUGH) for e in self._log.all("finished")]
         bars = [e for e in self._log.all("progress") if not is_preparing(e)]
         marks += [_Mark(e, ENOUGH if e["percent"] == "100" else 1, e.number("percent")) for e in bars]
-        by_stream: dict[tuple[int, str], list[_Mark]] = defaultdict(list)
-        for mark in marks:
-            by_stream[mark.event.file, mark.event.label].append(mark)
-        return by_stream
+        return grouped(((mark.event.file, mark.event.label), mark) for mark in marks)
 
     @cached_property
     def _some_marks(self) -> list[_Mark]:
@@ -362,4 +396,4 @@ def _is_the_end(event: Event) -> bool:
 
 def is_preparing(bar: Event) -> bool:
     """Whether a progress bar is of work before the training: data that are fetched, read or converted."""
-    return bool(_PREPARES.match(bar["what"]) or _MOVES_BYTES.search(bar.text))
+    return bool(PREPARES.match(bar["what"]) or _MOVES_BYTES.search(bar.text))

@@ -42,7 +42,6 @@ MAX_TURNED = 4
 
 _NEAREST = sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs)
 
-
 Ends = tuple[str, bytes, bytes, int]
 """Of a file: its name, first bytes, last bytes and size."""
 

@@ -21,12 +21,11 @@ from ringup.logs import counts, dumps, files
 from ringup.logs.against import Change, changes, reference_of
 from ringup.logs.answer import causes_of
 from ringup.logs.causes import Cause
-from ringup.logs.completeness import cut_in
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.files import FileInfo, Unreadable
+from ringup.logs.forms import Reference
 from ringup.logs.lines import LINE_BYTES, clean, excerpt
-from ringup.logs.reference import Reference
-from ringup.logs.scan import Scan, Scanner, joined
+from ringup.logs.scan import BELOW_A_FRAME, Scan, Scanner, joined
 from ringup.logs.since import duration_s, moment_s, since, times_in
 from ringup.units import plural, show_bytes
 
@@ -95,8 +94,22 @@ class Diagnosis:
         ]
 
 
+def _cut_in(part: counts.Part, scan: Scan) -> tuple[str, ...]:
+    """What is missing in one file: the end of its last line, the end or the beginning of a traceback."""
+    found = []
+    if part.last is not None:
+        offset, _, raw = part.last
+        if offset + len(raw) >= part.bytes and b"\r" not in raw:
+            found.append("the last line is cut off")
+    if scan.open_frame and part.lines - scan.open_frame < BELOW_A_FRAME:
+        found.append("a traceback without its last line")
+    if scan.headless:
+        found.append("a traceback without its first line")
+    return tuple(found)
+
+
 def _info(path: str, part: counts.Part, scan: Scan) -> FileInfo:
-    info = FileInfo(path, part.lines, cut=cut_in(part, scan))
+    info = FileInfo(path, part.lines, cut=_cut_in(part, scan))
     if part.last is not None:
         _, info.last_line_number, raw = part.last
         info.last_line = excerpt(clean(raw), 0)

@@ -123,7 +123,7 @@ def report(
     ranks = [e.rank for e in printed if e.rank is not None] if ranks is None else ranks
     quoted: dict[tuple[int, int], Event] = {}
     for event in printed:
-        quoted.setdefault((event.file, event.line), event)
+        quoted.setdefault(event.place, event)
     evidence = tuple(quoted.values())[:MAX_EVIDENCE]
     return Cause(text, confidence, evidence, (*dict.fromkeys(nodes),), (*sorted(set(ranks)),), severity, fix)
 

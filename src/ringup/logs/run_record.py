@@ -24,9 +24,14 @@ class RunVerdict(msgspec.Struct):
     nodes: tuple[str, ...] = ()
 
 
+class _FirstFailure(msgspec.Struct):
+    left_before: tuple[str, ...] = ()
+
+
 class _Record(msgspec.Struct):
     outcome: str
     verdict: RunVerdict | None = None
+    first_failure: _FirstFailure | None = None
 
 
 class RunEnd(NamedTuple):
@@ -35,6 +40,8 @@ class RunEnd(NamedTuple):
     outcome: str
     verdict: RunVerdict
     line: Event
+    left_before: tuple[str, ...] = ()
+    """Ranks that had ended with code 0 when the others lost them: "rank 3 on node1, 0.2 s before"."""
 
 
 def end_of_run(paths: Sequence[str]) -> RunEnd | None:
@@ -52,4 +59,5 @@ def end_of_run(paths: Sequence[str]) -> RunEnd | None:
     if not lines:
         return None
     line = Event("run-ended", own[0], len(lines), printable(lines[-1], 300))
-    return RunEnd(record.outcome, record.verdict or RunVerdict(), line)
+    left = tuple(printable(one, 120) for one in (record.first_failure or _FirstFailure()).left_before[:8])
+    return RunEnd(record.outcome, record.verdict or RunVerdict(), line, left)

@@ -27,13 +27,13 @@ from ringup.logs.lines import (
     gate,
     head_of,
     matches,
+    message_of,
     short_name,
     texts_of,
     unstamped,
 )
 from ringup.logs.patterns import OF_ROLE, SETTING_UP, TAGS
 from ringup.logs.patterns.tags import Pattern
-from ringup.logs.peel import message_of
 from ringup.nccl.lines import LISTED_ADDRESS, bounded
 
 LAST_KEPT = 2
@@ -402,10 +402,7 @@ def _ended(match: Match, known: dict[str, str]) -> Match:
 
 def joined(scan: Scan, file: int, comms: Iterable[Comm] = ()) -> Scan:
     """The scan of a file, its number in each event, and the communicators that were counted there."""
-    return Scan(
-        events=[replace(e, file=file) for e in scan.events],
-        clues=[replace(s, event=replace(s.event, file=file)) for s in scan.clues],
-        repeats=scan.repeats,
-        cut=scan.cut,
-        communicators=[replace(c, host=short_name(c.host)) for c in comms],
-    )
+    events = [replace(e, file=file) for e in scan.events]
+    clues = [replace(s, event=replace(s.event, file=file)) for s in scan.clues]
+    named = [replace(c, host=short_name(c.host)) for c in comms]
+    return replace(scan, events=events, clues=clues, communicators=named)

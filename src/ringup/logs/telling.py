@@ -1,5 +1,5 @@
 """
-The telling line: the one of a run's clues that an expert would point at.  Pure.
+The telling line: of a run's clues the one an expert would point at; the answer where no cause knows it.
 
 Clues that the run overcame are left out.  Those that follow from another end count only where nothing else is
 left.  Then the form decides, then how specific the line is, then time.
@@ -14,24 +14,45 @@ from typing import TYPE_CHECKING
 
 from ringup.logs.blame import place
 from ringup.logs.forms import Clue, Form
+from ringup.logs.lines import Event, ranks_of
+from ringup.logs.outcome import ENOUGH_OF_OTHERS
 from ringup.logs.patterns import OF_ROLE
-from ringup.logs.rule import Cause
+from ringup.logs.patterns.forms import MEANINGS, SPECIFIC
+from ringup.logs.rule import MAX_EVIDENCE, Cause, report
+from ringup.rules import Fix
 
 if TYPE_CHECKING:
     from ringup.logs.evidence import LogEvidence
-    from ringup.logs.lines import Event
 
 TO_THE_END = 0.05
 """A wait whose last line stands in this last share of its file is a heartbeat: the job makes no progress."""
 BEATS = 3
 SURE = Form.FAILING
 """Up to this form a clue alone shows that something failed."""
-SPECIFIC = 0.3
+PER_DETAIL = 0.3
 """What each concrete thing that a line names is worth, in steps of forms."""
 _WAITS = re.compile(
     r"(?i)waiting (?:for|on)|still waiting|may be stuck|\b(?:hung|hanging|stuck|stalled)\b|no progress"
     r"|No available shared memory|clients joined|not all .{0,60}joined|heartbeat"
 )
+
+GENERIC = {"rank-raised-exception", "nccl-error-without-detail", "rank-crashed"}
+"""Names that say how a process ended and leave the reason to a line of its output."""
+ABOVE = 40
+"""Lines between a native library's error and the exception by which it comes up."""
+BY_A_WORD = {"rank-killed"}
+"""Names that may rest on a single word, which a launcher prints of what it ended itself."""
+
+_BUILD = re.compile(r"\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: ")
+"""A compiler's or a linker's error."""
+_OF_THE_SCRIPT = re.compile(r"\S{1,160}\.py: error: ")
+"""A script that refuses its arguments."""
+
+_ON_EACH_RANK = (
+    "compare what the ranks do (`ringup stacks`, or py-spy on each): the rank that stands elsewhere holds up"
+    " the rest"
+)
+_AROUND = "read the lines around it; the logs of all ranks with NCCL_DEBUG=INFO show whether others differ"
 
 
 def follows(clue: Clue) -> bool:
@@ -43,7 +64,7 @@ def weight(log: LogEvidence, clue: Clue) -> tuple[float, ...]:
     """The order of blame among clues: the smallest is the most telling."""
     place = (float(clue.event.file), float(clue.event.line))
     order = (clue.event.time_s or 0.0, *place) if log.is_dated else place
-    return (float(follows(clue)), clue.form - SPECIFIC * min(clue.specific, 3), *order)
+    return (float(follows(clue)), clue.form - PER_DETAIL * min(clue.specific, 3), *order)
 
 
 def standing(log: LogEvidence) -> list[Clue]:
@@ -73,7 +94,7 @@ def heartbeat(log: LogEvidence) -> Clue | None:
 
 def with_telling(log: LogEvidence, causes: Iterable[Cause]) -> list[Cause]:
     """The causes with the line that tells most in front of their evidence."""
-    at = {(s.event.file, s.event.line): s for s in log.clues}
+    at = {s.event.place: s for s in log.clues}
 
     def of(event: Event) -> tuple[float, ...]:
         return weight(log, at[event.file, event.line])
@@ -82,7 +103,7 @@ def with_telling(log: LogEvidence, causes: Iterable[Cause]) -> list[Cause]:
         if not cause.evidence:
             return cause
         first = cause.evidence[0]
-        known = [event for event in cause.evidence if (event.file, event.line) in at]
+        known = [event for event in cause.evidence if event.place in at]
         best = min(known, key=of, default=first)
         as_it_is = place(cause) < 8 or cause.rule == "unnamed-failure"
         if as_it_is or (first in known and of(first)[:2] <= of(best)[:2]):
@@ -91,3 +112,119 @@ def with_telling(log: LogEvidence, causes: Iterable[Cause]) -> list[Cause]:
         return replace(cause, telling=best, evidence=(best, *rest))
 
     return [ordered(cause) for cause in causes]
+
+
+# A failure without a name of its own.
+
+
+def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
+    """
+    The causes, and the failure without a name where the log tells more than they do.
+
+    A cause that rests on less than the best clue gets that line as its first evidence, or stands behind it.
+    """
+    clues = [clue for clue in standing(log) if clue.form <= Form.WAIT]
+    best = next(iter(clues), None)
+    errors = [one for one in causes if one.severity == "error"]
+    if not errors:
+        alone = _alone(log, best, causes)
+        return [alone, *causes] if alone else causes
+    first = errors[0]
+    own = _clues_of(log, first)
+    by_a_word = first.rule in BY_A_WORD and first.confidence != "high"
+    if by_a_word:
+        lines = {clue.event.line for clue in own}
+        best = next((s for s in clues if s not in own and s.event.line < max(lines, default=0)), None)
+    if best is None or follows(best):
+        return causes
+    at = causes.index(first)
+    if by_a_word:
+        return [*causes[:at], described(log, best), *causes[at:]]
+    named = {e.place for one in causes if one is not first for e in one.evidence}
+    is_detail = best.form == Form.LIBRARY and "cuda-failure" not in best.tags
+    is_detail = is_detail and (best.event.file, best.event.line) not in named
+    if first.rule == "nccl-error-without-detail" and is_detail:
+        return [*causes[:at], described(log, best), *causes[at + 1 :]]
+    if first.rule == "rank-raised-exception" and (reason := _reason_above(log, own)):
+        return [*causes[:at], described(log, reason), replace(first, confidence="low"), *causes[at + 1 :]]
+    strongest = min((clue.form for clue in own if not follows(clue)), default=Form.INFO)
+    if best.form >= strongest:
+        return causes
+    # An exception is how the failure of a library below it came up.
+    came_up = first.rule == "rank-raised-exception" and best.form < Form.EXCEPTION <= strongest
+    is_weak = place(first) == 8 or first.confidence == "low"
+    wraps = not is_weak and bool(own) and all(map(follows, own)) and best.event.file == own[0].event.file
+    is_generic = first.rule in GENERIC and first.confidence == "low" and not came_up
+    own_words = best.form > Form.ERRNO or bool(_OF_THE_SCRIPT.match(best.message))
+    if is_generic and first.rule == "rank-raised-exception" and not own_words:
+        return [*causes[:at], described(log, best), *causes[at:]]
+    if wraps or is_generic:
+        text = f"{first.text}; first failure: {best.message[:160]}"
+        led = replace(first, evidence=(best.event, *first.evidence)[:MAX_EVIDENCE], text=text)
+        return [*causes[:at], led, *causes[at + 1 :]]
+    most = SURE if first.confidence == "low" else Form.PROGRAM
+    if not came_up and not (is_weak and best.form <= most):
+        return causes
+    holder = next((one for one in errors[1:] if best in _clues_of(log, one)), None)
+    if holder and not came_up:
+        return [*causes[:at], holder, *(one for one in causes[at:] if one is not holder)]
+    return [*causes[:at], described(log, best), *causes[at:]]
+
+
+def _clues_of(log: LogEvidence, cause: Cause) -> list[Clue]:
+    """The clues on the lines that a cause quotes."""
+    places = {e.place for e in cause.evidence}
+    return [clue for clue in log.clues if (clue.event.file, clue.event.line) in places]
+
+
+def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
+    """An error with an errno or an object just above an exception that names none."""
+    raised = next((clue for clue in own if clue.form == Form.EXCEPTION and not follows(clue)), None)
+    if raised is None or any(one.regex.search(raised.message) for one in SPECIFIC[:2]):
+        return None  # it names an errno or an object itself
+    for clue in standing(log):
+        is_error = clue.severity in ("error", "fatal") or bool(_BUILD.match(clue.message))
+        is_error = is_error and clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO) and not follows(clue)
+        is_above = clue.event.file == raised.event.file and 0 < raised.event.line - clue.event.line <= ABOVE
+        if is_error and is_above and clue.specific > raised.specific:
+            return clue
+    return None
+
+
+def _alone(log: LogEvidence, best: Clue | None, causes: list[Cause]) -> Cause | None:
+    """The failure of a log in which no cause of severity error was found, None where it went well."""
+    if log.outcome.all_ended_with_0:
+        return None
+    named = {e.place for one in causes for e in one.evidence}
+    beat = heartbeat(log)
+    if beat is not None:
+        return described(log, beat)
+    if best is not None and (best.event.file, best.event.line) in named:
+        if causes[0].rule == "rank-raised-exception" and (reason := _reason_above(log, [best])):
+            return described(log, reason)
+        return None  # what it means is known, and no error
+    if best is None or best.severity in ("warning", "info") or follows(best) or best.form > SURE:
+        return None
+    if log.outcome.work_after(best.event.file, best.event.line) >= ENOUGH_OF_OTHERS:
+        return None  # whoever prints it, the job went on
+    if any(one.rule == "job-cancelled" for one in causes) and best.form > Form.EXCEPTION:
+        return None
+    return described(log, best)
+
+
+def described(log: LogEvidence, clue: Clue) -> Cause:
+    """A clue as a cause."""
+    where = f" ({len(clue.ranks)} ranks print it)" if len(clue.ranks) > 1 else ""
+    if clue.count >= BEATS and clue.form >= Form.WAIT:
+        text = f"no known cause fits; the job makes no progress, this line repeats to the end{where}"
+        next_step = _ON_EACH_RANK
+    else:
+        text = f"no known cause fits; the first line that tells of a failure{where}"
+        found = (meaning for pattern, meaning in MEANINGS if pattern.regex.search(clue.message))
+        next_step = next(found, _AROUND)
+    near = [o for o in standing(log)[:6] if o is not clue and not follows(o) and o.form <= SURE]
+    evidence = [clue.event, *(other.event for other in near[:3])]
+    text, ranks = f"{text}: {clue.message[:200].strip()}", clue.ranks | ranks_of([clue.event])
+    one = report(evidence, text, "low", fix=Fix(next_step), ranks=ranks or None)
+    assert one is not None, "a clue is a line"
+    return replace(one, rule="unnamed-failure", severity="error")

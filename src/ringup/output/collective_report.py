@@ -17,9 +17,9 @@ from ringup.units import grouped, plural, printable, show_bytes, show_ranks, sum
 HEAD = f"{'size':>9}  {'time (us)':>11}  {'algbw (GB/s)':>12}  {'busbw (GB/s)':>12}  result"
 MOST_RANKS = 16
 FEW_RANKS, FEW_PAIRS = 4, 8
-"""So many are shown one by one."""
+"""So many ranks or pairs are shown one by one."""
 CURVE_WIDTH, FARTHEST_LIMIT = 40, 4.0
-"""Columns; a limit so many times beyond the best rate would leave no curve."""
+"""Width in columns; a limit so many times above the best rate would flatten the curve."""
 
 
 def test_json(report: CorrectnessReport) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from ringup.planning import EnvVar, Plan
 from ringup.planning.preset_variables import Kept
 from ringup.rules import PROBLEMS, SEVERITIES, Finding, Fix, Severity, Skipped, page_of, skipped_json
 from ringup.runtime import Failure, RunResult
-from ringup.secrets import redact, redact_data
+from ringup.secrets import redact, redact_data, safe
 from ringup.units import export_line, grouped, plural, printable, show_seconds, summarize_names
 
 NOT_REACHED = "not reached"
-"""How `facts.unreached_node` begins the reason of every fact it could not have."""
+"""How `model.unreached_node` begins the reason of every unknown fact."""
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
@@ -148,13 +148,13 @@ def _places(findings: Sequence[Finding], is_example: bool) -> str:
 
 
 def _thing(finding: Finding) -> str:
-    """What is concerned on its node, "" for the node itself; the whole place where it is no single node's."""
+    """The part of `where` behind the node's name, "" for the node itself; all of it if it names no node."""
     is_on_node = finding.node and finding.where.startswith(finding.node)
     return finding.where[len(finding.node) :].strip() if is_on_node and finding.node else finding.where
 
 
 MOST_COMMANDS = 6
-"""Of one finding: where nodes need different ones, those of the first."""
+"""Most commands of one finding; if nodes need different ones, those of the first node."""
 LONGEST_LOOP = 1000
 
 
@@ -191,7 +191,7 @@ def on_all_nodes(commands: Sequence[tuple[str, str]]) -> tuple[str, ...]:
 def brief_lines(finding: Finding, style: Style) -> list[str]:
     """A finding before a run: what was found, and how ringup works around it."""
     severity: Severity = finding.severity or "error"
-    found, how = printable(redact(finding.found), 300), printable(finding.worked_around_by or "", 300)
+    found, how = safe(finding.found, 300), printable(finding.worked_around_by or "", 300)
     head = f"{style(severity, severity)} {printable(finding.where, 200)}: {found}"
     return [head, f"  worked around: {how}"] if how else [head]
 
@@ -273,13 +273,13 @@ def run_lines(result: RunResult, style: Style) -> list[str]:
 
 
 def failure_line(failure: Failure) -> str:
-    """In words that `ringup logs` reads."""
+    """The line about the first failure, in the form that `ringup logs` reads."""
     seen, at = " seen" * failure.is_consequence, show_seconds(failure.at_s)
-    return f"first failure{seen}: {printable(redact(failure.what), 400)}, {at} after the start"
+    return f"first failure{seen}: {safe(failure.what)}, {at} after the start"
 
 
 def held_up(result: RunResult) -> tuple[str, list[str]]:
-    """Of a run stopped as hung: the missing ranks (in words that `ringup logs` reads), and where each is."""
+    """For a run stopped as hung: the missing ranks, as `ringup logs` reads them, and where each one is."""
     hangs = [hang for hang in result.record.get("hangs", ()) if hang["verdict"] == "stalled"]
     if result.outcome != "hung" or not hangs:
         return "", []
@@ -450,7 +450,7 @@ def verdict(findings: Sequence[Finding], skipped: Sequence[Skipped], plan: Plan 
 
 
 def sections(report: Report, style: Style, *, unfolded: bool = False) -> Iterator[tuple[str, list[str]]]:
-    """Title and lines of what a check says beside its findings."""
+    """Title and lines of each section of a check, except its findings."""
     plan, predictions = report.plan, report.predictions
     if plan:
         notes = (line for note in (*plan.notes, *plan.open) for line in paragraph(note, style))

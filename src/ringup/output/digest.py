@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Collection, Iterator, Sequence
 
 from ringup.logs import files
-from ringup.logs.completeness import missing
+from ringup.logs.answer import missing
 from ringup.logs.lines import Event, clean
 from ringup.logs.read import Diagnosis
 from ringup.logs.rule import Cause
 from ringup.logs.telling import follows, standing
-from ringup.output.logs_report import behind_lines, changed_lines, network_lines, quoted, transports
+from ringup.output.logs_report import behind_lines, changed_lines, network_lines, transports
 from ringup.output.terminal import path_shown
+from ringup.secrets import safe
 from ringup.units import plural, printable, show_ranks
 from ringup.version import __version__
 
@@ -48,7 +49,7 @@ def _what_ran(diagnosis: Diagnosis) -> Iterator[str]:
     yield f"ringup {__version__} digest: {size}"
     commands = dict.fromkeys(e.text.strip() for e in story.all("command"))
     for text in list(commands)[:MOST_COMMANDS]:
-        yield f"ran: {quoted(text, 180)}"
+        yield f"ran: {safe(text, 180)}"
     facts = [f"{name} {', '.join(found)}" for name, found in diagnosis.versions.items()]
     ranks = max((c.nranks for c in story.communicators), default=0)
     facts += [f"{ranks} ranks"] * bool(ranks)
@@ -69,13 +70,13 @@ def _answers(causes: Sequence[Cause]) -> Iterator[str]:
         where = [*cause.nodes[:4], *([show_ranks(cause.ranks)] if cause.ranks else [])]
         at = f" [{printable('; '.join(where))}]" if where else ""
         name = f"{cause.severity} {cause.rule} ({cause.confidence} confidence){at}"
-        yield f"answer: {name}: {quoted(cause.text, 240)}"
+        yield f"answer: {name}: {safe(cause.text, 240)}"
         if defect := cause.known_defect:
             versions = f" ({defect.versions})" if defect.versions else ""
             yield f"known: {defect.id}{versions}: {defect.text}"
             yield f"       {defect.url}"
     if causes and causes[0].fix:
-        yield f"try: {quoted(causes[0].fix.text, 240)}"
+        yield f"try: {safe(causes[0].fix.text, 240)}"
 
 
 def _telling(diagnosis: Diagnosis) -> Iterator[str]:
@@ -94,7 +95,7 @@ def _telling(diagnosis: Diagnosis) -> Iterator[str]:
         yield printable(f"at {path_shown(path)}:{event.line}{' (' + ', '.join(who) + ')' if who else ''}")
         around = lines_of(path, range(max(1, event.line - AROUND), event.line + AROUND + 1))
         for number, text in (around or {event.line: event.text}).items():
-            yield f"  {'>' if number == event.line else ' '} {quoted(text.strip(), 180)}"
+            yield f"  {'>' if number == event.line else ' '} {safe(text.strip(), 180)}"
 
 
 def lines_of(path: str, numbers: Collection[int]) -> dict[int, str]:
@@ -129,7 +130,7 @@ def _apart(diagnosis: Diagnosis) -> Iterator[str]:
     differing = [name for name in names if len({host.value(name) for host in hosts}) > 1]
     for name in differing[:4]:
         values = ", ".join(f"{host.name or '-'} {host.value(name) or '(not set)'}" for host in hosts[:4])
-        yield quoted(f"differs: {name}: {values}")
+        yield safe(f"differs: {name}: {values}")
 
 
 def _absent(diagnosis: Diagnosis) -> Iterator[str]:

@@ -18,11 +18,11 @@ from ringup.model import Cluster, Link
 from ringup.units import grouped, plural, summarize_names
 
 FAR, FAR_SHARE = 8.0, 0.1
-"""A value is named that is more median absolute deviations, and more of the median, away from it."""
+"""A value is named if it is so many median absolute deviations, and this share of the median, away."""
 MOST_FAR = 0.25
-"""Of the values: more are no exceptions."""
+"""Largest share of values that are named; more are no exceptions."""
 FEW = 3
-"""So many different values are all shown."""
+"""Up to so many different values are all shown."""
 OWN = "\0own"
 
 _SIZES = {unit: 1024.0**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
@@ -59,7 +59,7 @@ class NodeText(NamedTuple):
 
 class EqualTexts(NamedTuple):
     places: list[int]
-    """Which entries it stands for, in their order."""
+    """The indices of its entries, in order."""
     texts: tuple[str, ...]
     is_example: bool
     """The texts hold the name or addresses of the first entry's node."""
@@ -178,7 +178,7 @@ def own_words(cluster: Cluster) -> Own:
 
 
 def who(names: Sequence[str], is_example: bool = False) -> str:
-    """The nodes of a fold; which one's name and addresses are in its texts."""
+    """The nodes of a fold; with `is_example`, which of them has its name and addresses in the texts."""
     text, shown = node_set(names), f"{names[0]} shown"
     if not is_example:
         return text

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup
 
+from ringup import saved_run
 from ringup.draw import PATTERNS, STYLE
 from ringup.model import Node
 from ringup.output import network_pictures, timeline_report
@@ -21,8 +22,18 @@ from ringup.output.console import Report, counts, folded, network_line, sections
 from ringup.output.network_pictures import Figure
 from ringup.output.terminal import Style, path_shown
 from ringup.rules import Finding, Fix
-from ringup.secrets import redact
-from ringup.units import export_line, plural, printable, show_bytes, show_ranks, show_seconds, summarize_names
+from ringup.saved_run import SavedRun
+from ringup.secrets import safe
+from ringup.units import (
+    export_line,
+    grouped,
+    plural,
+    printable,
+    show_bytes,
+    show_ranks,
+    show_seconds,
+    summarize_names,
+)
 from ringup.version import __version__
 
 if TYPE_CHECKING:
@@ -30,7 +41,6 @@ if TYPE_CHECKING:
     from ringup.logs.read import Diagnosis
     from ringup.logs.rule import Cause
     from ringup.timeline import Timeline
-    from ringup.timeline.read import SavedRun
 
 MOST_ROWS = 200
 MOST_CAUSES, MOST_FIRST, MOST_EVIDENCE = 8, 3, 3
@@ -41,6 +51,13 @@ OUTCOMES = {
     "not-saved": "The run was ended before it saved", "running": "The run goes on",
     "restarting": "The run is being restarted",
 }  # fmt: skip
+
+
+VERSIONS = {
+    "python": "python", "torch": "torch", "CUDA": "cuda", "NCCL": "nccl", "GPU driver": "driver",
+    "kernel": "kernel",
+}  # fmt: skip
+"""Name on the page -> name in `Node.versions`."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +91,14 @@ class Page:
 
     command: str
     again: str = ""
-    """What makes it once more."""
+    """The command that writes this page again."""
     tone: str = "ok"
     """error, warning, note or ok."""
     headline: str = ""
     facts: list[tuple[str, str]] = field(default_factory=list)
     entries: list[Block] = field(default_factory=list)
     first: int = MOST_FIRST
-    """So many of them stand above the pictures."""
+    """How many entries are above the pictures."""
     timeline: Timeline | None = None
     figures: list[Figure] = field(default_factory=list)
     findings: list[Block] = field(default_factory=list)
@@ -92,7 +109,7 @@ def _harmless(value: object) -> object:
     """Anything from a node without secrets and control characters; `autoescape` makes it text of HTML."""
     if isinstance(value, Markup | jinja2.Undefined):
         return value
-    return "\n".join(printable(redact(line), 2000) for line in str(value).split("\n"))
+    return "\n".join(safe(line, 2000) for line in str(value).split("\n"))
 
 
 def _commands(fix: Fix) -> list[str]:
@@ -115,7 +132,6 @@ def _environment() -> jinja2.Environment:
 
 
 def render(page: Page) -> str:
-    """The page's text."""
     timeline, lanes = page.timeline, None
     if timeline and timeline.ranks and timeline.end_s > 0:
         rows, left_out = timeline_report.rows(timeline)
@@ -155,8 +171,10 @@ def node_row(node: Node) -> tuple[str, ...]:
         f"{'' if i.is_up and i.has_carrier else ' (down)'}"
         for i in node.interfaces
     )
-    software = node.interpreter
-    return (node.name, interfaces, software.path, software.torch or "none", str(node.gpu_count))
+    interfaces = interfaces or ("unknown" if "interfaces" in node.unknown else "none")
+    python = "unknown" if "interpreter" in node.unknown else node.interpreter.path or "none"
+    gpus = "unknown" if "gpu_count" in node.unknown else str(node.gpu_count)
+    return (node.name, interfaces, python, node.versions.get("torch", "none"), gpus)
 
 
 def _finding(one: Finding) -> Block:
@@ -193,21 +211,12 @@ def add_check(page: Page, report: Report) -> None:
 
 def _versions(nodes: Iterable[Node]) -> Iterator[Details]:
     """Versions, and which of them differ between nodes."""
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for node in nodes:
-        if node.unreached:
-            continue
-        software = node.interpreter
-        named = {
-            "python": software.version,
-            "torch": software.torch,
-            "CUDA": software.cuda,
-            "NCCL": software.nccl,
-        }
-        named |= {"GPU driver": node.gpu_driver.version, "kernel": node.kernel}
-        for name, version in named.items():
-            kinds.setdefault((name, version or "none"), []).append(node.name)
-    differ = {name for name, _ in kinds if sum(other == name for other, _ in kinds) > 1}
+    reached = [(node.name, node.versions) for node in nodes if not node.unreached]
+    kinds = grouped(
+        ((what, own.get(key, "none")), name) for name, own in reached for what, key in VERSIONS.items()
+    )
+    known = [name for name, version in kinds if version != "unknown"]
+    differ = {name for name in known if known.count(name) > 1}
     rows = [
         (name, version, summarize_names(names, 8), "differs" if name in differ else "")
         for (name, version), names in sorted(kinds.items(), key=lambda one: one[0][0] not in differ)
@@ -304,8 +313,8 @@ def add_run(page: Page, record: SavedRun) -> None:
 def _of_run(record: SavedRun) -> Iterator[Details]:
     if len(record.attempts) > 1:
         attempts = [
-            (a.number, ", ".join(a.nodes), show_seconds((a.ended or a.started) - a.started), a.outcome or "",
-             a.cause.rule if a.cause else "", f"{a.decision or ''}: {a.because or ''}".strip(": "))
+            (a.number, ", ".join(a.nodes), show_seconds(a.took_s), a.outcome,
+             a.cause.rule if a.cause else "", f"{a.decision or ''}: {a.because}".strip(": "))
             for a in record.attempts
         ]  # fmt: skip
         yield _table("Attempts", ("attempt", "nodes", "took", "outcome", "cause", "then"), attempts)
@@ -392,18 +401,18 @@ def logs_page(diagnosis: Diagnosis) -> str:
 
 def add_logs_of(page: Page, paths: Sequence[str]) -> None:
     """Logs of a job or a run; of a restarted run those of the attempt that failed first."""
-    from ringup.timeline.read import read, record_of
+    from ringup.timeline.read import read
 
     diagnosis, folder = read(paths)
     is_attempt = folder is not None and folder.parent == Path(paths[0])
-    add_folder(page, diagnosis, folder, record_of(Path(paths[0])) if is_attempt else None)
+    add_folder(page, diagnosis, folder, saved_run.read(Path(paths[0])) if is_attempt else None)
 
 
 def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: SavedRun | None = None) -> None:
     """Logs with their timeline, and the run they are of; `whole`: that of which it is an attempt."""
-    from ringup.timeline.read import record_of, timeline_of
+    from ringup.timeline.read import timeline_of
 
-    record = whole or (record_of(folder) if folder else None)
+    record = whole or (saved_run.read(folder) if folder else None)
     if record:
         add_run(page, record)
         if whole and folder:

@@ -16,7 +16,7 @@ from ringup.logs.rule import Cause
 from ringup.nccl.plugins import network_name
 from ringup.output.terminal import Style, envelope, path_shown
 from ringup.rules import INTERNAL_ERRORS, Fix, Severity, page_of, skipped_json
-from ringup.secrets import redact
+from ringup.secrets import safe
 from ringup.units import export_line, grouped, plural, printable, show_ranks
 
 MAX_LINES = 20
@@ -33,11 +33,6 @@ Attempts = Mapping[str, Diagnosis | None]
 NO_ATTEMPTS: Attempts = {}
 
 _DEVICE = re.compile(r"^(NET/[^/]+)/\d+(?:\(\d+\))?(.*)")
-
-
-def quoted(text: str, limit: int = 400) -> str:
-    """Words of a log, or of a cause that repeats them: safe for a terminal, without secrets."""
-    return printable(redact(text), limit)
 
 
 def network_json(host: HostNetworks) -> dict[str, Any]:
@@ -63,28 +58,28 @@ def cause_json(cause: Cause, story: LogEvidence) -> dict[str, Any]:
         "rule": cause.rule,
         "severity": cause.severity,
         "confidence": cause.confidence,
-        "text": quoted(cause.text),
+        "text": safe(cause.text),
         "nodes": [printable(n) for n in cause.nodes],
         "ranks": list(cause.ranks),
         "evidence": [
-            {"file": files[e.file].path, "line": e.line, "text": quoted(e.text)} for e in cause.evidence
+            {"file": files[e.file].path, "line": e.line, "text": safe(e.text)} for e in cause.evidence
         ],
         "telling": telling_json(cause, story),
         "known_defect": defect_json(cause),
-        "fix": {"text": quoted(fix.text), "env": dict(fix.env), "commands": list(fix.commands)},
+        "fix": {"text": safe(fix.text), "env": dict(fix.env), "commands": list(fix.commands)},
         "help": page_of(cause.rule),
     }
 
 
 def telling_json(cause: Cause, story: LogEvidence) -> dict[str, Any] | None:
-    """The line that tells most: where it stands, who printed it and when."""
+    """The most telling line: its file and number, who printed it and when."""
     event = cause.telling
     if event is None:
         return None
     return {
         "file": story.files[event.file].path,
         "line": event.line,
-        "text": quoted(event.text),
+        "text": safe(event.text),
         "rank": event.rank,
         "host": printable(event.host) or None,
         "time": printed_time(event.text),
@@ -121,7 +116,7 @@ def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str,
                 "pid": i.pid or None,
                 "rank": i.rank,
                 "lines": i.lines,
-                "last_line": quoted(i.last_line),
+                "last_line": safe(i.last_line),
                 "init_complete": i.init_complete,
             }
             for i in diagnosis.logs
@@ -139,7 +134,7 @@ def as_json(diagnosis: Diagnosis, attempts: Attempts = NO_ATTEMPTS) -> dict[str,
         not_checked=skipped_json(INTERNAL_ERRORS.values()),
         unreadable=[u._asdict() for u in diagnosis.unreadable],
         changes=[
-            {"name": name, "good": quoted(good), "now": quoted(now)} for name, good, now in diagnosis.changes
+            {"name": name, "good": safe(good), "now": safe(now)} for name, good, now in diagnosis.changes
         ],
         attempts=[
             {"log_dir": folder, "cause": cause_json(one.causes[0], one.story) if one and one.causes else None}
@@ -155,7 +150,7 @@ def attempt_lines(attempts: Attempts, *, whole: bool) -> list[str]:
         said = "nothing to read" if one is None else "no failure found"
         if one and one.causes:
             cause = one.causes[0]
-            said = f"{cause.rule} ({cause.confidence} confidence): {quoted(cause.text, 120)}"
+            said = f"{cause.rule} ({cause.confidence} confidence): {safe(cause.text, 120)}"
         rows.append(f"{path_shown(folder)}: {said}")
     if len(rows) > MAX_ATTEMPTS and not whole:
         rows[MAX_ATTEMPTS - 2 : -1] = [f"... {len(rows) - MAX_ATTEMPTS + 1} more attempts with --all"]
@@ -231,7 +226,7 @@ def as_text(
 def changed_lines(found: Sequence[Change], most: int, the_rest: str = "more with --all") -> Iterator[str]:
     """What differs from the log that went well."""
     for name, good, now in found[:most]:
-        yield quoted(f"changed: {name}: {good or '(not printed)'} -> {now or '(not printed)'}")
+        yield safe(f"changed: {name}: {good or '(not printed)'} -> {now or '(not printed)'}")
     if len(found) > most:
         yield f"changed: {len(found) - most} {the_rest}"
 
@@ -260,9 +255,9 @@ def cause_lines(cause: Cause, story: LogEvidence, style: Style, evidence: int = 
     place = f"  [{printable('; '.join(where))}]" if where else ""
     rule = style("bold", cause.rule)
     yield f"{style(severity, severity)}: {rule} ({cause.confidence} confidence){place}"
-    yield from textwrap.wrap(quoted(cause.text), style.width, initial_indent="  ", subsequent_indent="  ")
+    yield from textwrap.wrap(safe(cause.text), style.width, initial_indent="  ", subsequent_indent="  ")
     for event in cause.evidence[:evidence]:
-        text = quoted(event.text.strip())
+        text = safe(event.text.strip())
         yield f"  {style('dim', _place(event, story))}  {text[:150]}{'...' if len(text) > 150 else ''}"
     if defect := cause.known_defect:
         versions = f" ({defect.versions}; fixed in {defect.fixed_in})" if defect.fixed_in else ""
@@ -271,11 +266,11 @@ def cause_lines(cause: Cause, story: LogEvidence, style: Style, evidence: int = 
         yield f"         {defect.url}"
     fix = cause.fix
     if fix:
-        yield from textwrap.wrap(f"  fix: {quoted(fix.text)}", style.width, subsequent_indent=" " * 7)
+        yield from textwrap.wrap(f"  fix: {safe(fix.text)}", style.width, subsequent_indent=" " * 7)
         for name, value in fix.env.items():
             yield f"       {export_line(name, value)}"
         for command in fix.commands:
-            yield f"       {quoted(command, 2000)}"
+            yield f"       {safe(command, 2000)}"
 
 
 def network_lines(diagnosis: Diagnosis, most: int) -> Iterator[str]:
@@ -397,7 +392,7 @@ def _iterations(diagnosis: Diagnosis) -> Iterator[str]:
 def _file_lines(diagnosis: Diagnosis) -> Iterator[str]:
     state = {True: "init complete", False: "init NOT complete", None: ""}
     rows = [
-        f"  {path_shown(i.path)}:{i.last_line_number} {state[i.init_complete]}  {quoted(i.last_line)[:120]}"
+        f"  {path_shown(i.path)}:{i.last_line_number} {state[i.init_complete]}  {safe(i.last_line)[:120]}"
         for i in diagnosis.logs
     ]
     yield from _block("last line of every file:", rows)

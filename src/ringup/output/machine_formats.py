@@ -17,7 +17,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from ringup.rules import PROBLEMS, Finding, Skipped
-from ringup.secrets import redact
+from ringup.secrets import redact, safe
 from ringup.units import printable
 from ringup.version import __version__
 
@@ -37,7 +37,7 @@ def place(finding: Finding) -> tuple[str, int]:
 
 def text_of(finding: Finding) -> str:
     fix = f" Fix: {finding.fix.text}" if finding.fix and finding.fix.text else ""
-    return printable(redact(f"{finding.found}; wanted: {finding.wanted}.{fix}"), LONGEST_TEXT)
+    return safe(f"{finding.found}; wanted: {finding.wanted}.{fix}", LONGEST_TEXT)
 
 
 def sarif(findings: Sequence[Finding]) -> dict[str, Any]:

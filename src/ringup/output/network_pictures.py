@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,17 +17,17 @@ from ringup.nccl import pci
 from ringup.nccl.selection import Prediction
 from ringup.network.predictions import Expected
 from ringup.output.console import Report, tested_paths
-from ringup.secrets import redact
-from ringup.units import natural, plural, printable, summarize_names
+from ringup.secrets import safe
+from ringup.units import grouped, natural, plural, summarize_names
 
 if TYPE_CHECKING:
     from ringup.collective_tests import BandwidthReport, Pair
 
 MOST_IN_TABLE, MOST_NODES, MOST_MAPS, MOST_BOXES = 32, 2000, 4, 16
 SLOW_SHARE = 0.7
-"""Of the median: a pair below is marked."""
+"""A pair slower than this share of the median is marked."""
 SLOW_TIMES, LEAST_SLOW_MS = 5, 1.0
-"""A round trip so much longer than the median, and so long, is named."""
+"""A round trip is named if it is so many times the median and at least so long."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,7 @@ class Figure:
     lines: Sequence[str] = ()
 
 
-def safe(text: str) -> str:
-    return printable(redact(text), 64)
+short = functools.partial(safe, limit=64)
 
 
 def of_cluster(report: Report) -> Iterator[Figure]:
@@ -54,7 +54,9 @@ def of_cluster(report: Report) -> Iterator[Figure]:
         if len({link.dst_interface for link in tried}) > 1:
             for name in islice(interfaces, MOST_MAPS):
                 yield _reach(
-                    f"Paths to {safe(name)}", report.cluster, [li for li in tried if li.dst_interface == name]
+                    f"Paths to {short(name)}",
+                    report.cluster,
+                    [li for li in tried if li.dst_interface == name],
                 )
     yield from _node_maps(report)
 
@@ -66,9 +68,7 @@ def works(link: Link) -> bool:
 def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
     """Node x node: how many of the tested paths work."""
     names = [node.name for node in cluster.nodes][:MOST_NODES]
-    tried: dict[tuple[str, str], list[bool]] = {}
-    for link in links:
-        tried.setdefault((link.src, link.dst), []).append(works(link))
+    tried = grouped(((link.src, link.dst), works(link)) for link in links)
     good = sum(map(sum, tried.values()))
     words = f"{good:,} of {len(links):,} paths work (row: from, column: to)."
     if lines := [*_bad_rows(names, tried), *_slow_paths(links)]:
@@ -82,7 +82,7 @@ def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
             if src in places and dst in places:
                 how = matrix.WORKS if all(answers) else matrix.PARTLY if any(answers) else matrix.FAILS
                 cells[places[src]][places[dst]] = how
-        order = f"Nodes in order, from {safe(names[0])} (top left) to {safe(names[-1])}."
+        order = f"Nodes in order, from {short(names[0])} (top left) to {short(names[-1])}."
         shades = (
             "Blue works, orange with a stripe works in part, red with a cross fails, white was not tested."
         )
@@ -111,9 +111,9 @@ def _bad_rows(names: Sequence[str], tried: dict[tuple[str, str], list[bool]]) ->
         found = [name for name, answers in of.items() if len(answers) > 1 and not any(answers)]
         if found and len(found) < len(names):
             named.update((at, name) for name in found)
-            yield f"No path {word} {summarize_names(map(safe, found), 8)} works."
+            yield f"No path {word} {summarize_names(map(short, found), 8)} works."
     pairs = [
-        f"{safe(src)} to {safe(dst)}"
+        f"{short(src)} to {short(dst)}"
         for (src, dst), answers in tried.items()
         if not all(answers) and (0, src) not in named and (1, dst) not in named
     ]
@@ -130,7 +130,7 @@ def _slow_paths(links: Sequence[Link]) -> Iterator[str]:
         slow = [one for one in times.items() if one[1] > max(SLOW_TIMES * usual, LEAST_SLOW_MS)]
         slow.sort(key=lambda one: -one[1])
         named = (
-            f"{safe(li.src)} to {safe(li.dst)} {safe(li.dst_interface)} ({ms:.3g} ms)" for li, ms in slow
+            f"{short(li.src)} to {short(li.dst)} {short(li.dst_interface)} ({ms:.3g} ms)" for li, ms in slow
         )
         if slow:
             yield f"Much slower: {summarize_names(named, 10)}."
@@ -169,7 +169,7 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
     used = {(use.gpu, use.device.partition(":")[0]) for use in made.used} if made else set()
     chosen = {name for _, name in used} | _interfaces(made)
     boot = made.bootstrap.interface if made and made.bootstrap else ""
-    left = [Box(f"GPU {gpu.index}", safe(gpu.name)) for gpu in node.gpus[:MOST_BOXES]]
+    left = [Box(f"GPU {gpu.index}", short(gpu.name)) for gpu in node.gpus[:MOST_BOXES]]
     cards: dict[str, str] = {}
     right = []
     for port in node.rdma_ports[:MOST_BOXES]:
@@ -177,8 +177,8 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
         cards[port.device] = port.bus_id
         right.append(
             Box(
-                f"{safe(port.device)}:{port.number}",
-                safe(f"{rate}{port.link_layer} {port.state}"),
+                f"{short(port.device)}:{port.number}",
+                short(f"{rate}{port.link_layer} {port.state}"),
                 port.device in chosen,
             )
         )
@@ -187,7 +187,7 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
         addresses = ", ".join(a.address for a in one.usable_addresses[:2]) or "no address"
         words = f"{addresses}{state}" + (", bootstrap" if one.name == boot else "")
         words += ", used if nothing is set" if one.name in alone - chosen else ""
-        right.append(Box(safe(one.name), safe(words), one.name in chosen))
+        right.append(Box(short(one.name), short(words), one.name in chosen))
     ties = []
     names_of = [port.device for port in node.rdma_ports[:MOST_BOXES]]
     for row, gpu in enumerate(node.gpus[:MOST_BOXES]):
@@ -196,17 +196,18 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
                 pair = devices.get(gpu.bus_id), devices.get(cards[name])
                 how = pci.distance(pair[0], pair[1]) if pair[0] and pair[1] else ""
                 ties.append(Tie(row, column, how, how in ("NODE", "SYS")))
-    who = summarize_names(map(safe, names), 8)
+    who = summarize_names(map(short, names), 8)
     if made and made.network:
-        taken = summarize_names(map(safe, sorted(chosen)), 8) or "no device"
-        words = f"{safe(made.network)} is expected to use {taken} ({made.confidence} confidence)."
+        taken = summarize_names(map(short, sorted(chosen)), 8) or "no device"
+        words = f"{short(made.network)} is expected to use {taken} ({made.confidence} confidence)."
     else:
         words = "Which devices will be used is not known."
     if ties:
         words += " Lines: which NIC a GPU uses, with their PCI distance; dashed: far, across CPUs."
     elif not node.gpus:
-        words += " No GPU was found."
-    left = left or [Box("CPU", plural(node.cpu_count, "CPU"))]
+        words += " The GPUs are not known." if "gpus" in node.unknown else " No GPU was found."
+    cpus = plural(node.cpu_count, "CPU") if node.cpu_count else "CPUs not known"
+    left = left or [Box("CPU", cpus)]
     picture = boxes(left, right, ties, f"{who}: {words}")
     return Figure(f"Node map: {who}", words, picture)
 
@@ -217,7 +218,7 @@ def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Fi
 def of_bench(outcome: BandwidthReport) -> Iterator[Figure]:
     """A curve for each operation with the limit, and the pairs of nodes."""
     found = [
-        Curve(safe(op), [(float(r.size_bytes), r.busbw_gbyte_s) for r in outcome.rows if r.op == op])
+        Curve(short(op), [(float(r.size_bytes), r.busbw_gbyte_s) for r in outcome.rows if r.op == op])
         for op in outcome.ops
     ]
     best = max((r.busbw_gbyte_s for r in outcome.rows), default=0.0)
@@ -243,12 +244,12 @@ def _pairs(outcome: BandwidthReport, pairs: Sequence[Pair]) -> Figure:
     least = SLOW_SHARE * median(rates)
     words = f"Pairs of nodes: median {median(rates):.3g} GB/s, slowest {min(rates):.3g} GB/s."
     if outcome.slow:
-        words += f" Slow: {summarize_names((safe(one.node) for one in outcome.slow), 8)}."
+        words += f" Slow: {summarize_names((short(one.node) for one in outcome.slow), 8)}."
     if any(pair.starved >= cpu_starvation.SHARE for pair in pairs):
         words += " Pairs in brackets lacked CPU time."
     if len(names) > MOST_IN_TABLE:
         worst = sorted(by_nodes.values(), key=lambda pair: pair.busbw_gbyte_s)[:10]
-        lines = [f"{' - '.join(map(safe, pair.nodes))}: {pair.busbw_gbyte_s:.3g} GB/s" for pair in worst]
+        lines = [f"{' - '.join(map(short, pair.nodes))}: {pair.busbw_gbyte_s:.3g} GB/s" for pair in worst]
         return Figure("Bandwidth of pairs", words, lines=lines)
 
     def cell(a: str, b: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from string import ascii_lowercase
 from ringup.hosts.folding import folded
 from ringup.model import Link
 from ringup.output.terminal import Style
-from ringup.units import plural, printable, summarize_names
+from ringup.units import grouped, plural, printable, summarize_names
 
 MOST_GROUPS = 12
 LABEL = 34
@@ -22,7 +22,7 @@ LEGEND = "paths from row to column (ok all work, x none does, n/m some, . not tr
 Column = tuple[str, int]
 """An interface of the nodes of a group."""
 Works = Mapping[tuple[int, Column], Sequence[bool]]
-"""Of a group to a column, the paths that were tried: whether each works."""
+"""(group, column) -> for each path that was tried, whether it works."""
 
 
 def pair_matrix(tried: Sequence[Link], failed: Sequence[Link], style: Style) -> list[str]:
@@ -63,9 +63,7 @@ def _groups(tried: Sequence[Link], failed: Sequence[Link]) -> list[list[str]]:
         found = {name: (kind[name], frozenset(counts.items())) for name, counts in marks.items()}
         numbers = {key: place for place, key in enumerate(dict.fromkeys(found.values()))}
         kind = {name: numbers[key] for name, key in found.items()}
-    groups: dict[object, list[str]] = {}
-    for name, key in kind.items():
-        groups.setdefault(key, []).append(name)
+    groups = grouped((key, name) for name, key in kind.items())
     worst = sorted(groups.values(), key=lambda names: -max(affected[name] for name in names))
     rest = [name for names in worst[MOST_GROUPS - 1 :] for name in names]
     if len(worst) > MOST_GROUPS:

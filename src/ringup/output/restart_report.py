@@ -5,22 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ringup.hosts.folding import node_set
 from ringup.output.terminal import Style, in_columns
 from ringup.recovery.table import NODE_LOST
+from ringup.saved_run import AttemptProgress, SavedAttempt
 from ringup.units import printable, show_seconds
 
 if TYPE_CHECKING:
     from ringup.recovery.decision import Decision
 
-Entry = Mapping[str, Any]
-"""One of run.json's `attempts`."""
 EARLIEST_TIME_S = 1e9
 """Progress from here on is seconds since the epoch (recovery.training_progress)."""
 ENDS_AT_ONCE = 1.0
-"""Seconds of a wait that is not worth a word."""
+"""A wait of fewer seconds is not mentioned."""
 
 
 def spare_lines(errors: Mapping[str, Iterable[str]]) -> list[str]:
@@ -31,18 +30,18 @@ def spare_lines(errors: Mapping[str, Iterable[str]]) -> list[str]:
     return lines + [f"ringup: spare {printable(node)} cannot be used now: {why}" for node, why in bad.items()]
 
 
-def cause_words(entry: Entry) -> str:
+def cause_words(entry: SavedAttempt) -> str:
     """ "rank-killed on node1 (high)"."""
-    cause = entry["cause"]
+    cause = entry.cause
     if not cause:
-        return str(entry["outcome"])
-    on = f" on {node_set(map(printable, cause['nodes']))}" if cause["nodes"] else ""
-    return f"{cause['rule']}{on} ({cause['confidence']})" if cause["rule"] else "no cause found"
+        return entry.outcome
+    on = f" on {node_set(map(printable, cause.nodes))}" if cause.nodes else ""
+    return f"{cause.rule}{on} ({cause.confidence})" if cause.rule else "no cause found"
 
 
-def progress_words(progress: Mapping[str, Any] | None) -> str:
+def progress_words(progress: AttemptProgress | None) -> str:
     """ "40 to 90", "90"; a time of day where a checkpoint shows no step."""
-    known = [progress[name] for name in ("from", "to") if progress[name] is not None] if progress else []
+    known = [one for one in (progress.begin, progress.end) if one is not None] if progress else []
     is_time = any(value > EARLIEST_TIME_S for value in known)
     return " to ".join(
         time.strftime("%H:%M:%S", time.localtime(v)) if is_time else f"{v:.12g}" for v in known
@@ -50,17 +49,18 @@ def progress_words(progress: Mapping[str, Any] | None) -> str:
 
 
 def decision_lines(
-    entry: Entry, name: str, decision: Decision, evidence: Sequence[str], style: Style
+    entry: SavedAttempt, name: str, decision: Decision, evidence: Sequence[str], style: Style
 ) -> list[str]:
     """Between two attempts: how one ended ("attempt 1 of 4"), with `evidence`, and what follows."""
-    number, shown = entry["number"], progress_words(entry["progress"])
-    at = f", progress {shown} ({printable(entry['progress']['source'], 200)})" if shown else ""
-    took = show_seconds(entry["ended"] - entry["started"])
+    progress, shown = entry.progress, progress_words(entry.progress)
+    at = f", progress {shown} ({printable(progress.source, 200)})" if progress and shown else ""
+    took = show_seconds(entry.took_s)
     lines = [style("warning", f"ringup: {name} ended after {took}{at}: {cause_words(entry)}")]
     if not decision.nodes:
         return lines
     lines += evidence
-    following = f"attempt {number + 1} of {number + 1 + decision.restarts_left}"
+    number = entry.number + 1
+    following = f"attempt {number} of {number + decision.restarts_left}"
     when = "starts now"
     if decision.wait_s > ENDS_AT_ONCE:
         when = f"starts in {show_seconds(decision.wait_s)} (Ctrl-C ends the run)"
@@ -78,17 +78,16 @@ def would_lines(decision: Decision, rule: str) -> list[str]:
     return [f"restart: would not help: {printable(decision.because, 300)}"]
 
 
-def end_lines(record: Mapping[str, Any], decision: Decision | None) -> list[str]:
+def end_lines(entries: Sequence[SavedAttempt], whole_s: float, decision: Decision | None) -> list[str]:
     """The table of attempts, the share of time that was training, what to repair, why there is no restart."""
-    entries = record["attempts"]
     if len(entries) < 2 and (decision is None or decision.nodes):
         return []
     rows: list[tuple[str, ...]] = [("attempt", "nodes", "progress", "time", "ended by", "then")]
     rows += [_row(entry, following) for entry, following in zip(entries, [*entries[1:], None], strict=True)]
     lines = ["", *in_columns(rows)]
-    trained, whole = sum(map(trained_s, entries)), record["seconds"]
-    share = f" ({min(100, round(100 * trained / whole))} %)" if whole else ""
-    lines.append(f"trained {show_seconds(trained)} of {show_seconds(whole)}{share}")
+    trained = sum(map(trained_s, entries))
+    share = f" ({min(100, round(100 * trained / whole_s))} %)" if whole_s else ""
+    lines.append(f"trained {show_seconds(trained)} of {show_seconds(whole_s)}{share}")
     if repair := _to_repair(entries):
         lines.append(f"to repair: {repair}")
     if decision and not decision.nodes:
@@ -96,26 +95,25 @@ def end_lines(record: Mapping[str, Any], decision: Decision | None) -> list[str]
     return lines
 
 
-def _row(entry: Entry, following: Entry | None) -> tuple[str, ...]:
-    steps = progress_words(entry["progress"]) or "-"
-    took = show_seconds((entry["ended"] or entry["started"]) - entry["started"])
-    ended = "finished" if entry["outcome"] == "ok" else cause_words(entry)
+def _row(entry: SavedAttempt, following: SavedAttempt | None) -> tuple[str, ...]:
+    steps = progress_words(entry.progress) or "-"
+    ended = "finished" if entry.outcome == "ok" else cause_words(entry)
     return (
-        str(entry["number"]),
-        node_set(map(printable, entry["nodes"])),
+        str(entry.number),
+        node_set(map(printable, entry.nodes)),
         steps,
-        took,
+        show_seconds(entry.took_s),
         ended,
         _then(entry, following),
     )
 
 
-def _then(entry: Entry, following: Entry | None) -> str:
+def _then(entry: SavedAttempt, following: SavedAttempt | None) -> str:
     """ "same nodes", "without node1, with node2"."""
     if following is None:
-        return "" if entry["outcome"] == "ok" else "stop"
-    out = [node for node in entry["nodes"] if node not in following["nodes"]]
-    new = [node for node in following["nodes"] if node not in entry["nodes"]]
+        return "" if entry.outcome == "ok" else "stop"
+    out = [node for node in entry.nodes if node not in following.nodes]
+    new = [node for node in following.nodes if node not in entry.nodes]
     parts = [
         f"{word} {node_set(map(printable, nodes))}"
         for word, nodes in (("without", out), ("with", new))
@@ -124,21 +122,21 @@ def _then(entry: Entry, following: Entry | None) -> str:
     return ", ".join(parts) or "same nodes"
 
 
-def trained_s(entry: Entry) -> float:
+def trained_s(entry: SavedAttempt) -> float:
     """Seconds of an attempt from its first step (else the start of its ranks) to its failure."""
-    seconds = entry["seconds"]
+    seconds = entry.seconds
     before = seconds.get("first_step") or seconds.get("start")
-    if before is None or entry["ended"] is None:
+    if before is None or not entry.ended:
         return 0.0
     lost = before + (seconds.get("notice") or 0.0) + (seconds.get("end") or 0.0)
-    return max(0.0, float(entry["ended"] - entry["started"] - lost))
+    return max(0.0, entry.took_s - lost)
 
 
-def _to_repair(entries: Sequence[Entry]) -> str:
+def _to_repair(entries: Sequence[SavedAttempt]) -> str:
     """Nodes that were left out, each with the cause of the attempt that they ended."""
     found = {}
     for entry, following in pairwise(entries):
-        for node in entry["nodes"]:
-            if node not in following["nodes"]:
-                found[node] = entry["cause"]["rule"] if entry["cause"] else ""
+        for node in entry.nodes:
+            if node not in following.nodes:
+                found[node] = entry.cause.rule if entry.cause else ""
     return "; ".join(f"{printable(node)}: {rule or 'see its logs'}" for node, rule in found.items())

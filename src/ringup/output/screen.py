@@ -133,7 +133,7 @@ class LiveScreen(Screen):
         from rich.text import Text
 
         if (size := self.size()) != self._size:
-            # The terminal has broken lines anew: how far up the picture begins is not known any more.
+            # The terminal has rewrapped its lines: where the picture begins is no longer known.
             self._size = size
             self._console.clear()
         text = Text(no_wrap=True, overflow="crop", end="")

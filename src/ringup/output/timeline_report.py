@@ -1,17 +1,16 @@
-"""A timeline in words and lanes: who is shown, what is said of each rank, how far its clock may be off."""
+"""A timeline as lanes and texts: the ranks shown, a text for each, and how far clocks may be off."""
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ringup.draw.lanes import Bar, Lane, Sign, lane, marks_of
-from ringup.secrets import redact
+from ringup.secrets import safe
 from ringup.timeline import RankLine, Timeline
-from ringup.units import grouped, printable, show_ranks, show_seconds
+from ringup.units import grouped, show_ranks, show_seconds, signal_name
 
 MOST_LANES = 64
 PHASES = {
@@ -33,10 +32,6 @@ class Row:
     picture: str
     """SVG."""
     is_named: bool
-
-
-def safe(text: str, limit: int = 300) -> str:
-    return printable(redact(text), limit)
 
 
 def clock_words(timeline: Timeline) -> str:
@@ -91,15 +86,8 @@ def rank_words(line: RankLine, end_s: float) -> str:
     elif line.code == 0:
         parts.append("finished")
     elif line.code is not None and (line.role == "failed" or not parts):
-        parts.append(f"exit code {line.code}" if line.code > 0 else f"ended by {_signal(-line.code)}")
-    return safe(", ".join(parts))
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        parts.append(f"exit code {line.code}" if line.code > 0 else f"ended by {signal_name(-line.code)}")
+    return safe(", ".join(parts), 300)
 
 
 def rows(timeline: Timeline) -> tuple[list[Row], int]:

@@ -16,7 +16,7 @@ LEAST_WHERE = 36
 MOST_NOTES = 4
 LEAST_ROWS = 6
 TAIL_SHARE = 0.3
-"""Of a screen's height, for the last lines of the chosen rank."""
+"""Share of the screen's height for the last lines of the chosen rank."""
 COLOURS = {
     **dict.fromkeys(("missing", "failed", "exited", "gone", "stopped"), "error"),
     **dict.fromkeys(("blocked", "not seen", "idle"), "warning"),
@@ -46,7 +46,7 @@ class View:
     no_tail: str = ""
     """Why they are not known."""
     prompt: str = ""
-    """In the place of the keys."""
+    """Shown instead of the keys."""
 
 
 def _span(values: Iterable[float | None], unit: str = "") -> str:

@@ -52,7 +52,7 @@ class NodePlan:
     run_dir: str = ""
     """Directory of this run on the node; the guard makes it (0700) and removes it."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """As `Node.versions`: for whoever compares two runs."""
+    """As `Node.versions`, for `ringup diff`."""
     preset: Mapping[str, str] = field(default_factory=dict)
     """Variables that its shell or nccl.conf had set before."""
 
@@ -84,7 +84,7 @@ class Plan:
     master_port: int
     world_size: int
     notes: tuple[str, ...] = ()
-    """Decisions in words, one line each, worth showing before the start."""
+    """Decisions to show before the start, one line each."""
     transports: tuple[ExpectedTransport, ...] = ()
     """What carries data on each node, as predicted under this plan."""
     open: tuple[str, ...] = ()

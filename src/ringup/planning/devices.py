@@ -1,7 +1,7 @@
 """
-RDMA devices, the GID index, and CPUs alone: what NCCL and frameworks must be told, and no more.
+RDMA devices, the GID index, jobs on CPUs: the variables that NCCL and frameworks need, and no more.
 
-Nothing is set that NCCL chooses well by itself, nor on one machine alone, where no network is used.
+Nothing is set that NCCL chooses well without it, nor on a single machine, where no network is used.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def comment(text: str) -> str:
 def by_node(
     env: Sequence[EnvVar], line: Callable[[EnvVar], str], *, who: str = '"$(hostname -s)"'
 ) -> list[str]:
-    """Shell lines for all nodes, then those that hang on the node's short host name."""
+    """Shell lines for all nodes, then a `case` on the node's short host name."""
     lines = [line(v) for v in env if v.node is None]
     own = grouped((v.node, f"  {line(v)}") for v in env if v.node is not None)
     cases = grouped((tuple(rows), shlex.quote(node)) for node, rows in own.items())

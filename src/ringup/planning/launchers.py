@@ -34,7 +34,7 @@ RANKS = "RINGUP_RANKS"
 
 
 AS = {"script": (), "module": ("--module",), "command": ("--no_python",)}
-"""How torchrun, accelerate and deepspeed are told what a script is."""
+"""Options of torchrun, accelerate and deepspeed for the kind of a script."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Place:
 
     In a job file some values are known on the node alone: `python`, `node_rank`, `address`,
     `master_addr`, `master_port` and `run_id` may then be marks of shell variables (`script.words.variable`).
-    They are put into the words as they are, and whoever writes the file quotes everything else.
+    They are put into the words as they are; the writer of the file quotes everything else.
     """
 
     python: str
@@ -107,7 +107,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Start:
-    """What one node executes, and the variables that this needs beside the plan's own."""
+    """What one node executes, and the variables that this needs in addition to the plan's."""
 
     words: tuple[str, ...]
     env: tuple[EnvVar, ...] = ()
@@ -339,7 +339,7 @@ class Launcher:
     by_node: bool = False
     """Whether one process a node is the default, and not one a GPU."""
     note: str = ""
-    """What a user who knows the launcher would not expect."""
+    """A note on what differs from the launcher's own behaviour."""
 
     def start(self, place: Place, job: Job) -> Start:
         begun = self.begin(place, job)

@@ -15,10 +15,10 @@ from ringup.planning.preset_variables import Kept, kept, roce_explained
 
 APART = "its lines go to nccl-*.log in the log directory, not to the terminal"
 SLOW = ("", "Socket", "Gloo")
-"""Networks below which NCCL cannot fall: there is nothing to be watched for."""
+"""The slowest networks: NCCL cannot fall back from these, so there is nothing to watch for."""
 SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH"
 RENAMED = (2, 13)
-"""A torch whose flight recorder is on by itself and has TORCH_FR_* names; older ones get the old names."""
+"""From this torch on the flight recorder is on by default and its variables are TORCH_FR_*."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class MinimalEnv:
     kept: tuple[Kept, ...] = ()
     notes: tuple[str, ...] = ()
     explained: tuple[str, ...] = ()
-    """What is worth knowing and leaves nothing open: RoCE's variables."""
+    """Notes on RoCE's variables; they leave nothing open."""
 
 
 def minimal_env(cluster: Cluster, *, debug: bool = False, log_dir: str = ".") -> MinimalEnv:

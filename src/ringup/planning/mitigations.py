@@ -35,7 +35,7 @@ def weigh(
 
 @dataclass(frozen=True)
 class _Avoided:
-    """How a plan avoids what findings are about; every answer is "" where it does not."""
+    """How a plan works around findings; each method returns "" if it does not."""
 
     plan: Plan
     alone: Predictions

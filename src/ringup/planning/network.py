@@ -71,9 +71,9 @@ def decide(
 
 def otherwise(cluster: Cluster) -> Plan | None:
     """
-    The plan there would be of the nodes that were reached, had each of them an interpreter.
+    The plan for the nodes that were reached, as if each of them had an interpreter.
 
-    What it avoids is no error of its own where another fault leaves no plan.
+    Where another fault leaves no plan, what this one would avoid is not called an error as well.
     """
     reached = cluster.only(n for n in cluster.nodes if not n.unreached)
     if all(n.interpreter.path for n in reached.nodes):
@@ -84,7 +84,7 @@ def otherwise(cluster: Cluster) -> Plan | None:
 
 
 def with_doubt(variable: EnvVar, cluster: Cluster) -> EnvVar:
-    """A variable of NCCL's, which is set in case the job uses NCCL, says so where no GPU was counted."""
+    """Where no GPU was counted, a variable of NCCL says that it is set in case the job uses NCCL."""
     doubt = {"yes": "", "no": NO_GPU, "unknown": UNKNOWN_GPUS}[uses_nccl(cluster)]
     is_nccls = variable.name.startswith("NCCL_")
     return replace(variable, because=variable.because + doubt) if is_nccls else variable

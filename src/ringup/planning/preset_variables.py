@@ -102,7 +102,7 @@ def judge(name: str, one: Selection, interface: str = "") -> tuple[Verdict, str]
 
 
 def _foreign(name: str, one: Selection) -> tuple[Verdict, str] | None:
-    """A setting of one cloud's machines; None on that cloud, and for anybody's setting."""
+    """Of a setting for one cloud's machines; None on these machines, and for any other setting."""
     cloud = variables.owner(name, one.environment[name])
     product = "" if "product" in one.node.unknown else one.node.product
     if not cloud or variables.MACHINES[cloud] in product.lower():
@@ -120,7 +120,7 @@ def _debugging(name: str, one: Selection, _interface: str) -> tuple[Verdict, str
 
 
 def _gloo(_name: str, one: Selection, interface: str) -> tuple[Verdict, str]:
-    """By the address Gloo announces with it and without it."""
+    """Compares the addresses that Gloo announces with and without it."""
     own = [c.interface for c in one.gloo]
     alone = [c.interface for c in one.with_env(GLOO_SOCKET_IFNAME="").gloo]
     if not own:
@@ -133,7 +133,7 @@ def _gloo(_name: str, one: Selection, interface: str) -> tuple[Verdict, str]:
 
 
 def _steering(name: str, one: Selection, interface: str) -> tuple[Verdict, str]:
-    """By what NCCL chooses with it and without it."""
+    """Compares NCCL's choices with and without it."""
     other = one.with_env(**{name: ""})
     with_it, without = one.choice, other.choice
     found = traps.all_traps(one.environment, one.node.interfaces, one.node.rdma_ports, one.version)
@@ -167,7 +167,7 @@ def _choice(made: Prediction) -> tuple[object, ...]:
 
 def _shown(made: Prediction) -> str:
     boot = f"bootstrap on {made.bootstrap.interface}, " if made.bootstrap else ""
-    # A socket's address is each node's own: without it nodes that choose alike are told once.
+    # Without the address, which is each node's own, nodes that choose alike are shown as one.
     names = [i.partition(":")[0] if made.network == "Socket" else i for i in made.interfaces]
     return f"{boot}network {made.network or 'none'} {' '.join(names)}".strip()
 
@@ -178,7 +178,7 @@ def used_ports(one: Selection) -> tuple[RdmaPort, ...]:
 
 
 def _gid_index(_name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
-    """Against the entry NCCL would take by itself."""
+    """Compared with the entry that NCCL would take without it."""
     ports = [p for p in used_ports(one) if p.link_layer == "Ethernet"]
     if not ports:
         return "no-op", "it is read for RoCE only, and no RoCE port is used here"
@@ -198,7 +198,7 @@ def _gid_index(_name: str, one: Selection, _interface: str) -> tuple[Verdict, st
 
 
 def _fabric(name: str, one: Selection, _interface: str) -> tuple[Verdict, str]:
-    """Of RDMA traffic: without effect where there is none, else the site's to confirm."""
+    """Settings of RDMA traffic: no effect without RDMA, else for the site's network people to confirm."""
     ports = used_ports(one)
     if "rdma_ports" in one.node.unknown:
         return "not judged", "the RDMA devices of this node are not known"

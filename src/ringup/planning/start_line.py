@@ -109,7 +109,7 @@ VARIABLES = {
 }
 """Variables in front of a line that mean what an option means."""
 BY_HAND = {"WORLD_SIZE": "world_size"}
-"""Where no launcher sets it: `RANK=0 WORLD_SIZE=2 python train.py`."""
+"""Variables that count only without a launcher: `RANK=0 WORLD_SIZE=2 python train.py`."""
 LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
 
 
@@ -117,7 +117,7 @@ LLAMAFACTORY = {"NNODES": "nodes", "NPROC_PER_NODE": "nproc"}
 
 COUNTS = ("nodes", "nproc", "world_size")
 DECIDED = (*COUNTS, "port", "address", "rank", "rendezvous", "rendezvous id")
-"""What no script's name can be the value of."""
+"""Meanings of options whose value cannot be a script's name."""
 _OF_ALLOCATION = re.compile(r"\$\{?(?:SLURM|PBS|LSB|OMPI)_\w+\}?")
 _OF_TASKS = ("SLURM_", "OMPI_", "PMI", "PBS_", "LSB_")
 _COMMAND = re.compile(r"[A-Za-z][\w-]{0,63}")
@@ -130,9 +130,9 @@ _BEFORE = {
 }
 _OF_SHELLS = "give the line in it that starts the ranks; --no-python in front starts it once per rank"
 _INSIDE = "run ringup in the container, with the line behind the image"
-_AROUND = "leave it out, or name it with --wrap: it then stands in front of what each node starts"
+_AROUND = "leave it out, or name it with --wrap: it then comes before the command that each node starts"
 _DETACH = "leave it out: --detach lets a run go on without this terminal"
-_OF_FILE = "`ringup script slurm --from FILE` writes the file anew; `ringup lint FILE` reads it"
+_OF_FILE = "`ringup script slurm --from FILE` writes the file again; `ringup lint FILE` reads it"
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _INSTEAD = {
     **dict.fromkeys((*_SHELLS, "source", "."), _OF_SHELLS),
@@ -144,7 +144,7 @@ _INSTEAD = {
     **dict.fromkeys(("blaunch", "pbsdsh", "parallel", "xargs"), "name the nodes with -H"),
     "kubectl": "`ringup script k8s-job` writes a job, `--pods` runs inside one",
     "horovodrun": "ringup starts no Horovod jobs",
-    "ray": "start Ray itself; `ringup check` and `ringup logs` work beside it",
+    "ray": "start Ray itself; `ringup check` and `ringup logs` work with it",
     "composer": "-- torchrun --nproc_per_node 8 train.py starts the same ranks",
     "torchx": "give the line that torchx starts: -- torchrun ... train.py",
 }
@@ -499,7 +499,7 @@ def _launched(line: StartLine, found: start.CommandLine, left: list[str]) -> Sta
 
 
 def _of_hostfile(line: StartLine) -> StartLine:
-    """DeepSpeed's --include of nodes that a host file has, too."""
+    """The nodes of DeepSpeed's --include, where there is a host file with these and others."""
     if "CUDA_VISIBLE_DEVICES" not in line.env:
         _refuse("--include without GPUs", f"-H {line.hosts} --nproc N, N as {line.hostfile} says")
     file = next(word for word in line.taken if "hostfile" in word or word.startswith("-H"))
@@ -572,8 +572,9 @@ def _axolotl(line: StartLine, left: list[str]) -> StartLine:
 
 def _tune(line: StartLine, left: list[str]) -> StartLine:
     """
-    torchtune's `tune run [torchrun's options] RECIPE`: itself once a rank, as which it runs the recipe in its
-    own process where it is given no such option (torchtune 0.6 `_cli/run.py`).
+    torchtune's `tune run [torchrun's options] RECIPE`: `tune run RECIPE` as each rank.
+
+    Without torchrun's options it runs the recipe in its own process (torchtune 0.6 `_cli/run.py`).
     """
     left = left[1:]
     at = max(0, start.take_apart(["torchrun", *left]).script_at - 1)
@@ -671,14 +672,14 @@ _BY_OTHERS = {"axolotl": _axolotl, "tune": _tune, "fabric": _fabric, "trl": _trl
 
 
 def _started(line: StartLine, words: list[str]) -> StartLine:
-    """The line with a launcher's words that another program would make."""
+    """The line of a program that starts a launcher, with the words that it would give to that."""
     words = ["accelerate", "launch", *words[1:]] if words[0] == "accelerate" else words
     return _launched(line, start.take_apart(words), words)
 
 
 SINGLE, NOT_STARTED = ("NO", "no", "false"), ("MULTI_CPU", "XLA", "TPU", "AMAZON_SAGEMAKER")
 UNSAID = {"main_process_port": "0", "rdzv_backend": "static", "gpu_ids": "all", "num_processes": "-1"}
-"""Values in accelerate's file that ask for nothing."""
+"""Values in accelerate's file that mean the default."""
 
 
 def configured(line: StartLine, settings: Sequence[tuple[str, str]]) -> StartLine:

@@ -45,9 +45,9 @@ class FailureCause:
     nodes: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     detail: str = ""
-    """What tells two crashes of one rule apart: "ValueError: bad batch", "Xid 79"."""
+    """Tells crashes of one rule apart: "ValueError: bad batch", "Xid 79"."""
     only_there: bool = False
-    """What failed is a node's own to have (a module, a library), and no rank of another node missed it."""
+    """The failure is one of a node's software (a module, a library), and no other node had it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class EndedAttempt:
     """In the order of their node ranks."""
     cause: FailureCause
     seconds: float
-    """From its start to its end."""
+    """Seconds from its start to its end."""
     exit_code: int | None = None
     """As `ringup run` would exit."""
     saved_from: float | None = None
@@ -199,7 +199,7 @@ class _History:
         self.advanced, saved = _advances(attempts)
         latest = max((n for n, is_on in enumerate(self.advanced) if is_on), default=0)
         self.restarts_used = len(attempts) - 1 - latest
-        """In a row, without progress."""
+        """Restarts in a row without progress."""
         self.restarts_since_saved = len(attempts) - 1 - saved
         self.since = attempts[latest:-1]
         """Attempts before the last one, from the one that made progress last."""
@@ -243,7 +243,8 @@ class _History:
         """
         Whether the last attempt failed as an earlier one did, without progress since.
 
-        A name other than that of any exception is enough: which rank prints it first may be chance.
+        The same cause is enough, wherever it was: which rank prints it first may be chance.  Only of an
+        exception of the script, rank or words must be the same, too.
         """
         cause = self.last.cause
         is_enough = cause.rule not in ("", "rank-raised-exception") and cause.confidence != "low"
@@ -252,7 +253,7 @@ class _History:
 
 
 def _advances(attempts: Sequence[EndedAttempt]) -> tuple[list[bool], int]:
-    """Whether each made progress: by what was saved, else steps, else time; the last that saved."""
+    """Whether each made progress (by what it saved, else by steps, else by time); the last that saved."""
     found, saved_at = [], 0
     saved, step = -math.inf, -math.inf
     for number, one in enumerate(attempts):
@@ -273,7 +274,7 @@ def _advances(attempts: Sequence[EndedAttempt]) -> tuple[list[bool], int]:
 
 
 def _suspects(cause: FailureCause) -> tuple[str, ...]:
-    """The nodes that a cause is a sign against: an exception of the script is none against its node."""
+    """The nodes that a cause speaks against; an exception of the script says nothing against its node."""
     is_sign = table.ROWS.get(cause.rule, table.UNKNOWN).kind in ("exclude", "repeat", "setup")
     is_local = cause.only_there or table.LOCAL_DISK.search(cause.detail[:LONGEST_DETAIL])
     return cause.nodes if is_sign or is_local else ()
@@ -374,7 +375,7 @@ def _by_table(history: _History, row: table.Row, recheck: Recheck) -> _Judgement
 
 
 def _kind(history: _History, row: table.Row) -> tuple[table.Kind, bool]:
-    """The kind of a row for this very failure, and whether other runs wait for the same."""
+    """The kind of a row for this very failure; whether it is of a service that other runs wait for."""
     last, cause = history.last, history.last.cause
     if cause.rule == "gpu-out-of-memory" and not history.has_worked:
         return "stop", False

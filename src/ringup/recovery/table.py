@@ -123,7 +123,11 @@ slow: the check rejects a spare that would be slow
 
 
 def _rows() -> dict[str, Row]:
-    """The text above: "kind [tries]: why", what continues that by two blanks, names of causes by four."""
+    """
+    The rows of the text above, by the names of causes.
+
+    A row begins with "kind [tries]: why"; lines further in by two go on with that, by four they name causes.
+    """
     rows: dict[str, Row] = {}
     head = Row("stop", "")
     for line in _TEXT.strip().splitlines():
@@ -144,7 +148,7 @@ def _rows() -> dict[str, Row]:
 ROWS: dict[str, Row] = _rows()
 """Cause -> its row."""
 UNKNOWN = Row("same", "it is tried again")
-"""Of a failure without a cause, or with one that has no row."""
+"""The row of a failure without a cause, or with a cause that has no row."""
 
 SIGNS = {
     *("ecc-uncorrectable", "row-remap-pending", "retired-pages-full", "recovery-action-needed"),
@@ -177,7 +181,7 @@ TRANSIENT = re.compile(
 """An error of storage, a hub or a network that may be back in a minute."""
 STORAGE_TRIES = 3
 SIGNALED = {137: "SIGKILL", 143: "SIGTERM"}
-"""Exit codes that are no word of the script."""
+"""Exit codes that come from signals, not from the script."""
 
 
 def code_or_cause(option: str, word: str) -> int | str:

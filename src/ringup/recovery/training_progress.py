@@ -15,7 +15,7 @@ from ringup.transport import Answer, Transport
 from ringup.units import printable, summarize_names
 
 LIMIT_S = 8.0
-"""For a node's file servers; the working directory of a large project is walked in a second."""
+"""Time for a node's file servers; the working directory of a large project is read in a second."""
 CONNECTION_S = 4.0
 MOST_BYTES = 1 << 16
 LONGEST_LINE = 512
@@ -33,7 +33,7 @@ class TrainingProgress:
     source: str
     """The file or directory it was read from, safe to print."""
     group: str = ""
-    """Values of one group can be compared: the checkpoints of one directory."""
+    """Only values of the same group are comparable: the checkpoints of one directory."""
     incomplete: tuple[str, ...] = ()
     """Checkpoints that are newer and were not written to their end."""
 
@@ -42,11 +42,6 @@ class TrainingProgress:
         """What a script that takes the newest entry would load; "" where that is whole."""
         names = summarize_names(self.incomplete, 2)
         return f"the newest checkpoint is incomplete: {names}" if names else ""
-
-    @property
-    def is_time(self) -> bool:
-        """Whether the value is when it was saved, as no step is known."""
-        return self.group.startswith("time ")
 
 
 class _Entry(msgspec.Struct):

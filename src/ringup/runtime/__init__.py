@@ -33,7 +33,7 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure that came first, in words and in the words of who failed."""
+    """The first failure: a description, and the last lines of the rank that failed."""
 
     node: str
     rank: int | None
@@ -51,7 +51,7 @@ class Failure:
     file: str
     """Where all of its output is."""
     is_consequence: bool = False
-    """Its own last words say that somebody else ended first, and nobody who did was seen to fail."""
+    """Its last lines blame another rank, but no other rank failed first."""
     left_before: tuple[str, ...] = ()
     """Of a consequence: ranks that had ended with code 0 by then ("rank 3 on node1, 0.2 s before")."""
 
@@ -85,7 +85,7 @@ class RunResult:
     lost: tuple[str, ...] = ()
     """Nodes that stopped responding, or whose connection or guard was lost."""
     heard_s: float = 0.0
-    """When the last of them was heard, monotonic."""
+    """When the last of them sent something, monotonic."""
     phases: Mapping[str, float] = field(default_factory=dict)
     """Seconds: "start" of all ranks (absent where one never did), "notice" of the failure, "end" after it."""
     signal: int = 0
@@ -97,7 +97,7 @@ class Watcher(Protocol):
 
     reports: list[dict[str, Any]]
     stalled: object
-    """What holds the run up now; None while nothing does."""
+    """What stops the run's progress now; None if nothing does."""
 
     def on_time(self, now_s: float, nodes: Sequence[Any], tell: Callable[[Event], object]) -> str:
         """Called at every turn with the `NodeRun`s; the reason to end the run as hung, or ""."""
@@ -133,7 +133,6 @@ class Options:
     lease_s: float = 20.0
     start_limit_s: float = 60.0
     grace_s: float = GRACE_S
-    is_consequence: Callable[[str], bool] = lambda text: False
     watcher: Watcher | None = None
     findings: tuple[Finding, ...] = ()
     detach: bool = False

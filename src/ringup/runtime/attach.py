@@ -89,7 +89,7 @@ class Follower(Followed):
         if is_left:
             self.channel.close_stdin()
             return self.record.result(self.nodes, self.output, [], running=self.interrupts.exit_code)
-        # Whoever attached and ended it: the journal remembers.
+        # The journal has the reason, even if another `attach` ended the run.
         self.record.hung = self.reason.startswith("hung")
         return self.finish(interrupted=130 if self.reason.startswith("interrupted") else 0)
 

@@ -1,7 +1,7 @@
 """
 Which failure was the first; times are already corrected to the launcher's clock.
 
-A rank that ended because of another one is never named before one that ended by itself.
+A rank that ended because of another rank is never named before one that failed without such a cause.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from signal import Signals
 from typing import Literal
+
+from ringup.units import grouped
 
 TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_COUNTS_S = 60.0
@@ -29,7 +31,7 @@ _SPAWNED = re.compile(
     r"[\w.]*ProcessExitedException: process \d+ terminated with "
     rf"(?:exit code (\d{{1,3}})|signal ({'|'.join(s.name for s in Signals)}))$"
 )
-# What the ranks of `ringup test` and `ringup bench` tell beside what they print (agent/collective/world.py)
+# Reports of the ranks of `ringup test` and `ringup bench` among their output (agent/collective/world.py)
 _OURS = re.compile("@ringup ")
 LAST_WORDS_LINES = 5
 CONSEQUENCE = 2
@@ -76,7 +78,7 @@ class End:
 
     @property
     def was_raising(self) -> bool:
-        """Whether an exception was its last output when it was ended: who has caught one prints more."""
+        """Whether an exception was its last output when it was ended: a rank that catches one prints more."""
         was_told = 0 < self.told_s <= self.at_s
         if self.code != -SIGTERM and not (was_told and self.code == -SIGKILL):
             return False
@@ -92,7 +94,7 @@ class End:
 
     @property
     def own_code(self) -> int | None:
-        """The code it meant to end with: 1 for an exception; with `mp.spawn` its process's."""
+        """The code it meant to end with: 1 for an exception, for `mp.spawn` that of the failed process."""
         if not self.raised:
             return self.code
         spawned = _SPAWNED.match(self.raised)
@@ -119,7 +121,7 @@ class End:
 
 def blame_class(end: End, siblings: Iterable[End], is_consequence: Callable[[str], bool]) -> int:
     """
-    How far an end is from being the cause: 0 by itself; 1 ended by us, some time after a traceback.
+    How far an end is from being the cause: 0 failed first; 1 ended by ringup, some time after a traceback.
 
     2: its last words blame a peer; 3: ended by SIGTERM after a sibling on its node (launchers do
     that), with no exception of its own; 4: ended by us; 5: a launcher, which only repeats what its ranks did.
@@ -138,10 +140,8 @@ def blame_class(end: End, siblings: Iterable[End], is_consequence: Callable[[str
 
 def first(ends: Iterable[End], is_consequence: Callable[[str], bool]) -> tuple[End, bool] | None:
     """The failure to show, if any, and whether its last words blame somebody not seen to fail."""
-    by_node: dict[str, list[End]] = {}
     known = list(ends)
-    for end in known:
-        by_node.setdefault(end.node, []).append(end)
+    by_node = grouped((end.node, end) for end in known)
     classes = [blame_class(end, by_node[end.node], is_consequence) for end in known]
     placed = sorted(zip(classes, known, strict=True), key=lambda pair: (pair[0], pair[1].failed_s))
     return (placed[0][1], placed[0][0] == CONSEQUENCE) if placed else None

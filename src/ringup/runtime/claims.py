@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from ringup.errors import LaunchError
+from ringup.errors import LaunchError, writing
 
 OWNER = ".run"
 """A file in the folder that holds the run's id; made with O_EXCL, so that of two runs one gets the folder."""
@@ -16,16 +16,13 @@ SUBMITTED = {"job.sh", "job.out"}
 
 def claim(asked: Path, run_id: str) -> Path:
     """`asked` where absent, empty or this run's own, else `asked`/RUN-ID; LaunchError where unwritable."""
-    try:
+    hint = "name another directory with --log-dir"
+    with writing(asked, hint):
         for folder in (asked, asked / run_id):
             folder.mkdir(parents=True, exist_ok=True)
             if _is_ours(folder, run_id):
                 return folder
-    except OSError as error:
-        raise LaunchError(
-            f"{asked} cannot be written: {error.strerror}", hint="name another directory with --log-dir"
-        ) from error
-    raise LaunchError(f"{asked / run_id} is in use", hint="name another directory with --log-dir")
+    raise LaunchError(f"{asked / run_id} is in use", hint=hint)
 
 
 def release(own: Path, run_id: str) -> None:

@@ -26,12 +26,12 @@ LIMIT_S = {"list": 40.0, "kill": 75.0}
 Age = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 QUIET_ROUNDS, BETWEEN_ROUNDS_S = 2, 1.0
-"""Looks in which nothing more is to be ended, before that is believed."""
+"""How many checks in a row must find nothing more to end, and the time between them."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """A job of ours on a node, by its topmost process."""
+    """A job of this user on a node, by its topmost process."""
 
     pid: int
     age_s: Age
@@ -45,7 +45,7 @@ class Left:
     processes: int = 1
     """How many would be ended with it, itself counted."""
     doubt: str = ""
-    """Why it may be wanted after all; such a one is never ended."""
+    """Why it may still be wanted; such a job is never ended."""
     signal: str = ""
     """Of an ended one: TERM, or KILL where that was needed."""
 
@@ -70,7 +70,7 @@ class NodeLeftovers:
     files: tuple[SharedFile, ...] = ()
     removed: tuple[SharedFile, ...] = ()
     unseen: tuple[str, ...] = ()
-    """What could not be judged."""
+    """Processes that could not be judged."""
     error: str = ""
     """Why nothing is known of this node."""
 
@@ -133,7 +133,11 @@ def _decode(output: Answer) -> NodeLeftovers:
 def final_sweep(
     reach: Transport, plan: Plan, *, reopen: Collection[str], wait_s: float, limit_s: float, lease_s: float
 ) -> list[Finding]:
-    """Look on every node for `limit_s`, guards get `wait_s`, `reopen` a new connection; worst first."""
+    """
+    What is left on the nodes, the worst first: each is looked at for at most `limit_s`.
+
+    The nodes of `reopen` get a new connection; guards have `wait_s` to come to their end.
+    """
     for name in reopen:
         reach.reopen(name)
     outputs = reach.run(

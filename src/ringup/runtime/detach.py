@@ -8,19 +8,18 @@ orders.  Once every node has joined, the head takes over and starts the job; see
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from ringup.errors import LaunchError, UsageError
+from ringup.errors import LaunchError, UsageError, writing
 from ringup.keys import Authority
 from ringup.model import Host
 from ringup.planning import Plan
@@ -38,6 +37,7 @@ SUPERVISOR = ".supervisor"
 """A file in the folder of a run whose attempts are restarted: locked by the process that does so."""
 HEAD = "head"
 """The name in the head's certificate (agent/guard/tls.py)."""
+CACHE_HINT = "set XDG_CACHE_HOME to a directory that can"
 
 
 class HandOver:
@@ -100,19 +100,10 @@ def runs_dir() -> Path:
 def writable() -> None:
     """Raises LaunchError where no run can be noted, before minutes are spent on one."""
     folder = runs_dir()
-    with _noting(folder):
+    with writing(folder, CACHE_HINT):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
-@contextlib.contextmanager
-def _noting(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        hint = "set XDG_CACHE_HOME to a directory that can"
-        raise LaunchError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
 
 
 def note(options: Options, hosts: Iterable[Host]) -> Detached:
@@ -129,7 +120,7 @@ def note(options: Options, hosts: Iterable[Host]) -> Detached:
         findings=options.findings,
     )
     path = runs_dir() / f"{plan.run_id}.json"
-    with _noting(path):
+    with writing(path, CACHE_HINT):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(path, json.dumps({**msgspec.to_builtins(noted), "plan": plan_json(plan)}))
     return noted

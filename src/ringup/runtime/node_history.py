@@ -46,7 +46,7 @@ def cache_dir() -> Path:
 
 
 def add(run: str, nodes: Sequence[str], blamed: Collection[str] = (), cause: str = "") -> bool:
-    """Record an ended attempt (those of a run count as one); whether it was: a full disk ends no run."""
+    """Record an ended attempt (all of a run count as one); False if that fails: a full disk ends no run."""
     if not blamed and not _load().keys() & set(nodes):
         return True
     with contextlib.suppress(OSError), _locked():

@@ -108,7 +108,7 @@ class NodeRun:
     state: str = "starting"
     """starting, ready, running, over (the job is gone there), closed (and so is its guard)."""
     lost: bool = False
-    """Its connection ended without the guard having said that the job is over, or unheard."""
+    """Its connection ended before the guard reported the end of the job, or its guard lost contact."""
     ranks: dict[int, RankEnd] = field(default_factory=dict)
     """By the rank's pid on the node."""
     ends: list[End] = field(default_factory=list)
@@ -117,14 +117,14 @@ class NodeRun:
     look: Message = field(default_factory=dict)
     """What it last answered when asked what its ranks are doing."""
     done_s: dict[int, float] = field(default_factory=dict)
-    """Pid -> when it ended with code 0 unasked, on our clock."""
+    """Pid -> when it ended with code 0 without being told to, on this machine's clock."""
     output_s: float = 0.0
     """When a rank of it last printed something or started, on our clock; 0 for never."""
     notes: list[str] = field(default_factory=list)
     absence_s: Callable[[], float] = lambda: 0.0
-    """The longest time for which this process, and not the node, stood still."""
+    """The longest time for which this process, not the node, was suspended."""
     world: NodeWorld | None = None
-    """Whom its ranks were connected to; None until the end, or where nobody looked."""
+    """The connections of its ranks; None before the end, or if they were not read."""
     errors: bytes = b""
     """Last bytes of the guard's (or ssh's) stderr."""
     received_bytes: int = 0
@@ -229,7 +229,7 @@ class NodeRun:
     def _on_ending(self, message: Message) -> None:
         reason = clean(message["reason"], LONGEST_WORDS)
         if not reason.startswith(UNHEARD_REASON):
-            return  # by whoever asked for it it is known why
+            return  # the reason is known where the end was asked for
         if reason.startswith(UNHEARD_REASON + "head"):
             how = "the head node was suspended, or this node was cut off from it"
         elif away_s := self.absence_s():

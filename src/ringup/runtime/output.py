@@ -95,7 +95,7 @@ def file_name(node: NodePlan, rank: int) -> str:
 
 @dataclass
 class _Partial:
-    """The begun line of one stream of a rank."""
+    """An unfinished line of a rank's stream."""
 
     file: str
     prefix: str
@@ -113,7 +113,7 @@ class Pump:
         self._change = threading.Condition()
         self._closed = False
         self.problem = ""
-        """What an action failed with; those after it are done all the same."""
+        """The error of an action that failed; later actions are still run."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -150,7 +150,7 @@ class Pump:
 
 
 class Terminal(Pump):
-    """Whole lines to where the user looks; drops and says so when nobody reads."""
+    """Writes whole lines to the terminal; if nobody reads, it drops lines and reports how many."""
 
     def __init__(self, write: Callable[[str], object] | None) -> None:
         super().__init__("terminal", TERMINAL_BYTES)

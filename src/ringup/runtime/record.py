@@ -15,18 +15,19 @@ from typing import Any
 
 import msgspec
 
-from ringup.errors import LaunchError, RingupError
+from ringup import saved_run
+from ringup.errors import RingupError, writing
 from ringup.planning import NodePlan, Plan
 from ringup.rules import PROBLEMS, Finding, complete
 from ringup.runtime import LAUNCHER, Failure, Options, Outcome, RankEnd, RunResult, blame
 from ringup.runtime.blame import TRACEBACK, End
 from ringup.runtime.node_state import NodeRun
 from ringup.runtime.output import Output, end_words, file_name
-from ringup.secrets import HIDDEN, holds_secret, redact, redact_data, redact_env, redact_words
+from ringup.secrets import HIDDEN, holds_secret, redact, redact_data, redact_env, redact_words, safe
 from ringup.units import printable, show_ranks, show_seconds, summarize_names, word
 from ringup.version import __version__
 
-FILE = "run.json"
+FILE = saved_run.FILE
 LONGEST_SHOWN = 2000
 PROGRESS_S = 1.0
 SAME_MOMENT_S = 0.5
@@ -76,7 +77,7 @@ def _node_text(node: NodePlan, reasons: Mapping[str, str]) -> str:
         because = f"  # {printable(reasons[variable])}" if variable in reasons else ""
         lines.append(f"export {variable}={shown}{because}")
     if node.setup:
-        lines.append(printable(redact(node.setup), LONGEST_SHOWN))
+        lines.append(safe(node.setup, LONGEST_SHOWN))
     lines.append("exec " + " ".join(_word(one) for one in redact_words(node.words)))
     return "\n".join(lines)
 
@@ -195,35 +196,32 @@ class RunRecord:
     def __init__(self, options: Options, *, is_attached: bool) -> None:
         """`is_attached`: run.json is left alone until more is known of the run."""
         self.plan, self.log_dir, self.detached = options.plan, options.log_dir, options.detach
-        self.findings, self.is_consequence = [*options.findings], options.is_consequence
+        self.findings = [*options.findings]
         self._on_record = options.on_record
         self.started = time.time()
         self.started_s = time.monotonic()
         self.ended_s = 0.0
-        """On the clock `started_s` is on; 0 means now, on ours."""
+        """On the clock of `started_s`; 0 means now, on this machine's."""
         self.hung = False
         """Ended because it made no progress."""
         self.hung_then = False
-        """Whether it made none when it was interrupted."""
+        """Whether it made no progress when it was interrupted."""
         self.joined_s = self.stopping_s = 0.0
         """When the last rank had started, and when the run was first told to end; monotonic, 0 never."""
         self.save: dict[str, Any] | None = None
         """How the ranks saved their state before an end from outside."""
         self.hangs: list[dict[str, object]] = []
-        """What was seen while it made none."""
+        """The hang watch's reports."""
         self.transports: Callable[[], dict[str, object]] = dict
         """What NCCL was expected to use, and what it said."""
         self._next_s = 0.0
         self._is_final = False
         """Whether run.json tells the end: what was to be written before it comes too late."""
         self._known = (0, 0, 0)
-        try:
+        with writing(self.log_dir, "name another directory with --log-dir"):
             self.log_dir.mkdir(parents=True, exist_ok=True)
             if not is_attached:
                 self._write(self._content("running", None))
-        except OSError as error:
-            hint = "name another directory with --log-dir"
-            raise LaunchError(f"{self.log_dir} cannot be written: {error.strerror}", hint=hint) from error
 
     def set_clock(self, started_s: float, started: float, ended_s: float) -> None:
         """Times are those of a detached run's head node: monotonic, since the epoch, monotonic."""
@@ -269,9 +267,8 @@ class RunRecord:
 
     def says_running(self) -> bool:
         """Whether run.json, as it is in the log directory, holds no end of the run yet."""
-        with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
-            return bool(json.loads((self.log_dir / FILE).read_bytes())["outcome"] == "running")
-        return False
+        found = saved_run.head(self.log_dir)
+        return found is not None and found.outcome == "running"
 
     def broke_off(self, error: BaseException, nodes: Sequence[NodeRun]) -> None:
         """Write down that ringup itself has failed; never raises."""
@@ -367,7 +364,7 @@ class RunRecord:
             return "interrupted", interrupted, None
         if self.hung:
             return "hung", 124, None
-        found = blame.first([end for node in nodes for end in node.ends], self.is_consequence)
+        found = _first([end for node in nodes for end in node.ends])
         if self.save:
             saved: Outcome = self.save["result"]
             failure = self._failure(*found, nodes) if found and saved == "not-saved" else None
@@ -402,9 +399,17 @@ class RunRecord:
         )
 
 
+def _first(ends: Sequence[End]) -> tuple[End, bool] | None:
+    if not ends:
+        return None
+    from ringup.logs.blame import is_consequence  # its table of patterns is large
+
+    return blame.first(ends, is_consequence)
+
+
 def _left_before(nodes: Sequence[NodeRun], failed_s: float) -> Iterator[str]:
     """
-    Ranks that were gone, with code 0, when another failed for the want of one; the last one first.
+    Ranks that had exited with code 0 when another failed because one was gone; the last one first.
 
     Peers see a process's connections close some milliseconds before its parent sees its end.
     """

@@ -24,9 +24,9 @@ READ_S, ASK_S, ASK_SELDOM_S = 0.3, 2.0, 10.0
 SELDOM_AFTER_S = 60.0
 READ_BYTES = 1 << 20
 LAST_WORDS_S = 3.0
-"""What a shared file system may need to show the end of the output."""
+"""Time a shared file system may need to show the end of the output."""
 SOFT_S = 10.0
-"""What a job file has to end by itself before Slurm is asked to cancel it."""
+"""Time for a job file to end before Slurm is asked to cancel it."""
 GIVE_UP_S = 120.0
 """After a cancel; Slurm itself waits KillWait (30 s) between SIGTERM and SIGKILL."""
 
@@ -107,7 +107,11 @@ def submit(file: Path, output: Path, env: Mapping[str, str]) -> Submitted:
 def follow(
     job: Submitted, interrupts: Interrupts, write: Callable[[str], object], on_event: Callable[[Event], None]
 ) -> Ended:
-    """Show the job's output to its end, GIVE_UP_S after an interrupt; the second interrupt is scancel."""
+    """
+    Show the job's output until it ends, or GIVE_UP_S after an interrupt.
+
+    The first interrupt asks the job file to end what it started; the second is scancel.
+    """
     began, asked, handled = time.monotonic(), 0.0, 0
     shown, state, missed = "", "", False
     cancel_at = give_up = float("inf")

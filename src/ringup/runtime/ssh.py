@@ -21,6 +21,7 @@ from ringup.runtime.node_state import NodeRun
 from ringup.runtime.output import Output
 from ringup.runtime.record import RunRecord, short
 from ringup.runtime.transports import Transports
+from ringup.saved_run import SavedPlan
 from ringup.timeline.marks import Began
 from ringup.transport import Transport
 from ringup.transport.interrupts import Interrupts
@@ -30,16 +31,16 @@ BEAT_S = 2.0
 FIRST_BEATS_S = 0.1
 """Interval of the beats in the first second: short runs need a good clock, too."""
 UNKILLABLE_S = 10.0
-"""What a guard may take after the grace: 6 s for processes that do not go, the rest for the network."""
+"""Time for a guard after the grace: 6 s for processes that do not end, the rest for the network."""
 AWAY_S = 2.0
-"""A longer turn than any of our own makes: this process was stopped, or had no processor or memory."""
+"""A longer pause between two turns means that this process was stopped, or had no CPU or memory."""
 SAVED, NOT_SAVED = "saved", "not-saved"
 TIME_LIMIT = "the job's time limit is near"
 DRAIN_S = 5.0
-"""How long the last output may make no progress."""
+"""How long to wait without new output at the end."""
 
 
-def interpreters_of(plan: Plan) -> dict[str, str]:
+def interpreters_of(plan: Plan | SavedPlan) -> dict[str, str]:
     """Node -> the job's Python, for our programs where nobody has found a better one: its own may be old."""
     words = {node.node: node.words[0] for node in plan.nodes if node.words}
     return {n: w for n, w in words.items() if w.startswith("/") and "python" in w.rpartition("/")[2]}
@@ -88,7 +89,7 @@ class Followed:
             self.output.close()
 
     def end_all(self) -> None:
-        """End the ranks after a failure of ringup's own; where that fails too, guards get end of file."""
+        """End the ranks after a bug of ringup's; if that fails too, the guards get end of file."""
         with contextlib.suppress(Exception):
             self.stop("ringup failed", grace_s=self.options.grace_s)
             while self.poll():
@@ -123,7 +124,7 @@ class Followed:
             self.on_event(Event("failed", short(node.ends[-1]), node.name))
 
     def follow(self) -> bool:
-        """Until the run is over or the head node's; True when the user leaves it before."""
+        """Follow until the run is over or its head node has it; True when the user leaves it before."""
         handled, interrupts, watcher, save = 0, self.interrupts, self.options.watcher, self.options.save
         self.record.hangs = watcher.reports if watcher else []
         while self.poll():
@@ -254,7 +255,7 @@ class Ssh(Followed):
         )
 
     def _saved(self, save: Save) -> dict[str, object]:
-        """For run.json; ranks that ended by themselves with 0, or with what a shell shows for the signal."""
+        """For run.json.  A rank has saved if it ended by itself with 0, or with 128 + the signal's number."""
         codes = [rank.code for node in self.nodes for rank in node.ranks.values()]
         own = (0, 128 + signal.Signals[save.signal])
         is_saved = (

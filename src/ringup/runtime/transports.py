@@ -80,7 +80,7 @@ class Transports:
         self._on_event(Event("transport", f"{printable(seen.node, 64)}: NCCL uses {words}", seen.node))
 
     def _difference(self, seen: _Seen, expected: ExpectedTransport) -> str:
-        """What is used in place of what; "" where it is as expected."""
+        """The transport in use and the expected one; "" if they agree."""
         if seen.network == expected.network:
             return _lacking(seen, expected)
         over = f" over {', '.join(expected.devices)}" if expected.devices else ""
@@ -104,7 +104,7 @@ class Transports:
 
 
 def _lacking(seen: _Seen, expected: ExpectedTransport) -> str:
-    """Devices that were expected beside those which are used; "" where names cannot be compared."""
+    """Expected devices that are not used; "" if names cannot be compared."""
     used, wanted = ([_PLAIN.fullmatch(name) for name in one.devices] for one in (seen, expected))
     if not used or not all(used) or not all(wanted):
         return ""

@@ -32,7 +32,7 @@ class RankPhase(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What calls that are alike ask for."""
+    """What a call asks for; calls that ask for the same share one."""
 
     op: str
     what: str = ""

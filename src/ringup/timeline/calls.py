@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringup.flight_recorder.dump import Entry
 from ringup.logs.grammar import CALL_MARK, HEAD, INIT, ITERATION, POINT_TO_POINT
 from ringup.logs.lines import seconds_of
 from ringup.timeline import PENDING, UNKNOWN, Kind, Seconds, Track
@@ -60,19 +59,8 @@ Places = Mapping[tuple[str, str, int], Group]
 """(pid, pointer, how often the pointer had been used before) -> its group."""
 
 
-class Kinds:
-    """The kinds of calls of a timeline, each once."""
-
-    def __init__(self) -> None:
-        self.all: list[Kind] = []
-        self._numbers: dict[Kind, int] = {}
-
-    def number(self, kind: Kind) -> int:
-        found = self._numbers.get(kind)
-        if found is None:
-            found = self._numbers[kind] = len(self.all)
-            self.all.append(kind)
-        return found
+Kinds = dict[Kind, int]
+"""The kinds of calls of a timeline, each once, with its number."""
 
 
 @dataclass
@@ -185,11 +173,8 @@ class CallReader:
         dtype = _TYPES[number] if number < len(_TYPES) else f"type {number}"
         size = int(fields[1][:18]) * _BYTES_OF[number] if number < len(_BYTES_OF) else -1
         peer = fields[3].decode() if is_p2p else ""
-        return (
-            track,
-            self._kinds.number(Kind(op, f"[{fields[1][:18].decode()}] {dtype}", size, "", peer)),
-            not is_p2p,
-        )
+        kind = Kind(op, f"[{fields[1][:18].decode()}] {dtype}", size, "", peer)
+        return track, self._kinds.setdefault(kind, len(self._kinds)), not is_p2p
 
     def _init(self, init: re.Match[bytes], line: bytes) -> None:
         is_start = init["state"] == b"START"
@@ -230,15 +215,6 @@ def recorded(calls: Iterable[RecordedCall], kinds: Kinds) -> Iterator[Track]:
         track = tracks.setdefault(group, Track(group))
         ended_s = UNKNOWN if call.is_done else PENDING
         ended_s = ended_s if call.ended_s is None else max(call.begun_s, call.ended_s)
-        kind = kinds.number(_shown(call.op, call.sizes, call.dtypes, call.where))
+        kind = kinds.setdefault(_shown(call.op, call.sizes, call.dtypes, call.where), len(kinds))
         track.add(call.begun_s, ended_s, 0 if call.is_p2p else call.number, kind)
     yield from tracks.values()
-
-
-def of_dump(entries: Iterable[Entry], started_ns: int) -> Iterator[RecordedCall]:
-    """Entries of a dump with times since `started_ns`, by the clock of the rank's node."""
-    for entry in entries:
-        if entry.begun_ns:
-            ended_s = (entry.ended_ns - started_ns) / 1e9 if entry.ended_ns else None
-            begun_s = (entry.begun_ns - started_ns) / 1e9
-            yield RecordedCall(*entry[:6], entry.where, entry.is_done, begun_s, ended_s)

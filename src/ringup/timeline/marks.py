@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from ringup.flight_recorder.dump import Flight
+from ringup.flight_recorder.dump import Entry, Flight
 
 FILE = "times.jsonl"
 LEAST_GAP_S = 0.2
@@ -83,6 +83,15 @@ class RecordedCall(msgspec.Struct, array_like=True):
     """None where it has not ended, or nobody noted when."""
 
 
+def recorded_calls(entries: Iterable[Entry], began_ns: int) -> Iterator[RecordedCall]:
+    """Entries of a dump that have a time, in seconds since `began_ns` by the clock of the rank's node."""
+    for one in entries:
+        if one.begun_ns:
+            ended_s = round((one.ended_ns - began_ns) / 1e9, 6) if one.ended_ns else None
+            begun_s = round((one.begun_ns - began_ns) / 1e9, 6)
+            yield RecordedCall(*one[:6], one.where, one.is_done, begun_s, ended_s)
+
+
 class Calls(msgspec.Struct, tag_field="what", tag="calls"):
     """What a rank's flight recorder had; a later one takes the place of an earlier one."""
 
@@ -146,16 +155,8 @@ class Recorder:
 
     def calls(self, at_s: float, wall_ns: int, rank: int, flight: Flight) -> None:
         """What a rank's flight recorder had; `at_s` on the run's clock is `wall_ns` on its node's."""
-
-        def ours(theirs_ns: int) -> float | None:
-            return round(at_s - (wall_ns - theirs_ns) / 1e9, 6) if theirs_ns else None
-
-        found = [
-            RecordedCall(*entry[:6], entry.where, entry.is_done, begun_s, ours(entry.ended_ns))
-            for entry in flight.entries[-MOST_CALLS:]
-            if (begun_s := ours(entry.begun_ns)) is not None
-        ]
-        self.note(Calls(at_s, rank, found))
+        began_ns = wall_ns - round(at_s * 1e9)
+        self.note(Calls(at_s, rank, [*recorded_calls(flight.entries[-MOST_CALLS:], began_ns)]))
 
 
 @dataclass
@@ -192,7 +193,7 @@ class Times:
 
 
 def read(folder: Path) -> Times | None:
-    """What was noted in a run's folder; lines that are none are left out.  None where nothing is."""
+    """What was noted in a run's folder; lines that cannot be read are left out.  None where nothing is."""
     path, decoder = folder / FILE, msgspec.json.Decoder(Mark)
     found, began_s = Times(), 0.0
     try:

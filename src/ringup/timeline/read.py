@@ -8,135 +8,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
+from ringup import saved_run
 from ringup.errors import LogsError
 from ringup.logs import counts, files
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.read import Diagnosis, read_attempts, read_logs
-from ringup.rules import Finding
+from ringup.saved_run import SavedRun
 from ringup.timeline import PENDING, CallSource, RankLine, RankUse, Role, Timeline, Track
-from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, of_dump, recorded
-from ringup.timeline.marks import Times
+from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, recorded
+from ringup.timeline.marks import Times, recorded_calls
 from ringup.timeline.marks import read as times_in
 
-MOST_BYTES = 64 << 20
 MOST_RANKS = 1 << 16
 ROLES: dict[str, Role] = {"rank-fell-behind": "missing", "collective-mismatch": "differs"}
-
-
-class _Rank(msgspec.Struct):
-    rank: int
-    node: str = ""
-    code: int | None = None
-
-
-class _Failure(msgspec.Struct):
-    at_s: float
-    rank: int | None = None
-    node: str = ""
-    what: str = ""
-
-
-class _Missing(msgspec.Struct):
-    rank: int | None
-    where: str = ""
-
-
-class _Hang(msgspec.Struct):
-    at_s: float
-    quiet_s: float
-    verdict: str
-    missing: list[_Missing] = []
-
-
-class _Verdict(msgspec.Struct):
-    rule: str = ""
-    ranks: list[int] = []
-    evidence: list[str] = []
-
-
-class _Node(msgspec.Struct):
-    node: str
-    nproc: int
-    first_rank: int
-
-
-class _Variable(msgspec.Struct):
-    name: str
-    value: str
-    because: str = ""
-    node: str | None = None
-
-
-class _Job(msgspec.Struct):
-    script: str = ""
-
-
-class _Plan(msgspec.Struct):
-    nodes: list[_Node] = []
-    env: list[_Variable] = []
-    job: _Job = msgspec.field(default_factory=_Job)
-
-
-class _Cause(msgspec.Struct):
-    rule: str = ""
-
-
-class AttemptRow(msgspec.Struct):
-    number: int
-    nodes: list[str] = []
-    started: float = 0.0
-    ended: float | None = None
-    outcome: str | None = None
-    cause: _Cause | None = None
-    decision: str | None = None
-    because: str | None = None
-
-
-class _Transport(msgspec.Struct):
-    node: str
-    network: str = ""
-    devices: list[str] = []
-
-
-class _Transports(msgspec.Struct):
-    expected: list[_Transport] = []
-    seen: list[_Transport] = []
-
-
-class SavedRun(msgspec.Struct):
-    """What a timeline and a page take from run.json."""
-
-    run: str
-    outcome: str
-    started: float
-    seconds: float = 0.0
-    exit_code: int | None = None
-    ranks: list[_Rank] = []
-    first_failure: _Failure | None = None
-    hangs: list[_Hang] = []
-    verdict: _Verdict | None = None
-    plan: _Plan | None = None
-    findings: list[Finding] = []
-    notes: list[str] = []
-    attempts: list[AttemptRow] = []
-    transports: _Transports = msgspec.field(default_factory=_Transports)
-
-
-def record_of(folder: Path) -> SavedRun | None:
-    """A run's run.json, None where there is none that can be read."""
-    try:
-        data, _ = files.whole(str(folder / "run.json"), MOST_BYTES)
-        return msgspec.json.decode(data, type=SavedRun)
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def folder_of(diagnosis: Diagnosis) -> Path | None:
     """The folder of the run whose logs were read; None where they are of several folders, or of no run."""
     folders = {Path(info.path).parent for info in diagnosis.logs}
-    found = [folder for folder in folders if (folder / "run.json").is_file()]
+    found = [folder for folder in folders if (folder / saved_run.FILE).is_file()]
     return found[0] if len(found) == 1 else None
 
 
@@ -148,7 +38,7 @@ class _Reading:
     folder: Path | None
     record: SavedRun | None
     times: Times | None
-    kinds: Kinds = field(default_factory=Kinds)
+    kinds: Kinds = field(default_factory=dict)
     ranks: dict[int, RankLine] = field(default_factory=dict)
     is_ordered: bool = False
     """Whether calls have no times, only their order."""
@@ -170,7 +60,7 @@ def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
     try:
         diagnosis = read_logs(paths)
     except LogsError:
-        if len(paths) != 1 or record_of(Path(paths[0])) is None:
+        if len(paths) != 1 or saved_run.read(Path(paths[0])) is None:
             raise
         return Diagnosis([], LogEvidence([], []), counts.join({})), Path(paths[0])
     return diagnosis, folder_of(diagnosis)
@@ -178,13 +68,12 @@ def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
 
 def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
     """The timeline of the run in a folder, or of logs and dumps of any job, whose diagnosis this is."""
-    reading = _Reading(
-        diagnosis, folder, record_of(folder) if folder else None, times_in(folder) if folder else None
-    )
+    record, times = (saved_run.read(folder), times_in(folder)) if folder else (None, None)
+    reading = _Reading(diagnosis, folder, record, times)
     _add_ranks(reading)
     source = _add_recorded(reading)
     from_logs = _add_logs(reading, not source)
-    found = Timeline([], 0.0, kinds=reading.kinds.all, source=source or from_logs)
+    found = Timeline([], 0.0, kinds=[*reading.kinds], source=source or from_logs)
     found.outcome = reading.record.outcome if reading.record else ""
     found.ranks = [reading.ranks[number] for number in sorted(reading.ranks)]
     _set_end(found, reading)
@@ -244,7 +133,7 @@ def _add_recorded(reading: _Reading) -> CallSource:
         return ""
     started_ns = round(reading.record.started * 1e9) if reading.record else min(begun)
     for number, dump in dumps.items():
-        calls = of_dump(dump.flight.entries, started_ns)
+        calls = recorded_calls(dump.flight.entries, started_ns)
         reading.rank(number).tracks = list(recorded(calls, reading.kinds))
     return "dumps"
 
@@ -268,14 +157,14 @@ def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
     """
     if not reading.times and (reading.record or not with_calls):
         return ""
-    found = [(info, one) for info, one in _read_logs(reading)]
+    found = [*_read_logs(reading)]
     has_times = any(one.has_times for _, one in found)
-    found = [(info, one) for info, one in found if one.has_times or not has_times]
+    found = [(owner, one) for owner, one in found if one.has_times or not has_times]
     has_calls = with_calls and any(one.tracks for _, one in found)
     reading.is_ordered = has_calls and not has_times
     stamped = [one.first_s for _, one in found if has_times and not reading.times]
-    for info, one in found:
-        _add_file(reading, _owner(info.path, info.rank, reading), one, min(stamped, default=0.0), has_calls)
+    for owner, one in found:
+        _add_file(reading, owner, one, min(stamped, default=0.0), has_calls)
     return "lines" if has_calls else ""
 
 
@@ -287,7 +176,8 @@ def _owner(path: str, rank: int | None, reading: _Reading) -> int | None:
     return rank
 
 
-def _read_logs(reading: _Reading) -> Iterator[tuple[files.FileInfo, FileCalls]]:
+def _read_logs(reading: _Reading) -> Iterator[tuple[int | None, FileCalls]]:
+    """The rank that a log is of, and its calls."""
     for info in reading.diagnosis.logs:
         lengths = reading.times.files.get(Path(info.path).name) if reading.times else None
         if info.path == "-" or (reading.times and lengths is None):
@@ -296,7 +186,7 @@ def _read_logs(reading: _Reading) -> Iterator[tuple[files.FileInfo, FileCalls]]:
         owner = _owner(info.path, info.rank, reading)
         reader = CallReader(reading.kinds, _places(reading.diagnosis, info.path), owner, time_of)
         try:
-            yield info, reader.read(files.blocks(info.path))
+            yield owner, reader.read(files.blocks(info.path))
         except OSError:
             continue
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ringup.secrets import redact
+from ringup.secrets import safe
 from ringup.timeline import PENDING, Kind, RankLine, Seconds, Timeline, Track
-from ringup.units import printable
 from ringup.version import __version__
 
 UNKNOWN_END_S = 1e-6
@@ -31,10 +30,6 @@ NAMES = {
     "launch": "launch and rendezvous", "start": "start", "init": "NCCL set-up", "work": "run",
     "wait": "waits for other ranks", "unknown": "run (no times recorded)",
 }  # fmt: skip
-
-
-def safe(text: str) -> str:
-    return printable(redact(text), 400)
 
 
 def document(timeline: Timeline, about: dict[str, Any]) -> Iterator[str]:

@@ -58,7 +58,7 @@ def signals_held() -> Iterator[None]:
 
 
 FDS_SPARE = 128
-"""Open files of this process beside its connections."""
+"""Open files of this process that are no connections."""
 STDIN, STDOUT, STDERR = range(3)
 """What a pod's frame is: bytes of this stream of its shell."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections import deque
 from enum import IntEnum
 
 from ringup.model import Unreached
-from ringup.units import show_seconds
+from ringup.units import show_seconds, signal_name
 
 
 class Phase(IntEnum):
@@ -23,7 +22,7 @@ class Phase(IntEnum):
 
 
 class Errors:
-    """Of a shell reached without a client (on this machine, in another pod): all of it is the node's."""
+    """stderr of a shell reached without a client (here, or in another pod): all of it is the node's."""
 
     phase = Phase.LOGGED_IN
 
@@ -43,7 +42,7 @@ class Errors:
         return Unreached("no-answer", f"{self._who} ended with {code}" + (f": {noise}" if noise else ""))
 
     def stuck(self, silent_s: float) -> Unreached:
-        """Why nothing comes."""
+        """Why nothing was received for `silent_s`."""
         return Unreached("no-answer", f"{self._who} did not answer within {show_seconds(silent_s)}")
 
     def lost(self, code: int) -> Unreached:
@@ -52,7 +51,7 @@ class Errors:
 
 
 class ClientErrors(Errors):
-    """Of a client: its chatter is taken out, its last words and the node's are kept."""
+    """stderr of ssh or srun: debug lines are removed, the last lines of the client and the node are kept."""
 
     CHATTER: tuple[bytes, ...]
     """How lines begin that are taken out."""
@@ -119,5 +118,4 @@ def how_ended(client: str, code: int) -> str:
     """
     if code >= 0:
         return f"{client} ended with {code}"
-    names = {number.value: number.name for number in signal.Signals}
-    return f"{client} was ended by {names.get(-code, f'signal {-code}')}"
+    return f"{client} was ended by {signal_name(-code)}"

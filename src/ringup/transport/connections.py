@@ -269,7 +269,7 @@ class Transport:
                 session.client.look()
 
     def _look_twice(self, sessions: Sequence[Session], now: float) -> None:
-        """Open second connections to nodes whose answer does not come, and hear what those tell."""
+        """Open second connections to nodes whose answer does not come, and judge the path by them."""
         if self._closed:
             return
         for session, probe in list(self._probes.items()):
@@ -374,7 +374,7 @@ class _Question:
     def answer(self, now: float) -> Answer | None:
         """The answer once there is one; a node past its deadline has one, too."""
         if self._end is None:
-            # A node whose turn to be connected came late has the same time as the others.
+            # A node that was connected late gets as much time as the others.
             began = max(self._asked, self.session.began)
             if self.session.state == "waiting" or now - began < self._deadline_s:
                 return None
@@ -392,7 +392,7 @@ class _Question:
         current = self.session.current
         if current is not None and current is not self.request and current.kind == "run":
             return Unreached("no-answer", "not asked: a program runs on this node's connection")
-        if self._truncated:  # who prints so much was not short of time
+        if self._truncated:  # so much output shows that it had time enough
             return self._flooded()
         came = f"{show_bytes(len(self._stdout))} came" if self._stdout else "nothing came"
         failure = Unreached("no-answer", f"no complete answer within {show_seconds(limit_s)}; {came}")

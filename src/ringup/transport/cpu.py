@@ -39,7 +39,7 @@ def judged(failure: Unreached, lost_s: float, limit_s: float) -> Unreached:
 
 
 def words(lost_s: float) -> str:
-    """That this machine was starved, for a person."""
+    """A sentence that says that this machine was CPU-starved."""
     try:
         load = os.getloadavg()[0]
     except OSError:

@@ -65,7 +65,7 @@ class Admission:
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def turn(self, timeout_s: float) -> None:
-        """Wait for whoever comes or speaks; end what has taken too long."""
+        """Wait for connections and data; close connections that take too long."""
         pod_link.turn(self._selector, timeout_s)
         now = time.monotonic()
         while self._guests and (guest := next(iter(self._guests.values()))).until < now:

@@ -122,7 +122,7 @@ class _Gathering:
             del self.peers[index]
 
     def _look_for_rivals(self, context: ssl.SSLContext) -> None:
-        """In a thread, for the other one may not answer, and so may the DNS."""
+        """Runs in a thread: the other pod or the DNS may not answer."""
         while True:
             try:
                 other_head(self.pod, context, self.instance)
@@ -189,7 +189,7 @@ def indices(numbers: list[int]) -> str:
 
 
 def known_name(name: str, address: str) -> str:
-    """What a pod calls itself, where that means its address; else the address."""
+    """A pod's own name if that leads to its address, else the address."""
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except (OSError, UnicodeError):
@@ -211,11 +211,11 @@ def other_head(pod: Pod, context: ssl.SSLContext, instance: str) -> None:
             problem = f"two pods claim index 0: {pod.name} and the one at {pod.head} ({address})"
             raise NodesError(problem, hint=hint) from refused
     except (OSError, UnicodeError):
-        return  # its name is not in the DNS yet, or leads elsewhere: the others will tell
+        return  # its name is not in the DNS yet, or is wrong: the other pods will report it
 
 
 def gather(pod: Pod, say: Say) -> Pods:
-    """Wait for every other pod; NodesError when not all have come in time; the others learn it."""
+    """Wait for every other pod.  Raises NodesError if some are late, and tells the others so."""
     allow_open_files(pod.count * (1 + SHELLS) + PLACES + FDS_SPARE)
     gathering = _Gathering(pod, say)
     try:

@@ -102,7 +102,7 @@ class Request:
     body: bytes
     """What is sent when its turn comes."""
     listener: Listener | None
-    """None once nobody waits for it."""
+    """None once its answer is no longer wanted."""
     outlives: bool
     """As for `Transport.start`."""
     closes_stdin: bool = False

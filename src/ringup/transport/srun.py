@@ -32,7 +32,7 @@ _HARMLESS = "lacks support for cpu binding"
 
 
 def is_here(environ: Mapping[str, str]) -> bool:
-    """Whether this process stands in an allocation and has srun (a container may lack it)."""
+    """Whether this process runs in an allocation and has srun (a container may lack it)."""
     job = environ.get("SLURM_JOB_ID", "")
     return job.isdigit() and shutil.which("srun", path=environ.get("PATH")) is not None
 

@@ -22,7 +22,7 @@ from ringup.agent.snapshot import main
 from ringup.agent.snapshot.gpus import Gpus
 
 SHARES = {"ranks": 0.001, "count": 0.003, "stacks": 0.004, "asked": 0.01}
-"""Of a core, for each kind of work.  Whoever asks may wait, and cannot hurry it."""
+"""Most CPU time for each kind of work, as a share of one core; requests wait until it allows them."""
 EVERY_S = {"ranks": 10.0, "stacks": 10.0, "asked": 1.0}
 MODES = ("count", "stacks", "threads", "flight")
 SILENT_S = 60.0

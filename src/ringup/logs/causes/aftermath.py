@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ringup.logs.causes.symptoms import ended_as, failure, hang, is_unwinding, of_the_web
+from ringup.logs.causes.symptoms import ended_as, of_the_web
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
-from ringup.logs.outcome import is_teardown, made_do
+from ringup.logs.lines import Event, ranks_of
+from ringup.logs.outcome import is_teardown, is_unwinding, made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import HARMLESS
 from ringup.logs.rule import Found, cause, report
@@ -31,9 +31,7 @@ def peer_died_first(log: LogEvidence) -> Found:
 
     Why: a rank, the agent that hosts the store, a coordinator or a worker ended first, and these
     lines follow.
-
     Fix: the log of the peer named here, its earliest line; then its host's kernel log.
-
     In logs: `Connection closed by remote peer`, `Connection reset by peer`, `num_nodes_waiting` tracebacks.
     """
     zero = log.all("ddp-same-model", theirs="0")
@@ -50,7 +48,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     if {e.tag for e in lost} == {"ray-died"} and not (zero or weak) and _is_a_wrapping(log, lost):
         return None
     proxied = [e for e in lost if e.tag != "proxy-failed"]
-    sound = failure(log) is None
+    sound = log.outcome.failed is None
     if sound and log.outcome.went_on and not (proxied or zero):
         return None
     if (
@@ -65,7 +63,7 @@ def peer_died_first(log: LogEvidence) -> Found:
     had_saved = {e.host for e in log.all("saved")}
     # A process that has saved its model and ends closes its connections: nobody's call failed of it.
     mild = bool(peers) and {p.split("<")[0] for p in peers} <= had_saved
-    mild = mild and failure(log, "closed-by-peer") is None
+    mild = mild and log.outcome.failure("closed-by-peer") is None
     own = {a for h in log.hosts.values() for _, a in h.sockets.values()} | set(log.hosts)
     others = [p for p in peers if p.split("<")[0] not in own or len(log.hosts) > 1]
     shown = f" ({', '.join(others[:3])})" if others else ""
@@ -101,9 +99,7 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     NCCL or CUDA failed, and the lines name no reason that ringup knows.
 
     Why: without NCCL_DEBUG only the category is printed.
-
     Fix: run again with `NCCL_DEBUG=INFO` on all ranks and compare host with host.
-
     In logs: `unhandled system error` without `Last error:`, a lone `Cuda failure`.
     """
     category = log.all("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage")
@@ -117,29 +113,24 @@ def nccl_error_without_detail(log: LogEvidence) -> Found:
     if log.has("ib-open-failed") and not (cuda or other or log.outcome.set_up):
         return None  # the device that could not be opened is the detail
     text, fix = "NCCL or CUDA failed; only the category of the error is printed", None
-    last = [] if cuda else _last_words(log, warned)
+    said = [e for e in warned if re.search(_TELLING, e["text"])]  # the detail, which no cause knows
+    # The last NCCL WARN of each process that says something, then what torch quotes as the last error.
+    ends = {(e.file, e.host, e.pid, e.label): e for e in said}
+    last = [] if cuda else [*ends.values(), *log.all("last-error")][-4:]
     if cuda and cuda[0].tag == "cuda-failure":
         text = f"a CUDA call inside NCCL failed ({cuda[0]['text']})"
     elif call := next(filter(None, (_FAILED_CALL.search(e["text"]) for e in warned)), None):
         text = f"NCCL's call to {call[1]} failed ({call[2]})"
     elif last:
         text = f"NCCL failed; its last error: {last[-1]['text'].strip()[:160]!r}"
-        where = f" of {show_ranks(ranks)}" if (ranks := {e.rank for e in last if e.rank is not None}) else ""
+        where = f" of {show_ranks(ranks)}" if (ranks := ranks_of(last)) else ""
         fix = Fix(f"run again with NCCL_DEBUG=INFO on all ranks; collect the lines{where} before this one")
-    said = [e for e in warned if re.search(_TELLING, e["text"])]  # the detail, which no cause knows
     timed_out = log.all("work")[:1]
     late = timed_out and not cuda and all(_after(e, timed_out[0]) for e in category)
     sure = (category or cuda) and not late and not last and not said  # the watchdog aborts what then fails
-    telling = any(re.search(_TELLING, e["text"]) for e in warned)
-    mild = not (category or cuda or vague or other or codes) and (log.outcome.went_on or not telling)
+    mild = not (category or cuda or vague or other or codes) and (log.outcome.went_on or not said)
     events = [*last, *category, *cuda, *other, *vague, *warned, *codes]
     return report(events, text, "medium" if sure else "low", severity="warning" if mild else None, fix=fix)
-
-
-def _last_words(log: LogEvidence, warned: list[Event]) -> list[Event]:
-    """The last NCCL WARN of each process that says something, then what torch quotes as the last error."""
-    last = {(e.file, e.host, e.pid, e.label): e for e in warned if re.search(_TELLING, e["text"])}
-    return [*last.values(), *log.all("last-error")][-4:]
 
 
 _ALL_THERE = Fix(
@@ -155,18 +146,16 @@ def init_never_finished(log: LogEvidence) -> Found:
 
     Why: a peer never came, or the first connections between ranks go nowhere; the stage where it
     stops tells which.
-
     Fix: the logs of all ranks with NCCL_DEBUG=INFO; stacks of those that wait; stop after `via P2P` points to
     ACS or IOMMU, after `via NET` to the peer or the fabric, before Init START to the bootstrap network.
-
     In logs: `Init START` without `Init COMPLETE`.
     """
     if ended := ended_as(log, "init-never-finished"):
         return replace(ended, fix=_ALL_THERE)
     begun = [c for c in log.communicators if c.started and not c.complete]
-    stood = hang(log)
+    stood = log.outcome.hang
     done = any(c.complete for c in log.communicators)
-    if (log.outcome.set_up and not begun) or (not stood and (done or failure(log))):
+    if (log.outcome.set_up and not begun) or (not stood and (done or log.outcome.failed)):
         return None
     last: dict[tuple[int, str], Event] = {}  # the last set-up line of each file or process
     for event in log.all("bootstrap", "using-network", "init", "channel", "connected"):
@@ -176,13 +165,12 @@ def init_never_finished(log: LogEvidence) -> Found:
     absent = sorted(set(range(min(wanted, 100_000))) - {c.rank for c in log.communicators})
     if absent and len(absent) < wanted:
         text += f"; of {wanted} ranks {ranges(absent[:8])} left no Init line"
-    return report(
-        [*list(last.values())[:4], stood] if begun or log.has("bootstrap", "using-network") else [],
-        text,
-        "medium" if stood else "low",
-        severity=None if stood else "note",
-        ranks=[c.rank for c in begun] or None,
-    )
+    ranks = [c.rank for c in begun] or None
+    if not (begun or log.has("bootstrap", "using-network")):
+        return None
+    if stood:
+        return report([*list(last.values())[:4], stood], text, "medium", ranks=ranks)
+    return report(list(last.values())[:4], text, "low", severity="note", ranks=ranks)
 
 
 def _stage(log: LogEvidence) -> str:
@@ -202,9 +190,7 @@ def unnamed_failure(log: LogEvidence) -> Found:
 
     Why: the quoted line is the most telling one by its form: who prints it, with which severity and error
     number, and what was printed before it.
-
     Fix: read that line on that rank and host; the answer says what an error of its kind means in general.
-
     In logs: any error that no other cause knows.
     """
     return None  # `unnamed.answered` decides it, when all other causes are known

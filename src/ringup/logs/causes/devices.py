@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 from ringup.logs.causes.symptoms import (
-    HARMLESS_XID,
     UNBACKED,
-    failure,
     first_value,
     is_of_a_peer,
     on,
@@ -16,6 +14,7 @@ from ringup.logs.causes.symptoms import (
 )
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.outcome import made_do
+from ringup.logs.patterns.forms import PROGRAM_XIDS
 from ringup.logs.rule import Found, cause, report
 from ringup.units import parse_size_bytes
 
@@ -64,9 +63,7 @@ def gpu_out_of_memory(log: LogEvidence) -> Found:
     A rank (or NCCL on it) got no GPU memory.
 
     Why: model, batch or fragments of that rank; processes of an earlier run may still hold memory.
-
     Fix: less memory on that rank (batch, sharding, checkpointing), end leftovers, `PYTORCH_CUDA_ALLOC_CONF`.
-
     In logs: `CUDA out of memory. Tried to allocate`, `Cuda failure 'out of memory'`.
     """
     refused = [e for e in log.all("gpu-oom", lacks=r"ray\.exceptions|java\.lang") if not made_do(e)]
@@ -110,13 +107,13 @@ def gpu_missing(log: LogEvidence) -> Found:
             )
         return report([*lost, *off, *bus], text)
     text = "a PCIe slot reports bus errors in floods; the device behind it is about to go"
-    return report(bus, text, "medium") if len(bus) > 2 or failure(log) else None
+    return report(bus, text, "medium") if len(bus) > 2 or log.outcome.failed else None
 
 
 @cause("xid-in-kernel-log", overcome=None)
 def xid_in_kernel_log(log: LogEvidence) -> Found:
     codes = xid_codes(log)
-    grave = log.has("sxid") or not HARMLESS_XID.issuperset(codes)
+    grave = log.has("sxid") or not PROGRAM_XIDS.issuperset(codes)
     text = f"the driver reported fault code {', '.join(map(str, codes)) or 'without number'}"
     text += "" if grave else " (usually the program's own fault)"
     return report(log.all("xid", "sxid"), text, "high" if grave else "low")
@@ -125,7 +122,7 @@ def xid_in_kernel_log(log: LogEvidence) -> Found:
 @cause("fabric-manager-not-running", overcome=None)
 def fabric_manager_not_running(log: LogEvidence) -> Found:
     units = {(e.file, e.line + below) for e in log.all("fabric-unit") for below in range(1, 6)}
-    failed = [e for e in log.all("unit-failed") if (e.file, e.line) in units]
+    failed = [e for e in log.all("unit-failed") if e.place in units]
     failed = [*log.all("fabric-manager", lacks=r"active \(running\)"), *failed]
     bind = log.all("nvls-failed", has="Fabric ?Manager|NVSwitches")
     if failed:
@@ -140,10 +137,8 @@ def nvls_setup_failed(log: LogEvidence) -> Found:
     NVLink SHARP multicast cannot be set up.
 
     Why: the fabric manager was restarted without a GPU reset, or a container lacks the capability devices.
-
     Fix: restart the fabric manager and reset the GPUs; expose /dev/nvidia-caps to the container;
     `NCCL_NVLS_ENABLE=0` to go on without.
-
     In logs: a WARN from NCCL's nvls transport: `Cuda failure 1 'invalid argument'` or `401`.
     """
     calls = log.all(
@@ -162,9 +157,7 @@ def gpus_hidden_between_ranks(log: LogEvidence) -> Found:
     over the NIC.
 
     Why: a container or cgroup per GPU hides the others.
-
     Fix: expose all GPUs of the node to all its ranks; no `--gpus-per-task`.
-
     In logs: `nvmlDeviceGetHandleByPciBusId() failed: Not Found`.
     """
     hidden = log.all("nvml-lookup") + [e for e in log.all("bad-ordinal") if is_of_a_peer(e)]
@@ -187,9 +180,7 @@ def cumem_host_unusable(log: LogEvidence) -> Found:
     NCCL's cuMem host buffers do not work here.
 
     Why: no peer access between the GPUs, or NUMA calls blocked in the container.
-
     Fix: `NCCL_CUMEM_HOST_ENABLE=0`, a larger /dev/shm, or allow the calls.
-
     In logs: `Cuda failure 217 'peer access is not supported'` from the shm transport.
     """
     # Where NCCL kept its host memory in files, a CUDA call on it failed in shmutils or shm.h.
@@ -201,5 +192,5 @@ def cumem_host_unusable(log: LogEvidence) -> Found:
     if calls:
         return report([*calls, *notice], "NCCL's cuMem host buffers do not work between these GPUs")
     text = "cuMem host buffers do not work; NCCL falls back to files in /dev/shm"
-    failed = failure(log) is not None
+    failed = log.outcome.failed is not None
     return report(notice, text, "medium" if failed else "low", severity=None if failed else "note")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from ringup.addresses import has_virtual_name, is_loopback
-from ringup.logs.causes.symptoms import failure, first_of_each, first_value, hang, on, stopped
+from ringup.addresses import has_virtual_name, is_loopback, subnet
+from ringup.logs.causes.symptoms import first_of_each, first_value, on
 from ringup.logs.evidence import HostNetworks, LogEvidence, is_link_local
 from ringup.logs.lines import Event
 from ringup.logs.patterns import OF_ROLE
@@ -70,7 +69,7 @@ def _one_machine(log: LogEvidence) -> bool:
 
 @cause("virtual-interface-chosen")
 def virtual_interface_chosen(log: LogEvidence) -> Iterator[Cause | None]:
-    failed = stopped(log)
+    failed = log.outcome.stopped
     if not (failed and _one_machine(log)):
         yield from (_virtual(log, host, failed) for host in log.hosts.values())
     bridges = first_of_each((e.host, e) for e in log.all("bootstrap", address=r"172\.17\..*"))
@@ -105,7 +104,7 @@ def _virtual(log: LogEvidence, host: HostNetworks, failed: Event | None) -> Caus
     signalled = any(e["name"] or e["code"].startswith("-") for e in log.all("exit"))
     died = signalled or log.has("exit-signal", "gpu-oom", "oom-kill", "cuda-failure", "illegal-access")
     died = died or bool(own_exceptions(log))
-    lost = not log.outcome.trained and (failure(log, *OF_ROLE["local"]) or hang(log))
+    lost = not log.outcome.trained and (log.outcome.failure(*OF_ROLE["local"]) or log.outcome.hang)
     done = any(c.host == host.name and c.complete for c in log.communicators)
     most = len(virtual) > max(1, len(host.sockets) / 2)
     if done and not (lost and (bind or carrying)):
@@ -150,9 +149,7 @@ def link_local_address_chosen(log: LogEvidence) -> Found:
 
     Why: an interface without IPv4 is offered with its link-local address, whose zone is another one
     on the peer.
-
     Fix: `NCCL_SOCKET_FAMILY=AF_INET`, or `NCCL_SOCKET_IFNAME` = an interface with a routable address.
-
     In logs: `Connect to fe80::...%ib0<port> failed`.
     """
     dialled = [e for e in log.all("nccl-connect", "gloo-connect") if is_link_local(e["address"].strip("["))]
@@ -170,7 +167,7 @@ def link_local_address_chosen(log: LogEvidence) -> Found:
         used = [host.sockets[i] for net, i in host.used if net == "Socket" and i in host.sockets]
         carrying = [name for name, address in used if is_link_local(address)]
         done = any(c.complete for c in log.communicators if c.host == host.name)
-        if carrying and stopped(log) and not done:
+        if carrying and log.outcome.stopped and not done:
             text = f"data channels use {carrying[0]}, which has only a link-local address"
             sure: Confidence = "medium" if refused or log.has("nccl-connect") else "low"
             return report([*refused, *host.events.get("net-using", [])], text, sure)
@@ -197,11 +194,10 @@ def loopback_interface_chosen(log: LogEvidence) -> Found:
         if not log.spans_hosts and not any(net == "Socket" for net, _ in host.used):
             continue
         listed = [e for tag in ("bootstrap", "net-using", "env-set") for e in host.events.get(tag, ())]
-        return report(
-            [e for e in listed if e.tag != "env-set" or e["name"] == "NCCL_SOCKET_IFNAME"],
-            f"NCCL uses lo{on(host.name)} in a job of several hosts",
-            "high" if sure else "medium" if len(log.hosts) > 1 and failure(log) else "low",
-        )
+        listed = [e for e in listed if e.tag != "env-set" or e["name"] == "NCCL_SOCKET_IFNAME"]
+        text = f"NCCL uses lo{on(host.name)} in a job of several hosts"
+        unproven: Confidence = "medium" if len(log.hosts) > 1 and log.outcome.failed else "low"
+        return report(listed, text, "high" if sure else unproven)
     dialled = [e for e in log.all("nccl-connect") if is_loopback(e["address"]) and log.spans_hosts]
     return report(dialled, f"a peer is dialled at {first_value(dialled, 'address')}", "medium")
 
@@ -219,10 +215,7 @@ def network_of(address: str) -> str:
     >>> network_of("10.12.5.64"), network_of("fe80::1")
     ('10.12.5', '')
     """
-    try:
-        return str(ipaddress.IPv4Address(address)).rpartition(".")[0]
-    except ValueError:
-        return ""
+    return subnet(address, 24).rpartition(".")[0] if ":" not in address else ""
 
 
 @cause("peer-unreachable-on-interface", overcome=None)
@@ -246,7 +239,7 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
     if (unanswered := log.all("syn-sent")) and not (log.outcome.went_on or log.has("client-timeout")):
         address = unanswered[0]["address"]
         text = f"{address} does not answer (SYN-SENT): a filter drops it, or no host has that address"
-        return report(unanswered, text, "medium" if len(unanswered) > 1 or stopped(log) else "low")
+        return report(unanswered, text, "medium" if len(unanswered) > 1 or log.outcome.stopped else "low")
     if lost and not log.has("ssh-connect"):
         text = "mpirun lost its daemon on a node: no way back to the first node's address?"
         return report(lost, text, "low")
@@ -260,14 +253,9 @@ def peer_unreachable_on_interface(log: LogEvidence) -> Found:
     fix = _shared_fix(log)
     shown = ", ".join(f"{h.name} {' '.join(h.bootstrap)}" for h in log.hosts.values() if h.bootstrap)
     text = f"hosts bootstrap on addresses of different networks ({shown}) and nobody got past it"
-    sure = fix or hang(log)
-    return report(
-        [*apart, hang(log)],
-        text,
-        "medium" if sure else "low",
-        severity=None if sure else "warning",
-        fix=fix,
-    )
+    if fix or log.outcome.hang:
+        return report([*apart, log.outcome.hang], text, "medium", fix=fix)
+    return report(apart, text, "low", severity="warning")
 
 
 def _is_real_peer(event: Event) -> bool:
@@ -286,12 +274,8 @@ def _unreachable(log: LogEvidence, events: list[Event], apart: list[Event]) -> C
             return report(events, text, "low")
         text = f"{speaker} gets no answer from its own address {address} ({reason.lower() or 'timeout'}): "
         text += "a firewall there drops it; a listener that died would refuse"
-        return report(
-            events,
-            text,
-            "medium",
-            fix=Fix(f"firewall rules of {speaker} for its own address", commands=("nft list ruleset",)),
-        )
+        fix = Fix(f"firewall rules of {speaker} for its own address", commands=("nft list ruleset",))
+        return report(events, text, "medium", fix=fix)
     text = f"{address or 'a peer'} cannot be reached{f' from {speaker}' if speaker else ''}"
     for host in log.hosts.values():
         if address and host.bootstrap and host.bootstrap[1] == address:

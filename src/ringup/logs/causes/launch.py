@@ -11,7 +11,6 @@ from ringup.logs.causes.symptoms import (
     LAUNCHER_FRAMES,
     OWN_MODULES,
     SHELL_TEXT,
-    failure,
     first_value,
     is_of_a_peer,
     of_the_web,
@@ -28,7 +27,6 @@ _LAUNCHERS = re.compile(
     r"(?:^|/)(?:torchrun|python[\d.]*|deepspeed|accelerate|colossalai|mpirun|mpiexec|orted|prted"
     r"|pdsh|srun|conda|module|horovodrun|llamafactory-cli|ray)$"
 )
-
 
 _OF_ONE_START = 8
 """Lines between the headers of two that begin at a time."""
@@ -60,9 +58,7 @@ def slurm_tasks_mismatch(log: LogEvidence) -> Found:
 
     Why: the trainer takes its ranks from Slurm's variables; too few or too many tasks make ranks
     twice or never.
-
     Fix: `--nodes` and `--ntasks-per-node` equal to the trainer's num_nodes and devices.
-
     In logs: `GLOBAL_RANK: 1, MEMBER: 2/8` twice, or only for the first half of the members.
     """
     if refused := log.all("slurm-mismatch"):
@@ -85,7 +81,7 @@ def slurm_tasks_mismatch(log: LogEvidence) -> Found:
     if len({e["nranks"] for e in rows}) > 1 or not is_head or log.has("all-registered"):
         return None
     text = f"only the first {len(numbers)} of {wanted} members were started"
-    return report(rows, text, "medium" if started or failure(log) else "low")
+    return report(rows, text, "medium" if started or log.outcome.failed else "low")
 
 
 _UNKNOWN = re.compile(r"unrecognized arguments|[Nn]o such option|invalid choice")
@@ -120,9 +116,7 @@ def hostfile_missing(log: LogEvidence) -> Found:
     DeepSpeed found no host file, so it can only use this machine.
 
     Why: by default it looks for /job/hostfile; several nodes need one.
-
     Fix: `--hostfile FILE` with one `HOST slots=N` line per node.
-
     In logs: `Unable to find hostfile`, then `Num nodes is >1 but no extra nodes available`.
     """
     needed, warned = log.all("hostfile-needed"), log.all("hostfile-missing")
@@ -140,10 +134,8 @@ def device_ordinal_not_visible(log: LogEvidence) -> Found:
 
     Why: more ranks than visible GPUs, the global rank used as device on a second node, or one GPU
     bound per task.
-
     Fix: as many ranks per node as visible devices; `torch.cuda.set_device(LOCAL_RANK)`; `--gpus-per-node`
     rather than `--gpus-per-task`.
-
     In logs: `CUDA error: invalid device ordinal`.
     """
     # A peer's number that means nothing here (transport/p2p) is another matter: GPUs hidden between ranks.
@@ -228,9 +220,7 @@ def environment_breaks_remote_shell(log: LogEvidence) -> Found:
     The launcher pastes the whole environment into a shell line, and a value breaks it.
 
     Why: values with blanks, quotes or newlines, and read-only names, are not shell words.
-
     Fix: forward only named variables, quoted; or start each node with torchrun itself.
-
     In logs: `export: ...: not a valid identifier`, `readonly variable`, a path where a host should be.
     """
     if broken := log.all("shell-broken"):

@@ -13,9 +13,9 @@ from ringup.logs.causes.recorder_dumps import (
     recorded_mismatches,
     recorded_standing,
 )
-from ringup.logs.causes.symptoms import bars_at_a_limit, ended_as, failure, hang, waits_of_the_program
+from ringup.logs.causes.symptoms import bars_at_a_limit, ended_as, waits_of_the_program
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
+from ringup.logs.lines import Event, by_rank, ranks_of
 from ringup.logs.rule import MAX_EVIDENCE, Cause, Confidence, Found, cause, report
 from ringup.units import ranges, show_ranks
 
@@ -43,9 +43,9 @@ def _waiting(log: LogEvidence) -> dict[int, Event]:
 
 def _waiting_in_gloo(log: LogEvidence) -> dict[int, Event]:
     """The call of each rank's traceback, where every rank ran into Gloo's limit: it prints no numbers."""
-    late = {e.rank for e in log.all("gloo-recv-timeout") if e.rank is not None}
-    calls = {e.rank: e for e in log.all("collective-frame") if e.rank is not None}
-    ranks = {e.rank for e in log.events if e.rank is not None}
+    late = ranks_of(log.all("gloo-recv-timeout"))
+    calls = by_rank(log.all("collective-frame"))
+    ranks = ranks_of(log.events)
     return calls if late == ranks == calls.keys() else {}
 
 
@@ -101,10 +101,8 @@ def rank_busy(log: LogEvidence) -> Found:
     One rank (often 0) does long work while the others wait in a collective until the timeout.
 
     Why: tokenizing, indexing, downloading, saving or evaluating on one rank only.
-
     Fix: do that work before init or in another process; a larger timeout in `init_process_group`;
     asynchronous or sharded saving.
-
     In logs: `main_process_first` with a timeout, a progress bar near the limit, `Saving` one
     timeout earlier.
     """
@@ -178,7 +176,7 @@ def _printed_behind(log: LogEvidence) -> Cause | None:
 def _silent(log: LogEvidence) -> Cause | None:
     """Who is behind, by the ranks that timed out and the watchdog's own numbers (enqueued, completed)."""
     timed_out = _waiting(log)
-    states = {e.rank: e for e in log.all("work-state") if e.rank is not None}
+    states = by_rank(log.all("work-state"))
     events = [*timed_out.values(), *states.values()]
     if not events:
         lonely = [e for e in _timeouts(log) if e["op"]]
@@ -225,7 +223,7 @@ def _counted_behind(log: LogEvidence, behind: tuple[Behind, ...]) -> Cause:
     )
     ranks = tuple(sorted({n for b in worst if (n := _number(b.member.name)) is not None}))
     nodes = tuple(dict.fromkeys(b.member.host for b in worst if b.member.host))
-    if stood := hang(log) or failure(log):
+    if stood := log.outcome.hang or log.outcome.failed:
         return Cause(text, "high", (*events, stood)[:MAX_EVIDENCE], nodes, ranks)
     text += " (if the job hangs, look there)"  # a rank that called nothing has no line to quote
     return Cause(text, "medium", (*events[:MAX_EVIDENCE],), nodes, ranks, "warning")
@@ -263,18 +261,18 @@ def uneven_batches(log: LogEvidence) -> Found:
     A rank ran out of data and left the loop; the others wait for it.
 
     Why: shards or iterable data sets of unequal length.
-
     Fix: equal lengths, `drop_last=True`, the Join context, or end by a collective decision.
-
     In logs: step lines end on one rank, the others stop in the next all-reduce.
     """
     if ran_out := log.all("uneven-word", has="exhausted all|still have inputs"):
         return report(ran_out, "a rank has no input left while others still have some")
     if (left := _left_the_loop(log)) and (apart := _apart(log)):
-        who = show_ranks({e.rank for e in left if e.rank is not None})
+        who = show_ranks(ranks_of(left))
         text = f"{who} ended an epoch that others had not ended: {apart.text}"
         sure: Confidence = "low" if apart.confidence == "low" else "medium"
         return report([*left, *apart.evidence], text, sure, ranks=apart.ranks)
+    if recorded := _ended_without_error(log):
+        return recorded
     words = log.all("uneven-word")
     waits = log.all("work", "gloo-recv-timeout", "gloo-closed", "work-state")
     waits = [e for e in waits if not log.outcome.overcome(e)]
@@ -283,14 +281,29 @@ def uneven_batches(log: LogEvidence) -> Found:
         return report([*words, *waits[:3]], text, "medium")
     stuck = {e.rank for e in waits} | {None}
     finished = [e for e in log.all("epoch-done") if e.rank not in stuck]
-    ranks = ranges(e.rank for e in finished if e.rank is not None)
+    ranks = ranges(ranks_of(finished))
     text = f"rank {ranks} says it is done while others wait"
     if finished and waits:
         return report([*finished, *waits[:3]], text, "medium")
     gone = _gone_ahead(log)
-    ranks = ranges(e.rank for e in gone if e.rank is not None)
+    ranks = ranges(ranks_of(gone))
     text = f"rank {ranks} had come further, and ended without error"
     return report([*gone, *waits[:3]], text, "medium") if gone else None
+
+
+def _ended_without_error(log: LogEvidence) -> Cause | None:
+    """Ranks that ended with code 0, by the run's own record, before the others lost them in a collective."""
+    left = log.ended.left_before if log.ended else ()
+    lost = [e for e in log.all("gloo-closed", "closed-by-peer") if not log.outcome.overcome(e)]
+    if not left or not lost:
+        return None
+    named = [match for one in left if (match := _LEFT.match(one))]
+    ranks, nodes = [int(match[1]) for match in named], [match[2] for match in named]
+    text = f"{show_ranks(ranks)} ended without error while others were in a collective"
+    return report(lost[:3], text, "medium", ranks=ranks, nodes=nodes)
+
+
+_LEFT = re.compile(r"rank (\d{1,6}) on ([^\s,]{1,255})")
 
 
 def _gone_ahead(log: LogEvidence) -> list[Event]:
@@ -299,7 +312,7 @@ def _gone_ahead(log: LogEvidence) -> list[Event]:
     ends = log.all("exit", "exit-signal", "child-failed", "exception")
     if not closed or not log.has("exit") or log.has("closing-signal", "cancelled") or len(log.hosts) > 1:
         return []
-    steps = {e.rank: e for e in log.all("step") if e.rank is not None}
+    steps = by_rank(log.all("step"))
     most = max((e.number("step") for rank, e in steps.items() if rank in closed), default=1 << 60)
     failed = {e.rank for e in ends}
     return [e for rank, e in steps.items() if rank not in failed and e.number("step") > most]
@@ -307,10 +320,10 @@ def _gone_ahead(log: LogEvidence) -> list[Event]:
 
 def _left_the_loop(log: LogEvidence) -> list[Event]:
     """The ends of an epoch that some ranks printed and others, who print their own, had not come to."""
-    ended = {e.rank: e for e in log.all("epoch-done") if e.rank is not None}
+    ended = by_rank(log.all("epoch-done"))
     epochs = {rank: int(m[1]) if (m := _EPOCH.search(e.text)) else 0 for rank, e in ended.items()}
     ahead = {rank for rank, epoch in epochs.items() if epoch == max(epochs.values())}
-    behind = {e.rank for e in log.all("step", "loss", "epoch-done") if e.rank is not None} - ahead
+    behind = ranks_of(log.all("step", "loss", "epoch-done")) - ahead
     waiting = _waiting(log)
     calls = [{(e["op"], e["nin"]) for r, e in waiting.items() if r in side} for side in (ahead, behind)]
     return [ended[rank] for rank in sorted(ahead)] if behind and calls[0].isdisjoint(calls[1]) else []
@@ -333,7 +346,7 @@ def _printed_mismatch(log: LogEvidence) -> Cause | None:
     if apart := log.all("flight-mismatch", "preamble", "horovod-mismatch", "data-truncated"):
         text = "two ranks are in different collectives, or in one with different sizes"
         return report(apart, text, "medium" if apart[0].tag == "data-truncated" else "high")
-    through = {e.rank: e for e in log.all("collective-frame") if e.rank is not None}
+    through = by_rank(log.all("collective-frame"))
     if len({e["op"] for e in through.values()}) > 1 and log.has("gloo-recv-timeout", "gloo-closed", "work"):
         shown = "; ".join(f"rank {rank}: {e['op']}" for rank, e in sorted(through.items())[:3])
         return report(through.values(), f"ranks end in different collectives ({shown})", "medium")
@@ -366,9 +379,7 @@ def collective_stalled(log: LogEvidence) -> Found:
     blocked.
 
     Why: the transfer does not finish: a link, a GPU, a driver call; or one silent rank.
-
     Fix: link and hardware tests (`ringup bench`), native stacks (`ringup stacks`), the flight recorder.
-
     In logs: one SeqNum on all ranks, `watchdog got stuck for 480 seconds`.
     """
     return ended_as(log, "collective-stalled") or agreeing(recorded_standing(log), _printed_stalled(log))
@@ -392,9 +403,7 @@ def model_differs(log: LogEvidence) -> Found:
     DDP found different parameters on different ranks.
 
     Why: another config, checkpoint or branch on one rank.
-
     Fix: the same config and checkpoint everywhere; build the model from one seed.
-
     In logs: `DDP expects same model across all ranks`, `appears not to match sizes of the same param`.
     """
     counts = [e for e in log.all("ddp-same-model") if e.number("theirs") > 0]
@@ -413,9 +422,7 @@ def ddp_unused_parameters(log: LogEvidence) -> Found:
     Parameters took no part in the loss, or twice.
 
     Why: DDP waits for a gradient of every parameter in every iteration.
-
     Fix: `find_unused_parameters=True`, or use them all; no reentrant checkpointing around shared parameters.
-
     In logs: `Expected to have finished reduction in the prior iteration`.
     """
     unused = [e for e in log.all("ddp-unused") if "unused-warning" not in log.tags_at(e)]

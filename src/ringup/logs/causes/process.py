@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from ringup.logs.causes.symptoms import (
-    HARMLESS_XID,
     LAUNCHER_FRAMES,
     OWN_MODULES,
     UNBACKED,
@@ -14,9 +13,10 @@ from ringup.logs.causes.symptoms import (
     xid_codes,
 )
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
+from ringup.logs.lines import Event, ranks_of
 from ringup.logs.outcome import made_do
 from ringup.logs.patterns import OF_ROLE
+from ringup.logs.patterns.forms import PROGRAM_XIDS
 from ringup.logs.rule import Cause, Found, cause, report
 from ringup.units import show_ranks
 
@@ -42,7 +42,6 @@ _EITHER_WAY = (
     r"|\(1\) the process (?:is|was) killed|may have been (?:killed|terminated)"
 )
 """Sentences that list what may have happened (Ray prints one for every dead worker): they say nothing."""
-
 
 _OF_A_HANDLER = r"\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask"
 """Sentences on what a process does if a signal comes: none has."""
@@ -73,7 +72,7 @@ def exits(log: LogEvidence) -> list[tuple[int, Event]]:
 
 
 def _who(events: list[Event]) -> str:
-    if ranks := {e.rank for e in events if e.rank is not None}:
+    if ranks := ranks_of(events):
         return show_ranks(ranks)
     local = first_value(events, "local")
     return f"local rank {local}" if local else "a rank"
@@ -95,9 +94,7 @@ def rank_killed(log: LogEvidence) -> Found:
     A rank got SIGKILL from outside; the log does not say by whom.
 
     Why: the kernel's OOM killer most often, also the scheduler or a person; -9 alone does not tell.
-
     Fix: `dmesg`, the cgroup's memory.events (oom_kill), the scheduler's accounting of that host.
-
     In logs: `exitcode: -9`, `Signal 9 (SIGKILL)`, `Killed` with no Python error.
     """
     killed = log.outcome.before_the_end((e for number, e in exits(log) if number == 9))
@@ -108,7 +105,7 @@ def rank_killed(log: LogEvidence) -> Found:
         words = []  # the launcher ended the other ranks, and then itself
     words += log.all("loader-killed", signal="(?i)killed")
     text = f"{_who(killed)} was killed with SIGKILL; the log does not say by whom"
-    ranks = [e.rank for e in killed if e.rank is not None]
+    ranks = ranks_of(killed)
     return report([*killed, *words], text, "high" if killed else "medium", ranks=ranks)
 
 
@@ -118,9 +115,7 @@ def rank_crashed(log: LogEvidence) -> Found:
     A rank died of its own fatal signal.
 
     Why: a native library or a compiled extension; also a broken stack or ulimit.
-
     Fix: `PYTHONFAULTHANDLER=1`, a core dump, the last `what():` line of that process.
-
     In logs: `exitcode: -11`, `Segmentation fault`.
     """
     unbacked = bool(log.all("crash-word", has=UNBACKED))
@@ -160,9 +155,7 @@ def rank_raised_exception(log: LogEvidence) -> Found:
     One rank ended with an exception that no other cause covers.
 
     Why: its traceback has the reason; closed or reset connections on the other ranks follow from it.
-
     Fix: that traceback, on that rank and host.
-
     In logs: a traceback on one rank, peers that print closed or reset connections.
     """
     if own := own_exceptions(log):
@@ -210,13 +203,13 @@ def shared_file_raced(log: LogEvidence) -> Found:
     if found:
         return report(found, text)
     gone = [e for e in log.all("file-gone") if not (made_do(e) or log.outcome.overcome(e))]
-    ranks = {e.rank for e in log.events if e.rank is not None}
+    ranks = ranks_of(log.events)
     there = [e for e in gone if e["exists"] or e["exists2"]]
     if there and len(ranks) > 1:
         path = first_value(there, "path2", "path3")
         return report(there, f"{_who(there)} made or removed {path} while another rank did, too", "medium")
     missing = [e for e in gone if e["path"] and e["path"] == gone[0]["path"]]
-    some = {e.rank for e in missing if e.rank is not None}
+    some = ranks_of(missing)
     if len({e.label for e in missing}) > 1 and "cache" in missing[0]["path"].lower():
         text = f"{missing[0]['path']} is missing on several nodes: what one rank makes there is not shared"
         return report(missing, text, "medium")
@@ -249,7 +242,7 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
 def _kernel_failed(log: LogEvidence) -> Cause | None:
     """A GPU kernel of the program itself broke; NCCL's watchdog only reports it."""
     faults = [e for e in log.all("illegal-access") if "cuda-failure" not in log.tags_at(e)]
-    if log.has("sxid", "ecc") or not HARMLESS_XID.issuperset(xid_codes(log)):
+    if log.has("sxid", "ecc") or not PROGRAM_XIDS.issuperset(xid_codes(log)):
         return None
     asserted = any("assert" in e.text for e in faults)
     what = "an assertion in a GPU kernel failed" if asserted else "a GPU kernel broke"
@@ -343,9 +336,7 @@ def terminal_closed(log: LogEvidence) -> Found:
     The launcher got SIGHUP: its terminal or ssh session ended.
 
     Why: a process of an interactive login is ended with it.
-
     Fix: tmux, `setsid`, `systemd-run`, `sbatch`, or `ringup run --detach`.
-
     In logs: `Received 1 death signal`, `closing signal SIGHUP`.
     """
     events = log.all("sighup") + [e for number, e in exits(log) if number == 1]
@@ -358,9 +349,7 @@ def job_cancelled(log: LogEvidence) -> Found:
     The scheduler or a user ended the job; this is no failure of the program.
 
     Why: scancel, a time limit, preemption or Ctrl-C.
-
     Fix: for a time limit, checkpoints and a longer limit; otherwise nothing.
-
     In logs: `CANCELLED AT ... DUE TO TIME LIMIT`, `Received 15 death signal`.
     """
     why = log.outcome.limit

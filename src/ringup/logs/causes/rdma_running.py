@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ringup.logs.causes.symptoms import failure
-from ringup.logs.causes.transports import name_ranks, parted
+from ringup.logs.causes.transports import channels, name_ranks, parted
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
+from ringup.logs.lines import Event, ranks_of
 from ringup.logs.patterns.forms import ERRNO
 from ringup.logs.rule import Confidence, Found, cause, report
 from ringup.rules import Fix
@@ -70,10 +69,8 @@ def rdma_peer_unreachable(log: LogEvidence) -> Found:
     A queue pair to the peer cannot be brought up.
 
     Why: the RoCE addresses are not routed to each other, or the rails are not joined.
-
     Fix: addresses and routes of the RoCE ports; `NCCL_CROSS_NIC=0` when only pairs across rails fail;
     `ib_write_bw` on that pair.
-
     In logs: `ibv_modify_qp failed with error Connection timed out`.
     """
     if stuck := log.all("modify-qp", has=_NOT_ANSWERING):
@@ -92,10 +89,8 @@ def rdma_retry_exceeded(log: LogEvidence) -> Found:
 
     Why: at once after init the ports cannot reach each other (GID, subnet, rails); after hours a link or
     congestion; always one device: that port.
-
     Fix: `ib_write_bw` on the named pair and device; NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT only for
     congestion.
-
     In logs: `Got completion ... with status=12`, `IBV_WC_RETRY_EXC_ERR(12) ... vendor err 129`.
     """
     lost = log.all("wc-error")
@@ -108,12 +103,8 @@ def rdma_retry_exceeded(log: LogEvidence) -> Found:
 @cause("link-flapped", overcome="warning")
 def link_flapped(log: LogEvidence) -> Found:
     ports = [e for e in log.all("async-event") if re.search(_OF_A_PORT, e["event"])]
-    return report(
-        [*ports, *log.all("ib-port-down")],
-        "an RDMA port went down during the run",
-        "high" if ports else "medium",
-        ranks={e.rank for e in ports if e.rank is not None},
-    )
+    events, text = [*ports, *log.all("ib-port-down")], "an RDMA port went down during the run"
+    return report(events, text, "high" if ports else "medium", ranks=ranks_of(ports))
 
 
 _ADAPTER_FAULT = re.compile(r"(?i)GID|catastrophic|fatal|LID|SM |client|device|internal error")
@@ -126,21 +117,18 @@ def rdma_adapter_event(log: LogEvidence) -> Found:
 
     Why: a changed GID table means that addresses of a RoCE port changed under the job; a catastrophic event
     is the adapter's hardware or firmware.
-
     Fix: stable addresses (no DHCP renewals, no container network edits); reset or replace the adapter.
-
     In logs: `Got async event : GID table change`, `local catastrophic error`, `device fatal`.
     """
     events = [e for e in log.all("async-event") if not re.search(_OF_A_PORT, e["event"])]
     if not events:
         return None
-    harmless = all(re.search("non-fatal|GID table changed", e.text) for e in events) and not failure(log)
-    return report(
-        events,
-        f"the adapter reported: {events[0]['event'].strip()}",
-        "high" if any(_ADAPTER_FAULT.search(e["event"]) for e in events) else "low",
-        severity="warning" if harmless else None,
+    harmless = (
+        all(re.search("non-fatal|GID table changed", e.text) for e in events) and not log.outcome.failed
     )
+    text = f"the adapter reported: {events[0]['event'].strip()}"
+    sure: Confidence = "high" if any(_ADAPTER_FAULT.search(e["event"]) for e in events) else "low"
+    return report(events, text, sure, severity="warning" if harmless else None)
 
 
 @cause("memlock-too-low", overcome=None)
@@ -184,8 +172,8 @@ def gpudirect_module_missing(log: LogEvidence) -> Found:
         text = "the kernel cannot pin an address for RDMA (EFAULT): of a GPU, without a peer-memory module?"
         return report(refused, text, "medium")
     off = log.all("gdr-disabled", lacks="distance|Socket")
-    paths = log.all("channel", "channel-loose", via=".*(?:NET/IB|Libfabric).*")
-    without, direct = parted(log, ".*(?:NET/IB|Libfabric).*", lambda via: "GDRDMA" in via)
+    paths = channels(log, ".*(?:NET/IB|Libfabric).*")
+    without, direct = parted(paths, lambda e: "GDRDMA" in e["via"])
     on_ib = any(h.ib_devices or h.kind.startswith("IB") for h in log.hosts.values())
     if off and (paths or on_ib or any("HCA" in e["what"] for e in off)):
         text = "GPUDirect RDMA is off: the peer-memory module is absent or not known to this NCCL"
@@ -195,7 +183,7 @@ def gpudirect_module_missing(log: LogEvidence) -> Found:
         whole = {e.host for e in slow} - {e.host for e in fast}
         text = f"{name_ranks(slow)} without GPUDirect, {len(fast)} others with it"
         text += "" if whole else ": too far from their NIC, or another kind of GPU"
-        who = {e.rank for e in slow if e.rank is not None}
+        who = ranks_of(slow)
         hosts = dict.fromkeys(e.host for e in slow)
         return report([*slow[:2], fast[0]], text, "high" if whole else "medium", nodes=hosts, ranks=who)
     able = log.all("gpu-datacentre")[:1]

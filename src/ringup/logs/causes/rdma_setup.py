@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ringup.logs.causes.symptoms import failure, first_value, on, stopped
-from ringup.logs.causes.transports import name_ranks
+from ringup.logs.causes.symptoms import first_value, on
+from ringup.logs.causes.transports import channels, name_ranks, parted
 from ringup.logs.evidence import HostNetworks, LogEvidence
-from ringup.logs.lines import Event
+from ringup.logs.lines import Event, ranks_of
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
@@ -25,7 +25,7 @@ _RDMA_PLUGIN = r"(?i)IBext|RDMA|\bOFI\b|-ofi\b|Libfabric|\befa\b|sharp"
 def _on_sockets(log: LogEvidence) -> Iterator[tuple[HostNetworks, Event]]:
     """Hosts whose data goes over TCP although NCCL looked for RDMA, and the line that says it found none."""
     for host in log.hosts.values():
-        line = host.no_ib or log.first("ib-open-failed")
+        line = next(iter(host.events.get("ib-none") or log.all("ib-open-failed")), None)
         on_tcp = host.kind in ("Socket", "") and not host.ib_devices
         if line and on_tcp and host.value("NCCL_IB_DISABLE") != "1":
             yield host, line
@@ -81,31 +81,26 @@ def rdma_device_name_missing(log: LogEvidence) -> Found:
     return report(events, text, severity="warning", nodes=nodes, fix=fix)
 
 
+def _network(event: Event) -> str:
+    return event["net"] or event["via"].partition("NET/")[2].partition("/")[0]
+
+
 def _minority_on_sockets(log: LogEvidence) -> Cause | None:
     """A few ranks use TCP while most use InfiniBand or RoCE; their own lines may say why."""
-    speakers: dict[tuple[str, str], tuple[set[str], Event]] = {}
-    for event in log.all("using-network", "channel", "channel-loose"):
-        via = re.match(r"NET/(\w+)", event["via"])
-        net = event["net"] or (via[1] if via else "")
-        if net and event.pid:
-            speakers.setdefault((event.host, event.pid), (set(), event))[0].add(net)
-    slow = {who: event for who, (nets, event) in speakers.items() if nets == {"Socket"}}
-    fast = [event for nets, event in speakers.values() if "IB" in nets]
+    lines = [e for e in log.all("using-network", "channel", "channel-loose") if e.pid and _network(e)]
+    slow, others = parted(lines, lambda e: _network(e) != "Socket")
+    fast = [event for event in others.values() if _network(event) == "IB"]
     if not slow or len(slow) >= len(fast):
         return None
     why = log.all("ib-none", "ib-open-failed", "ib-library-missing")
     why += log.all("env-set", name="NCCL_IB_DISABLE|NCCL_NET|NCCL_IB_HCA")
-    why = sorted((e for e in why if (e.host, e.pid) in slow), key=lambda e: (e.file, e.line))
+    why = sorted((e for e in why if (e.host, e.pid) in slow), key=lambda e: e.place)
     events = list(slow.values())
     reason = f" (its log: {printable(why[0].text[-120:])})" if why else ""
     uses = "uses" if len(slow) == 1 else "use"
     text = f"{name_ranks(events)} {uses} TCP sockets, {len(fast)} others InfiniBand or RoCE{reason}"
-    return report(
-        [*events, *why[:2], fast[0]],
-        text,
-        nodes=[e.host for e in events],
-        ranks=[e.rank for e in events if e.rank is not None],
-    )
+    hosts, ranks = [e.host for e in events], ranks_of(events)
+    return report([*events, *why[:2], fast[0]], text, nodes=hosts, ranks=ranks)
 
 
 @cause("fell-back-to-sockets", severity="warning")
@@ -114,10 +109,8 @@ def fell_back_to_sockets(log: LogEvidence) -> Found:
     RDMA is available or requested, but data goes over TCP without an error.
 
     Why: NCCL takes the next network when one has no usable device; TCP is several times slower.
-
     Fix: per reason: the device's name (NCCL_IB_HCA), its port's state, `/dev/infiniband` in the container,
     libibverbs, the plugin; prove it with `Using network IB`.
-
     In logs: `NET/IB : No device found`, then `Using network Socket`.
     """
     if found := _minority_on_sockets(log):
@@ -152,19 +145,15 @@ def ipoib_used_for_data(log: LogEvidence) -> Iterator[Cause | None]:
 @cause("uverbs-not-accessible")
 def uverbs_not_accessible(log: LogEvidence) -> Found:
     closed = log.all("ib-open-failed")
-    some_work = any(h.ib_devices for h in log.hosts.values()) or _channels_over_ib(log)
+    some_work = any(h.ib_devices for h in log.hosts.values()) or channels(log, ".*NET/IB.*")
     device = first_value(closed, "device") or "that is listed"
     text = f"the RDMA device {device} cannot be opened in this process or container"
     return report(closed, text, "medium" if some_work else "high", severity="warning")
 
 
-def _channels_over_ib(log: LogEvidence) -> list[Event]:
-    return log.all("channel", "channel-loose", via=".*NET/IB.*")
-
-
 @cause("rdma-device-set-differs")
 def rdma_device_set_differs(log: LogEvidence) -> Found:
-    closed, using = log.all("ib-open-failed"), _channels_over_ib(log)
+    closed, using = log.all("ib-open-failed"), channels(log, ".*NET/IB.*")
     if closed and using:
         device = closed[0]["device"] or "a device"
         text = f"one host cannot open {device} that channels are planned on"
@@ -180,7 +169,7 @@ def rdma_device_set_differs(log: LogEvidence) -> Found:
         return None
     shown = "; ".join(f"{name}: {len(h.ib_devices)}" for name, h in lists.items())
     text = f"hosts offer different numbers of RDMA devices ({shown})"
-    mild = log.outcome.trained or not stopped(log)
+    mild = log.outcome.trained or not log.outcome.stopped
     events = [h.events["net-using"][0] for h in lists.values()]
     return report(events, text, "medium", severity="warning" if mild else None)
 
@@ -192,9 +181,7 @@ def rdma_device_unusable(log: LogEvidence) -> Found:
 
     Why: it belongs to another network namespace, is a virtual function of someone else, or leads to a fabric
     that does not join the nodes.
-
     Fix: leave it out: `NCCL_IB_HCA=^<device>`; host network for the container, or the right virtual function.
-
     In logs: `ibv_modify_qp failed with error No such device`; tens of devices in `NET/IB : Using`.
     """
     absent = r"No such device|Protocol not|Operation not (?:supported|permitted)"
@@ -207,7 +194,7 @@ def rdma_device_unusable(log: LogEvidence) -> Found:
             text = f"{len(host.ib_devices)} RDMA devices are offered{on(host.name)}: "
             text += "virtual functions that are not this container's?"
             listed = host.events.get("net-using", [])[:2]
-            return report(listed, text, "low", severity=None if stopped(log) else "warning")
+            return report(listed, text, "low", severity=None if log.outcome.stopped else "warning")
     text = "NCCL_NET=IB is forced where no RDMA device can be used"
     return report(log.all("net-not-found", net="(?i)ib"), text, "low")
 
@@ -237,7 +224,7 @@ def network_plugin_missing(log: LogEvidence) -> Found:
     if loaded and none:
         lacking = sorted(none)
         text = f"{', '.join(lacking)} lacks the network plugin that {', '.join(sorted(loaded))} loaded"
-        mild = log.outcome.went_on and not stopped(log)
+        mild = log.outcome.went_on and not log.outcome.stopped
         events = [*none.values(), *loaded.values()]
         return report(events, text, severity="warning" if mild else None, nodes=lacking)
     named = [e for e in log.all("net-not-found") if e["net"].upper() not in ("", "IB", "SOCKET")]
@@ -251,17 +238,15 @@ def network_plugin_init_failed(log: LogEvidence) -> Found:
     The network plugin loaded and failed, or the requested network could not start.
 
     Why: no device or permission in the container, too little locked memory, or a libfabric that does not fit.
-
     Fix: EFA devices and memlock in the container, the libfabric of the plugin; unset NCCL_NET to
     see what works.
-
     In logs: `aws-ofi-nccl initialization failed`, `Error: network IB not found`.
     """
     if forced := log.all("net-not-found", net="(?i)(?:ib|socket)?"):
         text = "the network that NCCL_NET asks for could not start"
         return report([*forced, *log.all("ib-none")[:1]], text, "medium")
     goes_on = any(h.kind == "Socket" for h in log.hosts.values()) or log.outcome.set_up
-    elsewhere = failure(log) is not None and not log.has(*OF_ROLE["nccl"])
+    elsewhere = log.outcome.failed is not None and not log.has(*OF_ROLE["nccl"])
     text = "the network plugin gave up" + (", the job goes on over TCP" if goes_on else "")
     failed = log.all("plugin-init-failed", plugin="(?i)(?!(?:ib|socket)$).*")
     sure: Confidence = "high"
@@ -277,9 +262,7 @@ def sharp_unavailable(log: LogEvidence) -> Found:
     In-network reduction was offered and refused; NCCL goes on point-to-point.
 
     Why: the switch's aggregation trees are taken, or no SHARP daemon answers.
-
     Fix: none needed; `NCCL_COLLNET_ENABLE=0` to be quiet.
-
     In logs: `Cannot create SHARP job(-11)`, `Cannot initialize CollNet, using point-to-point`.
     """
     refused = log.all("sharp-off", lacks="Cannot initialize CollNet|disabling CollNet")

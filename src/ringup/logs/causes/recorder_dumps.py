@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ringup.flight_recorder.compare import Difference, Group, compare, groups_of, show_group, standing
 from ringup.flight_recorder.dump import Entry
-from ringup.logs.causes.symptoms import stopped
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.rule import CONFIDENCES, MAX_EVIDENCE, Cause, Confidence, report
@@ -167,7 +166,7 @@ def _waited(log: LogEvidence, calls: Mapping[int, Entry]) -> str | None:
     limit_s = max(call.timeout_ms for call in calls.values()) / 1000 or DEFAULT_TIMEOUT_S
     if begun_ns and (waited_s := (log.recorded.last_ns - begun_ns) / 1e9) >= 0.98 * limit_s:
         return f"waited there for {waited_s:.0f} s, the whole timeout"
-    if stopped(log):
+    if log.outcome.stopped:
         return "wait there"
     dumps = log.recorded.dumps
     waits_s = [dumps[rank].written_s - begun_ns / 1e9 for rank in calls if rank in dumps and begun_ns]

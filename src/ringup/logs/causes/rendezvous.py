@@ -9,15 +9,14 @@ from ringup.addresses import is_loopback
 from ringup.logs.causes.symptoms import (
     SHELL_TEXT,
     bars_at_a_limit,
-    failure,
     first_of_each,
     first_value,
+    is_absurd,
     of_the_web,
     waits_of_the_program,
 )
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
-from ringup.logs.peel import message_of
+from ringup.logs.lines import Event, message_of
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
 from ringup.rules import Fix
 
@@ -45,13 +44,11 @@ def port_in_use(log: LogEvidence) -> Found:
     busy = log.all("eaddrinuse", lacks=f"(?i)tensorboard|jupyter|grafana|{_ANY_PORT}")
     events = busy or log.all("listen-failed", lacks=r"errno: (?!98)\d")
     port = next(filter(None, map(port_in, events)), "")
-    which = f"port {port}" if port else "the port"
+    which, commands = (f"port {port}", (f"ss -ltnp 'sport = :{port}'",)) if port else ("the port", ())
     text = f"{which} is already taken where the store or launcher wants to listen; "
     text += "timeouts on other ranks are its consequence"
     leftover = f"see who holds {which}, end it if it is a leftover of an earlier run (`ringup clean`)"
-    fix = Fix(
-        f"{leftover}, else choose another port", commands=(f"ss -ltnp 'sport = :{port}'",) if port else ()
-    )
+    fix = Fix(f"{leftover}, else choose another port", commands=commands)
     sure = any(re.search(_OF_THE_STORE, e.text) for e in busy)
     holders = log.all("listening", port=port or "none")
     if holders and holders[0]["pid"]:
@@ -66,10 +63,8 @@ def ephemeral_ports_exhausted(log: LogEvidence) -> Found:
 
     Why: NCCL's own sockets and outgoing connections take a port of net.ipv4.ip_local_port_range. An
     all-to-all of thousands of ranks without PXN uses it up, as do connections in TIME_WAIT.
-
     Fix: `sysctl -w net.ipv4.ip_local_port_range="10000 65000"` on every node, NCCL_PXN_DISABLE unset;
     `ss -s` shows the number of sockets.
-
     In logs: `misc/socket.cc:409 NCCL WARN Call to bind failed: Address already in use`.
     """
     full = log.all("eaddrinuse", has=_ANY_PORT)
@@ -83,10 +78,8 @@ def store_unreachable(log: LogEvidence) -> Found:
     A rank got no answer at the store's or coordinator's address.
 
     Why: the head is not started or late, a filter drops the port, or the address is not the head's.
-
     Fix: start the head first; open the port; use an address of the head that every node can route to.
     `nc -vz HEAD PORT` from the node that complains tells refused (nobody listens) from dropped (filter).
-
     In logs: `client socket has timed out after 60s while trying to connect to (HOST, PORT)`.
     """
     failed = ["client-timeout", "client-failed-any", "tcpstore-retry", "store-errno"]
@@ -95,7 +88,7 @@ def store_unreachable(log: LogEvidence) -> Found:
     refused = log.all("client-refused", errno="101|110|113")
     if not refused and not log.has(*failed) and not log.outcome.went_on:
         refused = log.all("client-refused", errno="111")
-    events = sorted([*log.all(*failed), *refused], key=lambda e: (e.file, e.line))
+    events = sorted([*log.all(*failed), *refused], key=lambda e: e.place)
     jax = log.all("jax-register", "ray-head")
     if not events and not jax:
         return _no_store_made(log)
@@ -125,9 +118,9 @@ def _no_store_made(log: LogEvidence) -> Cause | None:
         return None
     if not (broken := log.all("rdzv-connection")):
         return None
-    cut = log.all("reset-by-peer", "pipe-broken")
     text = "the agents' store could not be opened"
-    text += ": something accepts connections at its address and ends them at once" if cut else ""
+    if cut := log.all("reset-by-peer", "pipe-broken"):
+        text += ": something accepts connections at its address and ends them at once"
     return report([*broken, *cut], text, "medium" if cut else "low")
 
 
@@ -138,10 +131,8 @@ def rendezvous_host_not_recognised(log: LogEvidence) -> Found:
 
     Why: torch compares the endpoint with the machine's own host name only; an IP of a second NIC, an alias,
     a service name or a name with a suffix belongs to no agent.
-
     Fix: the head's own host name as endpoint; or `--rdzv-conf is_host=true` on the head only with
     `--local-addr`; or the static backend with node ranks.
-
     In logs: `RendezvousConnectionError` and a 60 s client timeout on every node, the head too.
     """
     waits = log.all("client-timeout", "client-failed-any")
@@ -169,11 +160,11 @@ _NO_SUCH_FAMILY = ("5", "9")
 
 @cause("hostname-unresolvable-from-peer", overcome=None)
 def hostname_unresolvable(log: LogEvidence) -> Found:
-    hosts = {(e.file, e.line): e["host"] for e in log.all("name-tried")}
+    hosts = {e.place: e["host"] for e in log.all("name-tried")}
     unmet = {e["host"] for e in log.all("client-timeout", "client-failed-any") if e["host"]}
 
     def proves(event: Event) -> bool:
-        host = hosts.get((event.file, event.line), "")
+        host = hosts.get(event.place, "")
         # torch asks for IPv6 first, then for IPv4: a name without IPv6 is reported, and is fine.
         ipv6 = _OF_IPV6.search(event.text)
         fine = ipv6 and (ipv6["code"] in _NO_SUCH_FAMILY or host not in unmet)
@@ -181,11 +172,11 @@ def hostname_unresolvable(log: LogEvidence) -> Found:
 
     refused = {(e.file, e.line - by) for e in log.all("bad-setting") for by in range(1, 4)}
     # A setting's value that is no address is looked up as a name before it is refused.
-    names = [e for e in log.all("name-unknown") if proves(e) and (e.file, e.line) not in refused]
+    names = [e for e in log.all("name-unknown") if proves(e) and e.place not in refused]
     only_warned = all("[W" in e.text for e in names)
     if not names or (only_warned and log.outcome.went_on):
         return None
-    host = next(filter(None, (hosts.get((e.file, e.line)) for e in names)), "")
+    host = next(filter(None, (hosts.get(e.place) for e in names)), "")
     confidence: Confidence = "medium" if only_warned and host not in unmet else "high"
     who = names[0].host or names[0].label or "the node that complains"
     return report(names, f"the name {host or 'of a peer'} is not known on {who}", confidence)
@@ -209,7 +200,7 @@ def hostname_resolves_to_loopback(log: LogEvidence) -> Found:
     near_mesh = {(e.file, e.line + by) for e in log.all("gloo-mesh") for by in range(-2, 3)}
     dialled = [e for e in log.all("gloo-connect") if is_loopback(e["address"])]
     remote = [e for e in log.all("gloo-remote") if is_loopback(e["address"])]
-    dialled += [e for e in remote if (e.file, e.line) in near_mesh]
+    dialled += [e for e in remote if e.place in near_mesh]
     fell_back, listed = log.all("gloo-loopback"), log.all("getent-loopback")
     if elsewhere := log.all("gloo-name-not-here"):
         what = elsewhere[0]["name"] or elsewhere[0]["address"]
@@ -220,10 +211,10 @@ def hostname_resolves_to_loopback(log: LogEvidence) -> Found:
         return report([*dialled, *fell_back, *listed], text)
     if log.outcome.went_on:
         return None
-    if fell_back and failure(log):
+    if fell_back and log.outcome.failed:
         text = "Gloo fell back to the loopback address, which no other node can reach"
         return report(fell_back, text, "medium")
-    if listed and (log.spans_hosts or failure(log)):
+    if listed and (log.spans_hosts or log.outcome.failed):
         text = f"the hosts file maps {listed[0]['names']} to {listed[0]['address']}"
         return report(listed, text, "medium")
     return None
@@ -235,10 +226,8 @@ def peers_never_joined(log: LogEvidence) -> Found:
     Fewer ranks or nodes came than the world size; the others waited until the limit.
 
     Why: some were never started, died before joining, or stand in another rendezvous.
-
     Fix: start the missing ones and read their own logs; a longer join timeout only when a node is
     slow to prepare.
-
     In logs: `worker_count` below `world_size`, `RendezvousTimeoutError`, `1/2 clients joined`.
     """
     short = [e for e in log.all("store-barrier") if 0 < e.number("count") < e.number("size")]
@@ -304,14 +293,12 @@ def stale_rendezvous_state(log: LogEvidence) -> Found:
     A rendezvous file or store still holds the ids or counters of an earlier start.
 
     Why: the counter never equals the world size again, or the address in it belongs to no agent.
-
     Fix: a fresh file per run, or a TCP store; restart against a new store.
-
     In logs: `File already exists:` before init, `worker_count` above `world_size`.
     """
     there, by_file = log.all("file-exists"), log.all("file-init")
     dead = log.all("gloo-connect", "gloo-mesh", "nccl-connect", "client-refused")
-    if there and (log.has("store-barrier") or failure(log)):
+    if there and (log.has("store-barrier") or log.outcome.failed):
         return report([*there, *_overfull(log)], f"{there[0]['path']} is left over from an earlier start")
     if by_file and dead and not log.outcome.went_on:
         text = "the file of init_method names an address nobody answers at"
@@ -327,9 +314,9 @@ def _closed_at_once(log: LogEvidence) -> list[Event]:
     """Lines on a closed rendezvous where no worker had been started, and nothing had failed."""
     closed = log.all("rdzv-closed", has="RendezvousClosedError")
     at_work = log.has("all-registered", "step", "loss", "closing-signal", "cancelled", "sighup", "work")
-    lines = {(e.file, e.line) for e in closed}
+    lines = {e.place for e in closed}
     ends = log.all("exception", "exit", "exit-signal")
-    return [] if at_work or any((e.file, e.line) not in lines for e in ends) else closed
+    return [] if at_work or any(e.place not in lines for e in ends) else closed
 
 
 def _launchers_per_task(log: LogEvidence) -> list[Event]:
@@ -350,7 +337,7 @@ def _launchers_per_task(log: LogEvidence) -> list[Event]:
 def launcher_started_per_task(log: LogEvidence) -> Found:
     commands, taken = _launchers_per_task(log), log.all("eaddrinuse")
     over = [e for e in _overfull(log) if e.number("count") % e.number("size") == 0]
-    if commands and (over or taken or failure(log)):
+    if commands and (over or taken or log.outcome.failed):
         text = "a launcher runs in every task, and each starts all local ranks"
         return report([*commands, *over], text)
     if over and not log.has("file-exists", "file-init"):
@@ -374,7 +361,7 @@ def node_rank_duplicate(log: LogEvidence) -> Found:
     owners: dict[str, dict[tuple[int, str], Event]] = defaultdict(dict)
     for event in log.all("node-rank"):
         owners[event["rank"]].setdefault((event.file, event.label or event.host or str(event.line)), event)
-    several = log.nodes_wanted() > 1 and failure(log)
+    several = log.nodes_wanted() > 1 and log.outcome.failed
     for node, by_place in owners.items():
         events = by_place.values()
         commands = [e for e in events if "command" in log.tags_at(e)]
@@ -401,7 +388,7 @@ def node_rank_duplicate(log: LogEvidence) -> Found:
     twice = [e for e in log.all("global-rank") if members[e["rank"], e["nranks"]] > 1]
     text = f"global rank {first_value(twice, 'rank')} was started more than once"
     apart = len({(e.file, e.label or e.host) for e in twice}) > 1
-    return report(twice, text, "high" if apart and failure(log) else "low")
+    return report(twice, text, "high" if apart and log.outcome.failed else "low")
 
 
 def _came_twice(log: LogEvidence) -> list[Event]:
@@ -412,18 +399,18 @@ def _came_twice(log: LogEvidence) -> list[Event]:
         found[event["rank"], event["nranks"], re.sub(r"\d+", "", event.text)].append(event)
     came = {e["rank"] for e in worlds}
     twice = (same for same in found.values() if len(same) > 1 and len(came) < same[0].number("nranks"))
-    return next(twice, []) if failure(log) else []
+    return next(twice, []) if log.outcome.failed else []
 
 
 @cause("world-size-disagrees")
 def world_size_disagrees(log: LogEvidence) -> Found:
     counts = log.all("root-count")
-    counts += [e for e in log.all("root-info") if e["a"] != e["b"] and _sane_roots(e)]
+    counts += [e for e in log.all("root-info") if e["a"] != e["b"] and not is_absurd(e)]
     if counts:
         text = f"one rank says {counts[0]['a']} ranks, another {counts[0]['b']}"
         return report(counts, text, ranks=())
     beyond = [e for e in log.all("rank-of-world") if e.number("rank") >= e.number("nranks") > 0]
-    if invalid := [*log.all("invalid-rank"), *(beyond if failure(log) else [])]:
+    if invalid := [*log.all("invalid-rank"), *(beyond if log.outcome.failed else [])]:
         return report(invalid, f"rank {invalid[0]['rank']} does not fit into {invalid[0]['nranks']} ranks")
     found = []
     printed = log.all("world-size", "global-rank", "store-barrier")
@@ -436,21 +423,11 @@ def world_size_disagrees(log: LogEvidence) -> Found:
         sizes = first_of_each((e.number("nranks"), e) for e in worlds)
         apart = {e["rank"] for e in sizes.values()}
         sure = len({re.sub(r"\d+", "", e.text) for e in sizes.values()}) == 1
-    if len(apart) > 1 and (is_of_members or failure(log)) and not log.outcome.went_on:
+    if len(apart) > 1 and (is_of_members or log.outcome.failed) and not log.outcome.went_on:
         shown = ", ".join(map(str, sorted(sizes)))
-        found.append(
-            report(
-                sizes.values(),
-                f"nodes speak of different world sizes: {shown}",
-                "high" if sure else "medium",
-            )
-        )
+        text = f"nodes speak of different world sizes: {shown}"
+        found.append(report(sizes.values(), text, "high" if sure else "medium"))
     if over := _overfull(log):
         text = f"{over[0]['count']} workers joined a world of {over[0]['size']}"
         found.append(report(over, text, "low"))
     return found
-
-
-def _sane_roots(event: Event) -> bool:
-    """Whether the counts in a root's complaint are counts: another release's message reads as nonsense."""
-    return all(0 <= event.number(f) < 100_000 for f in ("roots_a", "roots_b", "a", "b"))

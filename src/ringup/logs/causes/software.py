@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ringup.logs.causes.symptoms import failure, first_of_each, first_value, stopped
+from ringup.logs.causes.symptoms import first_of_each, first_value, is_absurd
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.rule import Confidence, Found, cause, report
@@ -37,8 +37,7 @@ def nccl_versions_differ(log: LogEvidence) -> Found:
     if refused := log.all("version-mismatch"):
         return report(refused, "NCCL says itself that its releases differ between ranks")
     bootstrap = log.all("bootstrap-truncated") + log.all("address-family", family="0*")
-    numbers = ("a", "b", "roots_a", "roots_b")
-    absurd = [e for e in log.all("root-info") if any(abs(e.number(f)) > 100_000 for f in numbers)]
+    absurd = [e for e in log.all("root-info") if is_absurd(e)]
     proof = [*bootstrap, *absurd]
     if printed := _printed(log):
         known = ", ".join(sorted(printed))
@@ -47,10 +46,10 @@ def nccl_versions_differ(log: LogEvidence) -> Found:
             return report(printed.values(), text, "low", severity="note")
         text = f"ranks run different NCCL releases: {known}"
         sure: Confidence = "high" if proof else "medium"
-        mild = not (stopped(log) or proof)
+        mild = not (log.outcome.stopped or proof)
         return report([*proof, *printed.values()], text, sure, severity="warning" if mild else None)
     apart = _phrased_apart(log)
-    if absurd or (apart and (bootstrap or (stopped(log) and not log.outcome.went_on))):
+    if absurd or (apart and (bootstrap or (log.outcome.stopped and not log.outcome.went_on))):
         text = "the ranks' lines are phrased as different NCCL releases phrase them"
         return report([*proof, *apart], text, "high" if proof else "medium")
     family = bootstrap and bootstrap[0].tag == "address-family"
@@ -113,7 +112,7 @@ def environment_differs(log: LogEvidence) -> Found:
     if sizes:
         text = "two ranks plan different message sizes for one transfer"
         return report([*sizes, *apart], text, "high" if apart else "medium")
-    if apart and (truncated or (stopped(log) and not log.outcome.went_on)):
+    if apart and (truncated or (log.outcome.stopped and not log.outcome.went_on)):
         shown = ", ".join(sorted({e["name"] for e in apart} - {""}))
         names = shown or "NCCL_CUMEM_ENABLE (P2P/CUMEM, P2P/IPC)"
         handles = [*log.all("cuda-failure", where="(?i).*p2p.*"), *_handles_apart(log)]
@@ -154,10 +153,8 @@ def topology_detection_failed(log: LogEvidence) -> Found:
 
     Why: a file made on another machine or for another set of GPUs, a USB network device, a virtual PCI tree,
     or a plugin's unknown device.
-
     Fix: remove NCCL_TOPO_FILE and NCCL_GRAPH_FILE from the environment and nccl.conf; newer NCCL or plugin;
     dump what NCCL sees with NCCL_TOPO_DUMP_FILE.
-
     In logs: `Attribute busid of node nic not found`, `XML Import Channel : dev 3 not found`.
     """
     # Where NCCL tries and has another way it turns the warning into a note.
@@ -174,12 +171,8 @@ def topology_detection_failed(log: LogEvidence) -> Found:
     graph = r".*graph/(?:paths|topo|xml|search|connect)\.cc"
     unwinding = log.all("unwind", code="3", source=graph)
     text = "an internal error out of the topology graph, without a message: a NIC or GPU is missing there"
-    return report([e for e in unwinding if _begins_unwinding(log, e)], text, "medium")
-
-
-def _begins_unwinding(log: LogEvidence, event: Event) -> bool:
-    """Whether no return-code line of the same process stands just above."""
-    return not any(e.tag == "unwind" for e in log.at(event.file, event.line - 1) if e.pid == event.pid)
+    below = {(e.file, e.line + 1, e.pid) for e in log.all("unwind")}
+    return report([e for e in unwinding if (*e.place, e.pid) not in below], text, "medium")
 
 
 @cause("driver-too-old-for-cuda", overcome=None)
@@ -204,10 +197,8 @@ def gpu_architecture_not_built(log: LogEvidence) -> Found:
 
     Why: it was built for other compute capabilities: the GPU's generation is newer than the build, or so old
     that the build left it out.
-
     Fix: a build for that compute capability: `torch.cuda.get_arch_list()` shows what the build holds,
     `nvidia-smi --query-gpu=name,compute_cap --format=csv` what the GPU has.
-
     In logs: `no kernel image is available for execution on the device`, `invalid device function`.
     """
     events = log.all("no-kernel")
@@ -217,5 +208,5 @@ def gpu_architecture_not_built(log: LogEvidence) -> Found:
         text += f": {gpu.strip()} ({first_value(warned, 'arch')})"
     elif arch := first_value(events, "arch", "arch2", "arch3"):
         text = f"the compiler does not know this GPU ({arch}): its CUDA toolkit is older than the GPU"
-    failed = warned != events or failure(log)
+    failed = warned != events or log.outcome.failed
     return report(events, text, severity=None if failed else "warning")

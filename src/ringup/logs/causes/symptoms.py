@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
-from ringup.logs.patterns import OF_ROLE
+from ringup.logs.outcome import PREPARES
 from ringup.logs.rule import Cause, report
 from ringup.units import printable
 
@@ -17,13 +17,11 @@ Key = TypeVar("Key")
 UNBACKED = "nonexistent physical address"
 """BUS_ADRERR, as UCX's handler words it: a mapped page could not be had, which is what a full tmpfs does."""
 
-
 LAUNCHER_FRAMES = re.compile(
     r"torch/distributed/(?:run|launch|elastic)|deepspeed/launcher|accelerate/commands|horovod/runner"
     r"|/bin/(?:accelerate|torchrun|deepspeed|horovodrun)(?::|$)"
 )
 """Where a launcher's own exceptions come from."""
-
 
 OWN_MODULES = re.compile(
     r"^(?:torch|deepspeed|accelerate|colossalai|transformers|horovod|mpi4py|jax|vllm|llamafactory"
@@ -31,29 +29,8 @@ OWN_MODULES = re.compile(
 )
 """Frameworks and launchers; another module that is missing is the program's own matter."""
 
-
 SHELL_TEXT = re.compile(r"[/=$\"']|\.(?:sh|bashrc)\b")
 """A "host name" with one of these is a path or an assignment: a broken shell line."""
-
-
-_UPPER_LAYERS = re.compile(
-    r"(?:init|group|bootstrap|enqueue|transport|proxy|paths|topo|nvls|p2p|shm|net)\.(?:cc|cu)$"
-)
-
-
-def is_unwinding(event: Event) -> bool:
-    """
-    Whether a `file.cc:line -> code` line tells of a failed call of the user's.
-
-    Probing for plugins and sysfs paths prints such lines too, without reaching the upper layers.
-    """
-    if event["code"] in ("0", "7") or event["source"] in ("net.cc", "include/net.h"):
-        return False
-    return bool(_UPPER_LAYERS.search(event["source"]))
-
-
-HARMLESS_XID = {13, 31, 43, 45}
-"""Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
 
 
 def xid_codes(log: LogEvidence) -> list[int]:
@@ -67,27 +44,9 @@ def is_of_a_peer(event: Event) -> bool:
     return "p2p.cc" in event.text and "WARN" in event.text
 
 
-def failure(log: LogEvidence, *apart: str) -> Event | None:
-    """The first line of something that went wrong and was not overcome, `apart` from these tags, or None."""
-    for event in log.all(*(tag for tag in OF_ROLE["failure"] if tag not in apart)):
-        if not (
-            (event.tag == "exit" and event["code"] == "0")
-            or (event.tag == "unwind" and not is_unwinding(event))
-            or (event.tag == "nccl-connect" and "retrying" in event.text)
-            or log.outcome.overcome(event)
-        ):
-            return event
-    return None
-
-
-def hang(log: LogEvidence) -> Event | None:
-    """A line that says the job stood still or was ended for it, where it did not go on afterwards."""
-    return next((e for e in log.all(*OF_ROLE["hang"]) if not log.outcome.overcome(e)), None)
-
-
-def stopped(log: LogEvidence) -> Event | None:
-    """The line that says the job failed, else the one that says it stood still."""
-    return failure(log) or hang(log)
+def is_absurd(event: Event) -> bool:
+    """Whether the counts in a root's complaint are none: another release's message reads as nonsense."""
+    return not all(0 <= event.number(f) < 100_000 for f in ("roots_a", "roots_b", "a", "b"))
 
 
 def ended_as(log: LogEvidence, rule: str) -> Cause | None:
@@ -113,7 +72,7 @@ def bars_at_a_limit(log: LogEvidence) -> list[Event]:
     Limits are those printed, else torch's defaults (NCCL 10 min, everything 30 min).
     """
     limits_s = {e.number("timeout") / 1000 for e in log.all("work") if e.number("timeout")}
-    waited = {(e.file, e.line) for e in log.all("monitored-victim", "wait-poll", "store-get", "work")}
+    waited = {e.place for e in log.all("monitored-victim", "wait-poll", "store-get", "work")}
 
     def is_at_limit(event: Event) -> bool:
         parts = [int(p) for p in event["elapsed"].split(":") if p.isdigit()]
@@ -121,16 +80,9 @@ def bars_at_a_limit(log: LogEvidence) -> list[Event]:
         return any(0.93 * s <= elapsed_s <= 1.25 * s for s in limits_s or {600, 1800, 3600})
 
     last_drawn = {(e.file, e.label, e["what"]): e for e in log.all("progress")}
-    return [
-        e
-        for e in last_drawn.values()
-        if e.number("percent") < 100
-        and (is_at_limit(e) or ((e.file, e.line) in waited and _PREPARES.match(e["what"])))
-    ]
-
-
-_PREPARES = re.compile(r"(?i)\W*(?:map|filter|tokeni|preprocess|generat|download|convert|group|pack|prepar)")
-"""What one rank does before others may go on; a bar on a waiter's own line was being drawn just then."""
+    bars = [e for e in last_drawn.values() if e.number("percent") < 100]
+    # A bar on a waiter's own line was being drawn just then.
+    return [e for e in bars if is_at_limit(e) or (e.place in waited and PREPARES.match(e["what"]))]
 
 
 _OF_A_MEETING = re.compile(r"barrier|init|worker|//(?:[a-z]{2,4}//|\d|$)|torchelastic|rank_?\d")
@@ -145,8 +97,8 @@ def waits_of_the_program(log: LogEvidence) -> list[Event]:
 def refused_semaphores(log: LogEvidence) -> list[Event]:
     """Exceptions that say `No space left` below the call that makes a lock in /dev/shm."""
     made = {(e.file, e.line + below) for e in log.all("semaphore") for below in range(4)}
-    lines = made & {(e.file, e.line) for e in log.all("disk-full")}
-    return [e for e in log.all("exception") if (e.file, e.line) in lines]
+    lines = made & {e.place for e in log.all("disk-full")}
+    return [e for e in log.all("exception") if e.place in lines]
 
 
 def first_value(events: Iterable[Event], *fields: str) -> str:

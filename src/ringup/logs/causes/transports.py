@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from ringup.logs.causes.symptoms import first_of_each
 from ringup.logs.evidence import LogEvidence
-from ringup.logs.lines import Event
+from ringup.logs.lines import Event, ranks_of
 from ringup.logs.rule import Found, cause, report
-from ringup.units import plural, printable, show_ranks, summarize_names
+from ringup.units import grouped, plural, printable, show_ranks, summarize_names
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -28,27 +28,21 @@ class _Slower(NamedTuple):
     events: list[Event]
 
 
-def parted(
-    log: LogEvidence, via: str, mark: Callable[[str], bool]
-) -> tuple[dict[Process, Event], dict[Process, Event]]:
-    """
-    A channel line of each process with such channels: of those without a mark on any, and of those with it.
+def channels(log: LogEvidence, via: str) -> list[Event]:
+    """Lines of channels; `via` is a pattern of the whole way, such as `NET/IB/0/GDRDMA`."""
+    return log.all("channel", "channel-loose", via=via)
 
-    `via` is a pattern of the whole way, such as `NET/IB/0/GDRDMA`.
-    """
+
+def parted(
+    events: Iterable[Event], mark: Callable[[Event], object]
+) -> tuple[dict[Process, Event], dict[Process, Event]]:
+    """A line of each process: of those without a mark on any, and of those with it."""
     without: dict[Process, Event] = {}
     having: dict[Process, Event] = {}
-    for process, events in _ways(log, via).items():
-        marked = [e for e in events if mark(e["via"])]
-        (having if marked else without)[process] = (marked or events)[0]
+    for process, own in grouped((_process(e), e) for e in events).items():
+        marked = [e for e in own if mark(e)]
+        (having if marked else without)[process] = (marked or own)[0]
     return without, having
-
-
-def _ways(log: LogEvidence, via: str) -> dict[Process, list[Event]]:
-    found: dict[Process, list[Event]] = defaultdict(list)
-    for event in log.all("channel", "channel-loose", via=via):
-        found[_process(event)].append(event)
-    return found
 
 
 def _process(event: Event) -> Process:
@@ -58,7 +52,7 @@ def _process(event: Event) -> Process:
 
 def name_ranks(events: list[Event]) -> str:
     """Whose lines these are: "rank 3 on n1", or how many processes on which hosts."""
-    ranks = {e.rank for e in events if e.rank is not None}
+    ranks = ranks_of(events)
     who = show_ranks(ranks) if ranks else plural(len(events), "process", "processes")
     hosts = [*dict.fromkeys(e.host for e in events if e.host)]
     return f"{who} on {summarize_names(hosts)}" if hosts else who
@@ -71,10 +65,8 @@ def transport_differs(log: LogEvidence) -> Found:
 
     Why: P2P between GPUs is off in one container or VM, a PCIe link or a network port runs at a lower width
     or generation, or a host uses fewer of its network devices than the others.
-
     Fix: on the named hosts compare `nvidia-smi topo -p2p r`, `lspci -vv` (LnkSta against LnkCap) and `ibstat`
     (Rate) with a host that is not named; equal NCCL_* variables and container options everywhere.
-
     In logs: `via SHM` on some ranks and `via P2P` on most; `speed=100000` where peers have `speed=400000`;
     `+ PCI[6.0]` where peers have `+ PCI[24.0]`.
     """
@@ -85,7 +77,8 @@ def transport_differs(log: LogEvidence) -> Found:
 
 def _p2p_off(log: LogEvidence) -> Iterator[_Slower]:
     """Processes that reach GPUs of their own host through shared memory only, where most use P2P."""
-    without, having = parted(log, "(?!NET/).*", lambda via: not via.startswith("SHM"))
+    within = channels(log, "(?!NET/).*")
+    without, having = parted(within, lambda e: not e["via"].startswith("SHM"))
     if not without or len(without) >= len(having):
         return
     why = log.all("p2p-off") + log.all("env-set", name="NCCL_P2P_(?:DISABLE|LEVEL)")
@@ -100,7 +93,7 @@ def _fewer_devices(log: LogEvidence) -> Iterator[_Slower]:
     used: dict[str, dict[str, Event]] = defaultdict(dict)
     ranks: Counter[str] = Counter()
     on_tcp: set[str] = set()
-    for (host, _), events in _ways(log, ".*").items():
+    for (host, _), events in grouped((_process(e), e) for e in channels(log, ".*")).items():
         ranks[host] += 1
         for event in events:
             network, _, device = event["via"].partition("NET/")[2].partition("/")

@@ -46,7 +46,9 @@ def behind_in(communicator: Communicator) -> Iterable[Behind]:
     for member in sorted(members, key=lambda m: m.position):
         if member.position < top:
             ahead = sum(m.position > member.position for m in members)
-            kind = _kind_at(members, member.position)
+            called = (_calls_from(m, member.position)[:1] for m in members)  # as far as kept ends reach
+            kinds = Counter(call[3] for calls in called for call in calls)
+            kind = kinds.most_common(1)[0][0] if kinds else ""
             yield Behind(member, communicator.id, kind, member.position, ahead, top - member.position)
 
 
@@ -54,12 +56,6 @@ def _calls_from(member: Member, index: int) -> list[NamedCall]:
     """A member's collectives from a place on; none where the kept end does not reach back to it."""
     at = index - member.position + len(member.calls.tail)
     return member.calls.tail[at:] if at >= 0 else []
-
-
-def _kind_at(members: list[Member], index: int) -> str:
-    """What most ranks called at a place, as far as the kept ends of their sequences reach."""
-    kinds = Counter(calls[0][3] for m in members if (calls := _calls_from(m, index)))
-    return kinds.most_common(1)[0][0] if kinds else ""
 
 
 def differences(communicator: Communicator) -> Mismatch | Unlocated | None:
@@ -80,10 +76,8 @@ def differences(communicator: Communicator) -> Mismatch | Unlocated | None:
 
 def _first_block_that_differs(members: list[Member], blocks: int) -> int:
     """Its number, `blocks` where the whole blocks are equal."""
-    digests = [m.calls.blocks[: 3 * blocks : 3] for m in members]
-    if all(own == digests[0] for own in digests):
-        return blocks
-    return next(i for i, own in enumerate(zip(*digests, strict=True)) if len(set(own)) > 1)
+    digests = (m.calls.blocks[: 3 * blocks : 3] for m in members)
+    return next((i for i, own in enumerate(zip(*digests, strict=True)) if len(set(own)) > 1), blocks)
 
 
 def _first_difference(

@@ -6,6 +6,7 @@ The engine decides which lines are plain calls and counts those in bulk; every o
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -62,6 +63,17 @@ def shortened(line: bytes) -> bytes:
     return line if len(line) <= MAX_SHOWN_BYTES else line[:half] + line[-half:]
 
 
+@functools.lru_cache(4 * MAX_PROCESSES)
+def name(raw: bytes | None) -> str:
+    """Text of a name, the same object each time."""
+    return "" if raw is None else raw.decode("utf-8", "replace")
+
+
+def _has_from(first: int, found: bytes) -> bool:
+    """Whether any of these numbers of words is one of those that counting reads, the `first` and up."""
+    return max(memoryview(found).cast("H"), default=-1) >= first
+
+
 class Ledger:
     """Writes a `Part`."""
 
@@ -76,8 +88,7 @@ class Ledger:
         if iteration is None and (words or other is None):
             self.engine.look_for([*words, *WORDS])
         self.engine.until = sys.maxsize if other else 0
-        self._first_own = len(words)
-        self._known: dict[bytes, bool] = {}
+        self._is_read = functools.lru_cache(MAX_COLUMNS)(functools.partial(_has_from, len(words)))
         self.part = Part()
         self.rows = _Rows(self.part)
         self._iteration = iteration or ITERATION
@@ -85,7 +96,7 @@ class Ledger:
         self._hosts: dict[str, list[str]] = {}
         self._columns: dict[Column, int] = {}
         self._kinds: set[str] = set()
-        self._names: dict[bytes, str] = {}
+
         self._generation: dict[tuple[str, str, str], int] = {}
         self._comm_counts: dict[ProcessKey, int] = {}
         self._sequences: dict[SequenceKey, int] = {}
@@ -140,8 +151,8 @@ class Ledger:
 
     def sequence(self, column: int, pointer: bytes, nranks: int) -> int:
         """The number of the sequence of a column's process on the communicator that now has this pointer."""
-        of, name = self.part.columns[column], self.name(pointer)
-        key = (of.host, of.pid, name, self._generation.get((of.host, of.pid, name), 0))
+        of, text = self.part.columns[column], name(pointer)
+        key = (of.host, of.pid, text, self._generation.get((of.host, of.pid, text), 0))
         if key not in self._sequences and len(self._sequences) >= MAX_SEQUENCES:
             key = ("", "", "", 0)
         if key not in self._sequences:
@@ -161,15 +172,6 @@ class Ledger:
         if raw and self._other is not None:
             self.engine.until = self._other(line, shortened(raw), found)
 
-    def _is_read(self, found: bytes) -> bool:
-        """Whether a line with these words may be one that counting reads."""
-        known = self._known.get(found)
-        if known is None:
-            if len(self._known) >= MAX_COLUMNS:
-                self._known.clear()
-            known = self._known[found] = max(memoryview(found).cast("H"), default=-1) >= self._first_own
-        return known
-
     def _counts(self, raw: bytes) -> bool:
         """Read what a line says to counting; whether it is a call and nothing else."""
         begun = iteration_of(raw, self._iteration)
@@ -186,27 +188,16 @@ class Ledger:
 
     # Columns and rows
 
-    def name(self, raw: bytes | None) -> str:
-        """Text of a name, the same object each time."""
-        if raw is None:
-            return ""
-        known = self._names.get(raw)
-        if known is None:
-            if len(self._names) > 4 * MAX_PROCESSES:
-                self._names.clear()
-            known = self._names.setdefault(bytes(raw), raw.decode("utf-8", "replace"))
-        return known
-
     def _code(self, column: int) -> int:
         return column * 2 + (self.part.columns[column].kind in POINT_TO_POINT)
 
     def _column(self, match: re.Match[bytes], prefix: bytes) -> int:
-        process = self._process(self.name(match["host"]), self.name(match["pid"]), prefix)
-        return self._number_of(Column(*process, self.name(match["dev"]), self._kind(match["kind"])))
+        process = self._process(name(match["host"]), name(match["pid"]), prefix)
+        return self._number_of(Column(*process, name(match["dev"]), self._kind(match["kind"])))
 
     def _kind(self, raw: bytes) -> str:
         """The kind's name; NCCL has some fifteen, a log may claim any number."""
-        kind = self.name(raw)
+        kind = name(raw)
         if kind not in self._kinds:
             if len(self._kinds) >= MAX_KINDS:
                 return "other"
@@ -280,25 +271,19 @@ class Ledger:
             return
         head = PREFIX.search(raw[:400])  # an excerpt may have lost who speaks
         host, pid, prefix = (head["host"], head["pid"], raw[: head.start()]) if head else (b"", b"", b"")
-        process = self._process(self.name(host), self.name(pid), prefix)
-        if b" via " in raw:
-            self._transport(process[0], raw)
-        elif b"- Init " in raw:
-            self._init(process, raw)
-
-    def _transport(self, host: str, raw: bytes) -> None:
-        match = VIA.search(raw)
-        if match:
-            transports = self.part.transports
-            key = (host, self.name(match["via"]))
+        process = self._process(name(host), name(pid), prefix)
+        if b" via " in raw and (match := VIA.search(raw)):
+            transports, key = self.part.transports, (process[0], name(match["via"]))
             if key in transports or len(transports) < MAX_TRANSPORTS:
                 transports[key] = transports.get(key, 0) + 1
+        elif b"- Init " in raw:
+            self._init(process, raw)
 
     def _init(self, process: ProcessKey, raw: bytes) -> None:
         match = INIT.search(raw)
         if not match:
             return
-        place = (*process, self.name(match["pointer"]))
+        place = (*process, name(match["pointer"]))
         generation = self._generation.get(place, 0)
         comms, sequences = self.part.comms, self.part.sequences
         known = comms.get((*place, generation))
@@ -316,25 +301,25 @@ class Ledger:
         known.started |= started
         known.complete |= not started
         if known.comm_id is None and match["id"]:
-            known.comm_id = self.name(match["id"])
+            known.comm_id = name(match["id"])
 
     def _comm(self, process: ProcessKey, match: re.Match[bytes]) -> Comm:
         parent = None
         if match["parent"]:
-            of = self.name(match["parent"])
+            of = name(match["parent"])
             now = self._generation.get((*process, of), 0)
-            split = self.name(match["split"]) if match["split"] else None
-            parent = (of, now, split, self.name(match["color"]))
+            split = name(match["split"]) if match["split"] else None
+            parent = (of, now, split, name(match["color"]))
         order = self._comm_counts.get(process, 0)
         self._comm_counts[process] = order + 1
         return Comm(
             host=process[0],
             pid=process[1],
-            pointer=self.name(match["pointer"]),
+            pointer=name(match["pointer"]),
             rank=int(match["rank"][:9]),
             nranks=int(match["nranks"][:9]),
-            device=self.name(match["dev"]),
-            comm_id=self.name(match["id"]) if match["id"] else None,
+            device=name(match["dev"]),
+            comm_id=name(match["id"]) if match["id"] else None,
             parent=parent,
             order=order,
         )

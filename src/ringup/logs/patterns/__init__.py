@@ -7,22 +7,12 @@ string of some characters (a test tells which has none): lines without it are ne
 
 from __future__ import annotations
 
-from ringup.logs.patterns import (
-    frameworks,
-    launchers,
-    nccl,
-    nccl_faults,
-    pasted,
-    progress,
-    rendezvous,
-    system,
-    torch,
-)
+from ringup.logs.patterns import frameworks, nccl, nccl_faults, progress, rendezvous, system, torch
 from ringup.logs.patterns.tags import ROLES, Pattern, Tag
 
 TAGS: dict[str, Tag] = {
     row.name: row
-    for module in (nccl, nccl_faults, rendezvous, torch, system, frameworks, launchers, pasted, progress)
+    for module in (nccl, nccl_faults, rendezvous, torch, system, frameworks, progress)
     for row in module.TAGS
 }
 PATTERNS: tuple[Pattern, ...] = tuple(pattern for row in TAGS.values() for pattern in row.patterns)

@@ -1,5 +1,5 @@
 """
-The words by which the form of a line is known (`logs.forms`), and what stands in front of messages (`logs.peel`).
+The words by which the form of a line is known (`logs.forms`), and what stands in front of messages.
 
 No program's own wording: errors, waits, ends and their consequences as any program words them.
 """
@@ -31,14 +31,14 @@ WAIT = (
     r"|no progress|No available \w|clients joined|(?:no|lost|missed) heartbeat|deadline.exceeded"
 )
 
-
 KERNEL = Pattern(
     "kernel",
     r"NVRM: Xid|Out of memory: Killed process|out of memory: Kill|oom-kill:|\bsegfault at |general protection fault|soft lockup"
     r"|blocked for more than \d+ seconds|OOMKilled|uncorrectable|fallen off the bus|I/O error, dev|Kernel panic|health compromised",
 )
-XID_OF_A_PROGRAM = re.compile(r"Xid \([^)]{1,40}\): (?:13|31|43|45)\b")
-"""Xids that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
+PROGRAM_XIDS = {13, 31, 43, 45}
+"""Codes that a faulty program raises, not faulty hardware (NVIDIA's Xid catalogue)."""
+XID = re.compile(r"Xid \([^)]{1,40}\): (\d{1,4})\b")
 COUNTS_NONE = re.compile(
     r"\b(?:errors?|count|failures?|failed|kills?)\W{1,3}0\b|: (?:\[\]|none|no|0|n/a)\W{0,3}$", re.IGNORECASE
 )
@@ -80,23 +80,30 @@ ENDED = Pattern(
 )
 FAILS = Pattern("fails", FAILING + r"|\berror\b|\bfatal\b|\bexception\b")
 WAITS = Pattern("waits", WAIT)
+CONSEQUENCE = (
+    r"connection closed by (?:remote )?peer|closed by (?:remote )?peer|reset by peer|recv(?:Value|Vector) failed|sendBytes failed|broken ?pipe|another rank"
+    r"|ncclRemoteError|remote process exited|Proxy Call to rank \d+ failed|Socket recv failed while polling|(?:received|got) signal:? 15\b|Signal 15\b|SIGTERM"
+    r"|store->get\('[^']*'\) got error|keep-alive heartbeat|failed to shutdown the rendezvous|RendezvousConnectionError|watchdog caught collective"
+    r"|taking the entire process down|remote (?:worker crash|server shutdown)|failed to send RPC to coordination|num_nodes_waiting|Error encountered progressing operation"
+    r"|exitcode\s*: -15|received 15 death signal|-> 6(?: \[|$|\s)|got 0 bytes|Connection was likely closed|EngineDeadError|ActorDiedError|ConnectionResetError|Horovod has been shut down"
+)
+"""Another end, whoever says it."""
 FOLLOWS = Pattern(
     "follows",
-    r"connection (?:was )?(?:likely )?closed|closed by (?:remote )?peer|reset by peer|broken ?pipe|recv(?:Value|Vector)|sendBytes|got 0 bytes|another rank"
-    r"|remote process exited|Failed to execute operation|Error encountered progressing|Proxy Call to rank|(?:failed|unable) to (?:shut ?down|dump)"
+    CONSEQUENCE
+    + r"|connection (?:was )?(?:likely )?closed|recv(?:Value|Vector)|sendBytes|Failed to execute operation|Error encountered progressing|Proxy Call to rank|(?:failed|unable) to (?:shut ?down|dump)"
     r"|see (?:root cause|the stack trace|above)|root cause above|initialization failed\. See|check the (?:logs|stack trace)|check if there are relevant logs"
     r"|child (?:process )?failed|ChildFailedError|CalledProcessError|Rendezvous\w{0,20}Closed|RayTaskError|ActorDied|ActorUnavailable|EngineDead|WorkerProc|EngineCore failed to start|(?:task|trial|job|actor) failed for (?:task|trial|job|actor)"
-    r"|Engine(?:Core)? .{0,20}(?:died|failed)|scheduler is dead|taking the entire process down|closing signal|SIGTERM|signal:? 15\b|exit(?:ed)? (?:with )?(?:exit )?code:? (?:1|2|15|143)\b"
+    r"|Engine(?:Core)? .{0,20}(?:died|failed)|scheduler is dead|closing signal|signal:? 15\b|exit(?:ed)? (?:with )?(?:exit )?code:? (?:1|2|15|143)\b"
     r"|exitcode\W{1,6}(?:-15|1|2|143)\b|Job step aborted|Terminating (?:StepId|process|remaining)|CANCELLED|Back-off|CrashLoopBackOff|spank: required plugin|spank plugin stack"
-    r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError|ncclRemoteError"
+    r"|Primary job +terminated|non-?zero exit (?:code|status)|job has been aborted|unhandled (?:system|cuda) error|internal error - please|ncclSystemError|ncclInternalError"
     r"|Test NCCL failure|Test failure|file:\d+ -> \d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
     r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|raised (?:error|exception)|stack trace (?:of|above)"
     r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed"
-    r"|Polled an error|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|keep-alive heartbeat|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
-    r"|store->get\('[^']*'\) got error|RendezvousConnectionError|watchdog caught collective|remote (?:worker crash|server shutdown)|failed to send RPC to coordination"
-    r"|num_nodes_waiting|received 15 death signal|-> 6(?: \[|$|\s)|ConnectionResetError|Horovod has been shut down|Socket recv failed while polling"
+    r"|Polled an error|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
     r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)|Engine core initialization",
 )
+"""And what wraps an end that is told elsewhere."""
 NOISE = Pattern(
     "noise",
     r"^\s*(?:File \"|\^{1,200}\s*$|~{1,200}\^|frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"

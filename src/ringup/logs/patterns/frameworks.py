@@ -1,4 +1,4 @@
-"""What DeepSpeed, Lightning, Accelerate, Ray and their like print."""
+"""What DeepSpeed, Lightning, Accelerate, Ray and their like print, and launchers around the words of their ranks."""
 
 from __future__ import annotations
 
@@ -42,4 +42,41 @@ TAGS = (
     tag("frame", "context",
         r"(?:^|: |\) )\s*File \"(?P<file>[^\"]+)\", line (?P<number>\d+)(?:, in (?P<function>\S+))?",
         keep=0),
+    # Launchers, around the words of the ranks they started: wrappings, ends, numbers of ranks.
+    # An exception on such a line is the launcher's own: another process's end is behind it.
+    tag("wrapping", "consequence weak",
+        r"Horovod detected that one or more processes exited|(?:mpirun|mpiexec|prterun|jsrun|horovodrun|srun)\b.{0,40} failed with exit code"
+        r"|Terminating remaining workers after failure|Job has failed\. Last state|Failed to run the task .{0,80}exit code"),
+    tag("ray-head", "failure hang",
+        r"(?:Failed|Unable) to connect to GCS|Failed to get (?:cluster ID|system config) from GCS|GCS may have been killed|Could not find any running Ray instance"
+        r"|Ray Client.{0,60}timed? ?out|raylet .{0,60}(?:failed|unable) to connect to .{0,20}GCS"),
+    # A rank that is not below the world size printed with it.
+    tag("rank-of-world", "context",
+        r"\brank < size\. (?P<rank>\d+) vs (?P<nranks>\d+)",
+        r"(?<!local )(?<!node )(?<!group )(?<!machine )(?<!parallel )(?<![tpdce]p )\brank[ :=]+(?P<rank>\d+)(?: of |/|,? ?\(?world[_ ]?size[ :=]+)(?P<nranks>\d+)\b",
+        keep=64),
+    # Events and states of Kubernetes; pyxis starts containers in Slurm.
+    tag("pod-unscheduled", "",
+        r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>\d{1,6}/\d{1,6} nodes are available: .{1,160})",
+        r"FailedScheduling\b|tasks in gang unschedulable|^\s*PodScheduled\s+False\b",
+        r"^\s*(?:pod/)?(?P<pod>[\w.-]{1,80})\s+0/\d{1,3}\s+Pending\s+0\s+\d{1,6}[mhd]"),
+    tag("pod-assigned", "",
+        r"Successfully assigned (?:[\w.-]{1,80}/)?(?P<pod>[\w.-]{1,80}) to ",
+        r"^\s*(?:pod/)?(?P<pod>[\w.-]{1,80})\s+\d{1,3}/\d{1,3}\s+(?:Running|Completed)\s+\d"),
+    tag("container-unstarted", "",
+        r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?:Failed to pull|Back-off pulling) image \"(?P<image>[^\"]{1,200})\"(?:: (?P<why>.{1,160}))?",
+        r"^\s*(?:pod/)?(?P<pod>[\w.-]{1,80})\s+\d{1,3}/\d{1,3}\s+(?P<why>(?:Init:)?(?:ErrImage\w{1,9}|ImagePullBackOff|InvalidImageName|CreateContainer\w{0,6}Error|RunContainerError)\b)",
+        r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>\b(?:ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName|CreateContainer(?:Config)?Error|RunContainerError)\b)",
+        r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?P<why>(?:MountVolume|AttachVolume)\.\w{1,40} failed for volume .{1,120}|Unable to attach or mount volumes.{0,120}|Failed to create pod sandbox.{0,120})",
+        r"in pod \"(?P<pod>[\w.-]{1,80})\" is waiting to start: (?P<why>trying and failing to pull image)",
+        r"pyxis: (?P<why>(?:failed to|couldn't) (?:import|create|start) .{1,120})|(?P<why2>pull access denied for .{1,120}|manifest for \S{1,120} not found)"),
+    tag("container-started", "",
+        r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?(?:Successfully pulled image|Container image) \"(?P<image>[^\"]{1,200})\"",
+        r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?Started container [\w.-]{1,80}",
+        r"^\s*(?:pod/)?(?P<pod>[\w.-]{1,80})\s+\d{1,3}/\d{1,3}\s+(?:Running|Completed)\s+\d"),
+    tag("container-restarts", "",
+        r"(?:pod/(?P<pod>[\w.-]{1,80})\s.{0,80})?Back-off restarting failed container|CrashLoopBackOff"),
+    # Which collective a rank's traceback went through.
+    tag("collective-frame", "context",
+        r"distributed_c10d\.py\", line \d+, in (?P<op>all_reduce|reduce|all_gather\w*|_?all_gather_base|broadcast\w*|reduce_scatter\w*|all_to_all\w*|gather\w*|scatter\w*|barrier|send|recv)\s*$"),
 )

@@ -1,0 +1,202 @@
+"""What starts the ranks, and what reaches them: further wrong and right cases for `test_lint`."""
+
+from __future__ import annotations
+
+from tests.launch_cases import JOBSET, shell, slurm
+
+Files = dict[str, str]
+FOUR = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gres=gpu:4\n"
+STATEFUL_SET = """kind: StatefulSet
+metadata: {{name: t}}
+spec:
+  replicas: 2
+  {}
+  template:
+    spec:
+      initContainers:
+        - command: [sh, -c, "{}"]
+      containers:
+        - command: [bash, -c, "torchrun --nnodes=2 --node_rank=${{HOSTNAME##*-}} --master_addr=t-0.t t.py"]
+"""
+WAITS = "until nslookup t-$i.t; do sleep 2; done"
+IN_A_POD = """kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs:
+    Worker: {{replicas: 2, template: {{spec: {{containers: [{{command: [{}]}}]}}}}}}
+"""
+IN_TURN = "while read -r h; do\n{}\ndone < hosts\n"
+SSH = 'ssh $h "torchrun --nnodes=2 --node_rank=$r --master_addr=n0 t.py > log 2>&1 &"'
+RAY = "srun -N1 -n1 -w $n ray start --address $H"
+DEEPSPEED = "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+ACCELERATE = "srun accelerate launch --num_machines 2 --num_processes {} --machine_rank $SLURM_NODEID t.py"
+BY_HOSTS = "deepspeed --hostfile hosts t.py --deepspeed_config ds.json"
+HOSTS = {"hosts": "a slots=4\nb slots=4\n"}
+SIZES = '{{"train_batch_size": {}, "train_micro_batch_size_per_gpu": 2}}'
+BY_MPI = "bash -c 'python t.py --rank $OMPI_COMM_WORLD_RANK --url tcp://$MASTER_ADDR:1'"
+EXPORTS = "export MASTER_ADDR=10.0.0.1"
+BY_LINES = """#PBS -l select=2:mpiprocs=4
+N=$({})
+r=0
+for h in $(sort -u $PBS_NODEFILE); do
+  ssh $h "torchrun --nnodes=$N --node_rank=$r --master_addr=n0 --nproc_per_node=8 t.py" &
+  r=$((r+1))
+done
+wait
+"""
+JSRUN = "#BSUB -nnodes 2\njsrun -n {} -r {} -a 1 -c 7 -g {} {}\n"
+SIX = "torchrun --nnodes=2 --nproc_per_node=6 t.py"
+OF_RANK = "bash -c 'RANK=0 WORLD_SIZE={} python t.py'"
+
+CASES: dict[str, tuple[list[Files], list[Files]]] = {
+    "gpu-by-global-rank": (
+        [
+            slurm("srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_PROCID python t.py'", asked=FOUR),
+            slurm("srun bash -c 'export LOCAL_RANK=${SLURM_PROCID}; python t.py'", asked=FOUR),
+        ],
+        [
+            slurm("srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python t.py'", asked=FOUR),
+            slurm("srun bash -c 'RANK=$SLURM_PROCID python t.py'", asked=FOUR),
+            slurm("srun -N1 -n4 bash -c 'LOCAL_RANK=$SLURM_PROCID python t.py'", asked=FOUR),
+            slurm("# LOCAL_RANK=$SLURM_PROCID", "srun python t.py", asked=FOUR),
+        ],
+    ),
+    # ssh(1), -n
+    "loop-loses-its-list": (
+        [shell(IN_TURN.format(SSH)), shell("cat hosts | while read h; do", SSH, "done")],
+        [
+            shell(IN_TURN.format(SSH.replace("ssh", "ssh -n"))),
+            shell(IN_TURN.format(SSH.replace("ssh", "ssh -fn"))),
+            shell(IN_TURN.format(SSH + " < /dev/null")),
+            shell(IN_TURN.format(SSH + " &")),
+            shell("while read -r -u 3 h; do", SSH, "done 3< hosts"),
+            shell("for h in $(cat hosts); do", SSH, "done"),
+        ],
+    ),
+    # srun(1), MULTIPLE PROGRAM CONFIGURATION
+    "multi-prog-incomplete": (
+        [
+            {**slurm("srun -n 4 --multi-prog tasks"), "tasks": "# who\n0-1 python a.py\n2 python b.py\n"},
+            {**slurm("srun --multi-prog tasks", asked="#SBATCH -n 3"), "tasks": "0,1 python a.py\n"},
+        ],
+        [
+            {**slurm("srun -n 4 --multi-prog tasks"), "tasks": "0-1 python a.py\n2,3 python b.py\n"},
+            {**slurm("srun -n 4 --multi-prog tasks"), "tasks": "0 python a.py\n* python b.py\n"},
+            slurm("srun -n 4 --multi-prog tasks"),
+        ],
+    ),
+    # ray 2.x scripts/scripts.py: without --block `start` returns when its processes run.
+    "ray-ends-with-its-step": (
+        [
+            slurm(RAY, "python t.py"),
+            slurm(RAY + " &", "python t.py"),
+            slurm("srun -N1 apptainer exec r.sif ray start --head"),
+        ],
+        [
+            slurm(RAY + " --block &", "python t.py"),
+            slurm("ray start --head", "python t.py"),
+            slurm("srun bash -c 'ray start --address=$H; sleep infinity' &", "python t.py"),
+        ],
+    ),
+    # Kubernetes: concepts/workloads/controllers/statefulset, Pod Management Policies
+    "pods-start-in-turn": (
+        [{"a.yaml": STATEFUL_SET.format("", WAITS)}],
+        [
+            {"a.yaml": STATEFUL_SET.format("podManagementPolicy: Parallel", WAITS)},
+            {"a.yaml": STATEFUL_SET.format("", WAITS.replace("t-$i", "t-0"))},
+            {"a.yaml": STATEFUL_SET.format("", "cp /data/t-1 /tmp")},
+        ],
+    ),
+    # Kubernetes: tasks/inject-data-application/define-command-argument-container
+    "variable-without-shell": (
+        [
+            {"a.yaml": IN_A_POD.format("torchrun, --nnodes=2, --node_rank=$RANK, t.py")},
+            {"a.yaml": IN_A_POD.format('torchrun, --nnodes=2, "--node_rank=${RANK}", t.py')},
+        ],
+        [
+            {"a.yaml": IN_A_POD.format("torchrun, --nnodes=2, --node_rank=$(RANK), t.py")},
+            {"a.yaml": IN_A_POD.format("bash, -c, torchrun --nnodes=2 --node_rank=$RANK t.py")},
+            {"a.yaml": IN_A_POD.format("torchrun, --nnodes=2, t.py, --cost=5$")},
+            {"docker-compose.yaml": "services:\n  a: {command: [torchrun, --node_rank=$RANK, t.py]}\n"},
+        ],
+    ),
+    # accelerate 1.15 utils/dataclasses.py: DeepSpeedPlugin._deepspeed_config_checks
+    "deepspeed-settings-twice": (
+        [
+            {"a.yaml": DEEPSPEED + "  zero_stage: 3\n"},
+            {"a.yaml": DEEPSPEED + "  zero3_init_flag: true\n  gradient_clipping: 1.0\n"},
+        ],
+        [
+            {"a.yaml": DEEPSPEED + "  zero3_init_flag: true\n"},
+            {"a.yaml": DEEPSPEED.replace("deepspeed_config_file: ds.json", "zero_stage: 3")},
+        ],
+    ),
+    "launcher-started-per-task": (
+        [slurm("srun mpirun -np 8 python t.py", asked=FOUR)],
+        [
+            slurm("mpirun -np 8 python t.py", asked=FOUR),
+            slurm("srun -N1 -n1 mpirun -np 8 python t.py", asked=FOUR),
+        ],
+    ),
+    "nproc-exceeds-gpus": (
+        [
+            slurm("srun torchrun --nnodes=2 --nproc_per_node=4 t.py", asked="#SBATCH -N 2\n#SBATCH -G 4"),
+            {"a.lsf": JSRUN.format(2, 1, 1, SIX)},
+        ],
+        [
+            slurm("srun torchrun --nnodes=2 --nproc_per_node=4 t.py", asked="#SBATCH -N 2\n#SBATCH -G 8"),
+            {"a.lsf": JSRUN.format(2, 1, 6, SIX)},
+        ],
+    ),
+    "gpus-left-idle": (
+        [slurm(ACCELERATE.format(8))],
+        [slurm(ACCELERATE.format(16))],
+    ),
+    "open-mpi-slots": (
+        [shell("horovodrun -np 16 -H a:4,b:4 python t.py")],
+        [shell("horovodrun -np 8 -H a:4,b:4 python t.py"), shell("horovodrun -np 8 -H $H python t.py")],
+    ),
+    "lightning-tasks-mismatch": (
+        [
+            slurm("srun python t.py fit --trainer.devices 8"),
+            slurm("srun python t.py trainer.devices=8 trainer.num_nodes=2"),
+        ],
+        [slurm("srun python t.py fit --trainer.devices 4", asked=FOUR)],
+    ),
+    "pod-name-unknown": (
+        [{"a.yaml": JOBSET.format("subdomain: net", "v-node-0.net")}],
+        [{"a.yaml": JOBSET.format("subdomain: net", "v-other-0.net")}],
+    ),
+    "deepspeed-batch-disagrees": (
+        [{**shell(BY_HOSTS), **HOSTS, "ds.json": SIZES.format(24)}],
+        [
+            {**shell(BY_HOSTS), **HOSTS, "ds.json": SIZES.format(32)},
+            {**shell(BY_HOSTS.replace("hosts", "hosts --include a")), **HOSTS, "ds.json": SIZES.format(24)},
+        ],
+    ),
+    # mpirun(1) of Open MPI, -x
+    "variable-not-passed-on": (
+        [
+            shell(EXPORTS, f"mpirun -np 2 -H a,b -x PATH {BY_MPI}"),
+            slurm(EXPORTS, "srun --export=A=1 bash -c 'python t.py --url tcp://$MASTER_ADDR:1'"),
+        ],
+        [
+            shell(EXPORTS, f"mpirun -np 2 -H a,b -x MASTER_ADDR {BY_MPI}"),
+            shell(EXPORTS, f"mpirun -np 2 -H a,b {BY_MPI}"),
+            shell(EXPORTS, f"mpirun -np 2 -x PATH {BY_MPI}"),
+            slurm(EXPORTS, f"mpirun -np 2 -H a,b -x PATH {BY_MPI}"),
+            slurm(EXPORTS, "srun --export=ALL,A=1 bash -c 'python t.py --url tcp://$MASTER_ADDR:1'"),
+        ],
+    ),
+    "world-size-disagrees": (
+        [
+            {"a.pbs": BY_LINES.format("wc -l < $PBS_NODEFILE")},
+            {"a.pbs": BY_LINES.format("cat $PBS_NODEFILE | wc -l")},
+            {"a.lsf": JSRUN.format(4, 2, 1, OF_RANK.format(2))},
+        ],
+        [
+            {"a.pbs": BY_LINES.format("sort -u $PBS_NODEFILE | wc -l")},
+            {"a.pbs": BY_LINES.format("wc -l < $PBS_NODEFILE").replace("mpiprocs=4", "mpiprocs=1")},
+            {"a.lsf": JSRUN.format(4, 2, 1, OF_RANK.format(4))},
+        ],
+    ),
+}
