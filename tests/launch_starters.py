@@ -43,6 +43,7 @@ MEGATRON = (
 )
 TRAINER = "import lightning as L\nL.Trainer(devices=4, num_nodes=2).fit(m)\n"
 ON_ONE = "import lightning as L\nL.Trainer(devices=4).fit(m)\n"
+COUNTS_TASKS = "export WORLD_SIZE=$((SLURM_NNODES * SLURM_NTASKS_PER_NODE))"
 BY_LINES = """#PBS -l select=2:mpiprocs=4
 N=$({})
 r=0
@@ -161,11 +162,16 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
     ),
     # BasicSR and OpenMMLab: init_dist(launcher) of utils/dist_util.py
     "rank-not-set": (
-        [shell("python train.py -opt o.yml --launcher pytorch")],
+        [
+            shell("python train.py -opt o.yml --launcher pytorch"),
+            slurm(COUNTS_TASKS, "python t.py --distributed", asked=FOUR),
+        ],
         [
             shell("torchrun --nproc_per_node=8 train.py -opt o.yml --launcher pytorch"),
             shell("RANK=0 WORLD_SIZE=1 python train.py -opt o.yml --launcher pytorch"),
             shell("python train.py -opt o.yml --launcher none"),
+            slurm(COUNTS_TASKS, "srun python t.py --distributed", asked=FOUR),
+            {**slurm(COUNTS_TASKS, "python t.py", asked=FOUR), "t.py": "mp.spawn(f)\n"},
         ],
     ),
     "hostfile-wrong": (

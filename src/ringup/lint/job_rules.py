@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from ringup.launchfiles import marks
-from ringup.launchfiles.directives import last
+from ringup.launchfiles.directives import last, tasks_per_node
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
 from ringup.launchfiles.programs import LAUNCHERS, OPTIONS, PROGRAMS
 from ringup.launchfiles.shell import Word
 from ringup.launchfiles.start import PYTHON
+from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_numbers import coordinator_at_itself
 from ringup.lint.job_variables import names_set
@@ -723,8 +724,19 @@ def port_privileged(job: JobFile) -> Found:
 
 @fault("rank-not-set", SHELL)
 def launcher_left_out(job: JobFile) -> Found:
-    """Scripts of OpenMMLab and BasicSR that are told of a launcher, and started without it."""
+    """
+    Scripts that are started once, without a launcher, and told of several ranks.
+
+    `--launcher pytorch` is OpenMMLab's and BasicSR's; WORLD_SIZE of Slurm's tasks waits for all of them.
+    """
     for launch in job.launches:
+        counted = {mark.name for mark in job.job.marks.all_of(launch.env.get("WORLD_SIZE", ""))}
+        is_alone = launch.launcher == "python" and launch.started_by == "batch" and not starts_elsewhere(job)
+        if is_alone and any("SLURM_NTASKS" in name for name in counted) and "RANK" not in launch.env:
+            tasks = tasks_per_node(job.job.directives)
+            if tasks > 1 and "spawn" not in (file_at_hand(job, launch.script) or ""):
+                found = f"WORLD_SIZE counts {tasks} tasks a node, and without srun there is one"
+                yield launch.line, found, "srun in front of it"
         is_told = launch.arguments.get("launcher") == "pytorch"
         if launch.launcher == "python" and is_told and "RANK" not in launch.env and not launch.is_away:
             found = "--launcher pytorch: the script reads RANK, and python alone sets none"

@@ -146,34 +146,35 @@ def ranked(causes: list[Cause]) -> list[Cause]:
         stronger = strong - inferred if cause.rule == "init-never-finished" else strong
         return place(cause) == 8 and bool(stronger)
 
-    return _own_words_first([cause for cause in best.values() if not is_explained(cause)])
+    return _named_first([cause for cause in best.values() if not is_explained(cause)])
 
 
-def _own_words_first(causes: list[Cause]) -> list[Cause]:
-    """With what only says that a rank ended first, and its code, behind what that rank's own output names."""
-    if not causes or causes[0].rule != "rank-raised-exception":
-        return causes
-    events = causes[0].evidence
-    if {e.tag for e in events} != {"exit"}:
-        return causes
-    ranks = {e.rank for e in events}
-    sure = [c for c in causes[1:] if place(c) < 8 and c.confidence != "low"]
-    own = [c for c in sure if ranks & {e.rank for e in c.evidence}]
-    return own + [c for c in causes if c not in own]
+def _named_first(causes: list[Cause]) -> list[Cause]:
+    """
+    With a first cause that says no more than that something failed behind those that say what.
+
+    These are on the same lines as NCCL's bare error, or on the rank of which only the exit code is known.
+    """
+    named: list[Cause] = []
+    vague = causes[0] if causes else None
+    if vague and vague.rule == "nccl-error-without-detail":
+        lines = {e.place for e in vague.evidence}
+        named = [c for c in causes if c.severity != "note" and lines & {e.place for e in c.evidence}]
+    elif vague and vague.rule == "rank-raised-exception" and {e.tag for e in vague.evidence} == {"exit"}:
+        ranks = {e.rank for e in vague.evidence}
+        sure = [c for c in causes if place(c) < 8 and c.confidence != "low"]
+        named = [c for c in sure if ranks & {e.rank for e in c.evidence}]
+    named = [c for c in named if c is not vague]
+    return named + [c for c in causes if c not in named]
 
 
 def named_first(causes: list[Cause]) -> list[Cause]:
-    """With what only says that a rank raised, or that NCCL failed, behind a name for the very same line."""
-    if not causes or causes[0].rule not in ("nccl-error-without-detail", "rank-raised-exception"):
+    """With what only says that a rank raised an error behind what names this error, on the same line."""
+    vague = causes[0] if causes else None
+    text = vague.evidence[0].text if vague and vague.evidence else ""
+    if vague is None or vague.rule != "rank-raised-exception" or "Error: " not in text:
         return causes
-    vague = causes[0]
-    sure = CONFIDENCES.index(vague.confidence)
-    lines = {e.place for e in vague.evidence}
-    named = [
-        c
-        for c in causes[1:]
-        if c.severity != "note"
-        and (vague.rule == "nccl-error-without-detail" or CONFIDENCES.index(c.confidence) <= sure)
-        and lines & {e.place for e in c.evidence}
-    ]
+    sure, told = CONFIDENCES.index(vague.confidence), vague.evidence[0].place
+    others = [c for c in causes[1:] if place(c) < 7 and CONFIDENCES.index(c.confidence) <= sure]
+    named = [c for c in others if c.severity == "error" and told in {e.place for e in c.evidence}]
     return named + [c for c in causes if c not in named]
