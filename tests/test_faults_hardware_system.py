@@ -43,7 +43,7 @@ def variables(**values: str) -> dict[str, Any]:
 
 PROJECT = ("--chdir", "/root/project")
 SYSTEM: dict[str, Case] = {
-    "cgroup-limits-tight": Case("warning", "node1", "0.5 processors", "cgroup-tight"),
+    "cgroup-limits-tight": Case("warning", "node1", "0.5 CPUs", "cgroup-tight"),
     "numa-balancing-on": Case("note", "node1", "2 memory nodes", "numa-balancing"),
     "swap-in-use": Case("warning", "node1", "4 GiB of 8 GiB swap used", "swapping"),
     "oom-killer-ran": Case("warning", "node1", "3 processes of this container", "oom-killed"),
