@@ -341,7 +341,7 @@ def test_a_name_for_the_telling_line_itself_stands_before_the_exception_around_i
     text = (
         "(Actor pid=7) rank 0 of 3 meets at port 29500\n"
         "Traceback (most recent call last):\n"
-        '  File "/work/demo.py", line 591, in __init__\n'
+        '  File "demo.py", line 591, in __init__\n'
         "    self.made = ray.get([one.run.remote() for one in actors])\n"
         "ray.exceptions.RayTaskError(RuntimeError): ray::Actor.__init__() (pid=7, ip=10.5.0.12)\n"
         '  File "/venv/torch/distributed/rendezvous.py", line 185, in _create_c10d_store\n'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from ringup.launchfiles.directives import Directive, last
 from ringup.launchfiles.manifests import number
@@ -18,6 +18,8 @@ from ringup.lint.rule import SHELL, Found, fault, lines
 from ringup.rules import Finding, Fix, Severity
 from ringup.units import lines_of, plural, printable
 
+MOST_TASKS = 100_000
+"""Of a --multi-prog file; one that lists more is not judged."""
 SUBMITTED = {"SBATCH": "sbatch", "PBS": "qsub", "BSUB": "bsub"}
 _COUNTS = """
 nodes N ntasks n ntasks-per-node cpus-per-task c time t mem mem-per-cpu mem-per-gpu gres gpus G gpus-per-node
@@ -206,9 +208,9 @@ def multi_prog_incomplete(job: JobFile) -> Found:
             continue
         asked = step.option("-n", "--ntasks") or last(job.job.directives, "ntasks", "n")[0]
         has_rest = any(line.lstrip().startswith("*") for line in lines_of(text))
-        listed = {task for line in lines_of(text) for task in _tasks(line)}
-        missing = [n for n in range(min(number(asked) or 0, 100_000)) if n not in listed]
-        if listed and missing and not has_rest:
+        listed = list(islice((task for line in lines_of(text) for task in _tasks(line)), MOST_TASKS))
+        missing = sorted({*range(min(number(asked) or 0, MOST_TASKS))}.difference(listed))
+        if 0 < len(listed) < MOST_TASKS and missing and not has_rest:
             found = (
                 f"{plural(int(asked), 'task')}, and {printable(name, 80)} has no line for task {missing[0]}"
             )

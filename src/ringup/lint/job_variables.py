@@ -136,10 +136,9 @@ def variable_not_passed_on(job: JobFile) -> Iterator[Finding]:
     """
     for launch in job.launches if not _may_set_more(job) else ():
         command, left, in_job = launch.command, dict[str, list[str]](), bool(job.job.directives)
-        behind = command.words[max(launch.start.script_at, 1) :]
-        for word in (*_words(launch), *behind):
+        for at, word in enumerate(command.words):
             for name in (n for n in _names(job, word) if n in _inside(word)):
-                if word in behind and name not in RANK_VARIABLES:
+                if at >= max(launch.start.script_at, 1) and name not in RANK_VARIABLES:
                     continue  # the script may do without it
                 is_of_scheduler = name.startswith(tuple(SCHEDULERS.values()))
                 keeper = next((s.program for s in command.around if not keeps(s, name, in_job)), "")
