@@ -131,3 +131,13 @@ def test_a_rank_that_had_left_without_error_is_the_cause(tmp_path: Path, left: l
     cause = read_logs([folder]).causes[0]
     assert (cause.rule, cause.confidence) == (rule, "medium")
     assert not left or (cause.ranks, cause.nodes) == ((1,), ("node1",))
+
+
+def test_a_node_that_was_lost_is_the_cause(tmp_path: Path) -> None:
+    """Not the error of the look at that node after the run, nor what its peers print of its end."""
+    after = "warning node1: could not be checked after the run: srun: error: Node failure on node1"
+    last = "first failure: node1: no contact for 14 s: the node or its network is down, 15 s after the start"
+    folder = run_folder(tmp_path, "rank-failed", None, f"{after}\n{last}")
+    (tmp_path / "rank-00000-node0.log").write_text("step 3\n" + CLOSED)
+    (cause, *_) = read_logs([folder]).causes
+    assert (cause.rule, cause.confidence, cause.nodes) == ("node-lost", "high", ("node1",))

@@ -68,6 +68,8 @@ QUOTED_CODE = re.compile(
     rf"|(?: {{2}}|rank \d+: ){_AT} in [^\s:]{{1,200}}): "
 )
 """A rank's place in its code as `ringup stacks` and the hang report print it; source code follows."""
+AFTER_THE_RUN = re.compile(r"warning [^\s:]{1,80}: could not be checked after the run: ")
+"""By `ringup run`, of a node that it had lost before."""
 SCARY = TAGS["scare"].patterns
 _TELLING = OF_ROLE["failure"] | OF_ROLE["hang"] | {"warn", "exception", "xid", "oom-kill"}
 """Tags of lines that are looked at for why the run failed, whatever words they hold."""
@@ -209,6 +211,8 @@ class Scanner:
     def _read(self, number: int, raw: bytes, text: str, patterns: tuple[Pattern, ...]) -> None:
         if quoted := QUOTED_CODE.match(text):
             text = quoted[0]
+        elif AFTER_THE_RUN.match(text):
+            return
         head: Head | None = None
         tags: set[str] = set()
         # By `ringup run`; it goes on with what such an end may mean.

@@ -183,6 +183,8 @@ def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
     raised = next((clue for clue in own if clue.form == Form.EXCEPTION and not follows(clue)), None)
     if raised is None or any(one.regex.search(raised.message) for one in SPECIFIC[:2]):
         return None  # it names an errno or an object itself
+    if "illegal-access" in raised.tags:
+        return None  # the GPU's own lines above it say the same
     for clue in standing(log):
         is_error = clue.severity in ("error", "fatal") or bool(_BUILD.match(clue.message))
         is_error = is_error and clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO) and not follows(clue)

@@ -90,6 +90,8 @@ TAGS = (
     tag("state-dict", "", r"size mismatch for \S+: copying a param with shape"),
     tag("loader-exited", "", r"DataLoader worker \(pid\(s\) (?P<pids>[\d, ]+)\) exited unexpectedly"),
     # The last words of `ringup run`, which saw every end.
+    tag("node-silent", "failure end",
+        r"^first failure: (?P<host>[^\s:]{1,80}): (?P<first>no contact for .{1,30}: the node or its network is down)"),
     tag("exit", "failure end context local",
         r"^first failure: rank (?P<rank>\d+) on (?P<host>\S+): (?:.{1,400} \()?"
         r"(?:exit code (?P<code>\d+)|killed by (?P<name>SIG\w+)).{0,80}, .{1,40}(?P<first>after the start)",
