@@ -150,9 +150,12 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     strongest = min((clue.form for clue in own if not follows(clue)), default=Form.INFO)
     if best.form >= strongest:
         return causes
-    # An exception is how the failure of a library below it came up; what the library prints later is its end.
-    later = any(e.file == best.event.file and e.line < best.event.line for e in first.evidence)
-    came_up = first.rule == "rank-raised-exception" and best.form < Form.EXCEPTION <= strongest and not later
+    # An exception is how the failure of a library below it came up; NCCL meets a broken GPU again at its end.
+    at_the_end = "cuda-failure" in best.tags and any(
+        e.file == best.event.file and e.line < best.event.line for e in first.evidence
+    )
+    came_up = first.rule == "rank-raised-exception" and best.form < Form.EXCEPTION <= strongest
+    came_up = came_up and not at_the_end
     is_weak = place(first) == 8 or first.confidence == "low"
     wraps = not is_weak and bool(own) and all(map(follows, own)) and best.event.file == own[0].event.file
     is_generic = first.rule in GENERIC and first.confidence == "low" and not came_up
