@@ -178,7 +178,6 @@ SAID: list[tuple[str, str]] = [
     ("all-reduce-wrong", "n0:5:9 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Init COMPLETE\n        1024           256     float     sum      -1    20.11    0.05    0.05     12    19.90    0.05    0.05     12"),
     ("all-reduce-wrong", "# Out of bounds values : 8 FAILED"),
     # --- aftermath
-    ("node-lost", "first failure: node1: no contact for 14 s: the node or its network is down, 15 s after the start"),
     ("peer-died-first", "n0:5:9 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.7<51231>\nn0:5:9 [0] NCCL INFO misc/socket.cc:752 -> 6"),
     ("peer-died-first", "[rank0]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.7]:41231: Connection reset by peer"),
     ("peer-died-first", "[rank3]: torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer"),

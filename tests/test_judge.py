@@ -355,6 +355,13 @@ def test_a_rank_that_left_with_code_0_is_named() -> None:
     verdict = judged(*(rank(n, waits()) for n in range(3)), ended=[Missing(3, "node1", "ended with code 0")])
     assert verdict.is_stalled and verdict.missing[0].rank == 3
     assert "which has ended with code 0" in verdict.headline
+    assert verdict.rule == "uneven-batches-between-ranks"
+
+
+def test_a_rank_that_is_there_and_one_that_left_are_both_behind() -> None:
+    left = [Missing(2, "node1", "ended with code 0")]
+    verdict = judged(*(rank(n, waits()) for n in range(2)), rank(3, SLEEPS), ended=left)
+    assert verdict.rule == "rank-fell-behind" and {m.rank for m in verdict.missing} == {2, 3}
 
 
 def test_a_rank_that_never_came_is_no_hang_of_those_who_did() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringup.logs.causes.pasted_stacks import standing_elsewhere, standing_together
@@ -155,7 +156,8 @@ def rank_fell_behind(log: LogEvidence) -> Found:
 
 
 def _printed_behind(log: LogEvidence) -> Cause | None:
-    for event in log.all("run-hung")[:1]:  # `ringup run` has looked at every rank
+    judged = log.ended and log.ended.verdict.rule
+    for event in log.all("run-hung")[: not judged]:  # `ringup run` has looked at every rank
         ranks = _numbers(event["ranks"] or " ".join(re.findall(r"\brank \d+", event["who"])))
         nodes = event["nodes"].split(", ") if event["nodes"] else re.findall(r"\(([^()]+)\)", event["who"])
         what = event["op"] or "what the others wait for"
@@ -267,6 +269,8 @@ def uneven_batches(log: LogEvidence) -> Found:
     Fix: equal lengths, `drop_last=True`, the Join context, or end by a collective decision.
     In logs: step lines end on one rank, the others stop in the next all-reduce.
     """
+    if ended := ended_as(log, "uneven-batches-between-ranks"):
+        return replace(ended, confidence="medium")  # it may have left for another reason
     if ran_out := log.all("uneven-word", has="exhausted all|still have inputs"):
         return report(ran_out, "a rank has no input left while others still have some")
     if (left := _left_the_loop(log)) and (apart := _apart(log)):
