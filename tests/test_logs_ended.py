@@ -146,7 +146,7 @@ def test_a_node_that_was_lost_is_the_cause(tmp_path: Path) -> None:
 BEHIND = "rank 1 (node1) is missing: the others wait for the GPU"
 PROOF = (
     "  rank 1: train.py:40 in sleep: time.sleep(3600), asleep\n"
-    "  flight recorder: rank 1 of default_pg: 3 collectives begun, the others 4 (all_reduce [8], a.py:9)\n"
+    "  flight recorder: rank 1 has not started collective 4 of default_pg: all_reduce [8], a.py:9\n"
 )
 
 
