@@ -251,7 +251,10 @@ def cause_of(log_dir: str) -> tuple[list[str], Cause | None, list[dict[str, Any]
     if not found.causes:
         return [f"cause: the logs name none; `ringup logs {where}` shows what they hold"], None, []
     first = found.causes[0]
-    lines = list(logs_report.cause_lines(first, found.story, terminal.Style(sys.stderr)))[:CAUSE_LINES]
+    # The run's own last lines are on the screen already.
+    others = tuple(e for e in first.evidence if Path(found.story.files[e.file].path).name != END_FILE)
+    shown = replace(first, evidence=others)
+    lines = list(logs_report.cause_lines(shown, found.story, terminal.Style(sys.stderr)))[:CAUSE_LINES]
     evidence = logs_report.cause_json(first, found.story)["evidence"][:EVIDENCE]
     return ["", *lines, f"  more: ringup logs {where}"], first, evidence
 
