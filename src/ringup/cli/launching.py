@@ -251,10 +251,7 @@ def cause_of(log_dir: str) -> tuple[list[str], Cause | None, list[dict[str, Any]
     if not found.causes:
         return [f"cause: the logs name none; `ringup logs {where}` shows what they hold"], None, []
     first = found.causes[0]
-    # The run's own last lines are on the screen already.
-    others = tuple(e for e in first.evidence if Path(found.story.files[e.file].path).name != END_FILE)
-    shown = replace(first, evidence=others)
-    lines = list(logs_report.cause_lines(shown, found.story, terminal.Style(sys.stderr)))[:CAUSE_LINES]
+    lines = list(logs_report.cause_lines(first, found.story, terminal.Style(sys.stderr)))[:CAUSE_LINES]
     evidence = logs_report.cause_json(first, found.story)["evidence"][:EVIDENCE]
     return ["", *lines, f"  more: ringup logs {where}"], first, evidence
 
@@ -289,6 +286,7 @@ def show_end(result: RunResult, more: Sequence[str], write: RankLines, args: arg
     if args.quiet:  # lost output is said all the same
         findings = tuple(one for one in result.findings if one.severity != "note")
         shown = replace(result, notes=(result.problem,) if result.problem else (), findings=findings)
-    for line in (*run_lines(shown, terminal.Style(sys.stderr)), *more):
+    quoted = f"{END_FILE}:"  # evidence from the lines of `run_lines`
+    for line in (*run_lines(shown, terminal.Style(sys.stderr)), *(one for one in more if quoted not in one)):
         terminal.say(line)
     return write.code(result.exit_code)
