@@ -12,7 +12,7 @@ from ringup.hang.activity import Move, identity, moves
 from ringup.hang.snapshots import JobLook, NodeLook, RankLook, jobs
 from ringup.hang.stack_frames import doing, place_of
 from ringup.hang.verdict import JudgedRank
-from ringup.hang.watched_node import Usage
+from ringup.hang.watched_node import GpuUse, Usage
 from ringup.runtime.output import end_words
 from ringup.units import grouped, natural
 
@@ -33,7 +33,7 @@ class RankRow:
     pid: int = 0
     cpu_percent: float | None = None
     memory_bytes: int = 0
-    gpu: tuple[float | None, int] | None = None
+    gpu: GpuUse | None = None
     step: float | None = None
     steps_per_s: float | None = None
 

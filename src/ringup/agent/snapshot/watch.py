@@ -24,6 +24,8 @@ from ringup.agent.snapshot.gpus import Gpus
 SHARES = {"ranks": 0.001, "count": 0.003, "stacks": 0.004, "asked": 0.01}
 """Most CPU time for each kind of work, as a share of one core; requests wait until it allows them."""
 EVERY_S = {"ranks": 10.0, "stacks": 10.0, "asked": 1.0}
+FIRST_S = 1.1
+"""Until the second count, whatever the first work cost: somebody waits for the first picture."""
 MODES = ("count", "stacks", "threads", "flight")
 SILENT_S = 60.0
 MOST_ASKED_S = 10.0
@@ -84,7 +86,8 @@ class Watch:
         rest_s = (self.used_s - before) / SHARES[kind]
         if kind == "asked":
             rest_s = min(rest_s, MOST_ASKED_S)
-        self.due[kind] = now + max(self.every_s[kind], rest_s)
+        is_first = kind == "count" and not self.due[kind]
+        self.due[kind] = now + (FIRST_S if is_first else max(self.every_s[kind], rest_s))
 
     def is_whole(self):
         """Whether every rank that is known still runs."""
