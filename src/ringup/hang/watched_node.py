@@ -88,8 +88,10 @@ class WatchedNode:
             return
         self.usage = {}
         for rank, plain in zip(now.ranks, answer["ranks"], strict=False):
-            with contextlib.suppress(msgspec.ValidationError):
-                self.usage[identity(rank)] = msgspec.convert(plain, Usage)
+            known = [(rank.pid, rank.started), *((child.pid, child.started) for child in rank.children)]
+            for (pid, started), used in zip(known, (plain, *plain["children"]), strict=False):
+                with contextlib.suppress(msgspec.ValidationError):
+                    self.usage[rank.node, pid, started] = msgspec.convert(used, Usage)
         if now.at_s - self._base.at_s >= APART_S:
             self.before, self._base = self._base, now
         self.now, self.answers = now, self.answers + 1

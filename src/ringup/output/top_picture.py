@@ -113,7 +113,8 @@ def _cells(line: RowLine, rates: Mapping[str, Mapping[str, float]]) -> dict[str,
     states, places = state_counts(rows), Counter(row.where for row in rows)
     steps = [row.step for row in rows]
     speed = [row.steps_per_s for row in rows if row.steps_per_s is not None]
-    names = ranges(numbers) if len(numbers) == len(rows) else rows[0].name
+    names = rows[0].name if len(rows) == 1 else f"{len(rows)} processes"
+    names = ranges(numbers) if len(numbers) == len(rows) else names
     mark = "  " if line.is_inner else "- " if line.is_open else "+ " if len(rows) > 1 else "  "
     return {
         "RANKS": mark + (names if len(names) <= 16 else f"{len(rows)} ({names[:9]}…)"),

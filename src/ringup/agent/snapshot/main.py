@@ -209,9 +209,9 @@ def user_name(user):
         return "user %d" % user
 
 
-def snapshot(ranks, mode, with_details=True):
-    """`with_details`: the processes below the ranks, and NCCL's own report, too."""
-    found = [entry(ranks, pid, key, with_details) for pid, key in ranks.all]
+def snapshot(ranks, mode, with_details=True, parents=()):
+    """`with_details`: the processes below the ranks (else of `parents`), and NCCL's own report, too."""
+    found = [entry(ranks, pid, key, with_details or pid in parents) for pid, key in ranks.all]
     answer = {
         "type": "look",
         "mode": mode,
