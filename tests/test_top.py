@@ -88,6 +88,27 @@ def test_processes_that_a_script_starts_itself_are_rows_without_a_rank() -> None
     assert found and all(name.startswith("pid ") for name in found)
 
 
+def test_counters_of_processes_that_a_script_starts_are_compared_and_shown() -> None:
+    known = seen(*parents(*SLEEPS, cpu_s=5.0))
+    running = [*parents(*SLEEPS, cpu_s=5.0)]
+    counted = [
+        replace(r, frames=(), children=tuple(replace(c, frames=()) for c in r.children)) for r in running
+    ]
+    earlier = [replace(r, children=tuple(replace(c, cpu_s=0.0) for c in r.children)) for r in counted]
+    used = {("node0", 503, 7): Usage(1 << 30, GpuUse(97.0, 61 << 30, 60 << 30))}
+    known = replace(known, before=nodes(earlier, 0.0), now=nodes(counted, 10.0), usage=used)
+    found = {row.name: row for row in rank_rows(known, job_of(known, ""))}
+    assert {name: row.state for name, row in found.items()} == {
+        **dict.fromkeys(("pid 500", "pid 501", "pid 502"), "waits"), "pid 503": "runs",
+    }  # fmt: skip
+    assert found["pid 503"].cpu_percent == 50.0 and found["pid 503"].memory_bytes == 1 << 30
+    assert (
+        found["pid 503"].where.startswith("train.py:12") and found["pid 503"].gpu == used["node0", 503, 7].gpu
+    )
+    (line,) = [line for line in lines_of([*found.values()], "state") if len(line.rows) == 3]
+    assert "3 processes" in [text for text, _ in picture(view([line]), 200, 20)][2]
+
+
 def test_the_latest_attempt_of_a_run_is_shown_and_of_other_jobs_the_largest() -> None:
     ranks = [rank(0, waits(), run="r"), rank(1, waits(), run="r.2"), rank(2, waits(), run="r.10", pid=9)]
     theirs = [rank(n, waits(), run="", job=("h", "1", ""), pid=500 + n) for n in range(2)]

@@ -226,7 +226,7 @@ def read(folder: Path) -> Times | None:
                             _add(found, mark, began_s)
     except OSError:
         return None
-    return found if found.ranks else None
+    return found if found.ranks or found.own else None
 
 
 def _add(found: Times, mark: Mark, began_s: float) -> None:

@@ -89,6 +89,7 @@ def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
         found.clock = "order"
     elif reading.times:
         errors = [one.error_s for one in reading.times.ranks.values()]
+        errors += [own.error_s for own in reading.times.own]
         known = [error_s for error_s in errors if error_s is not None]
         found.clock, found.clock_error_s = "one", max(known) if len(known) == len(errors) else None
     return found
@@ -97,7 +98,8 @@ def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
 def _add_ranks(reading: _Reading) -> None:
     """Every rank of the plan, of run.json and of the logs; of each when it began and ended."""
     record, times = reading.record, reading.times
-    for node in record.plan.nodes if record and record.plan else ():
+    starts_own = record is not None and record.plan is not None and record.plan.job.launcher == "spawn"
+    for node in record.plan.nodes if record and record.plan and not starts_own else ():
         for number in range(node.first_rank, min(node.first_rank + node.nproc, MOST_RANKS)):
             reading.rank(number).node = node.node
     for one in record.ranks if record else ():
@@ -120,7 +122,7 @@ def _add_ranks(reading: _Reading) -> None:
     for number, used in times.used.items() if times else ():
         if known := reading.seen(number):
             known.use = [RankUse(one.at_s, one.cpu_s, one.io_bytes) for one in used]
-    if not record:
+    if not record or (starts_own and not reading.own):
         for info in reading.diagnosis.story.files:
             if info.rank is not None and 0 <= info.rank < MOST_RANKS:
                 line = reading.rank(info.rank)
