@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import zlib
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -343,6 +344,35 @@ def test_a_pair_that_lacked_cpu_time_is_not_called_slow() -> None:
     figure = list(network_pictures.of_bench(bench(pairs=starved, slow=())))[1]
     assert {how for row in figure.cells for _, how in row} == {"", "same"}
     assert figure.words.endswith("Pairs in brackets lacked CPU time.")
+
+
+def test_pairs_of_more_than_32_nodes_are_an_image_with_the_slow_and_the_starved_marked() -> None:
+    names = [f"n{number}" for number in range(40)]
+    pairs = [
+        Pair((a, b), 1.0 if "n7" in (a, b) else 9.0)
+        for a in names
+        for b in names
+        if names.index(a) < names.index(b)
+    ]
+    pairs[0] = replace(pairs[0], busbw_gbyte_s=2.0, starved=0.9)  # n0 - n1
+    pairs = [pair for pair in pairs if pair.nodes != ("n3", "n4")]
+    figure = list(network_pictures.of_bench(bench(pairs=tuple(pairs), slow=(Slow("n7", "slow", 1.0, 9.0),))))[
+        1
+    ]
+    data = re.search(r"base64,([^\"]*)", figure.picture)
+    assert data and figure.words.endswith("Slow: n7.")
+    rows = pixels(b64decode(data[1]))
+    scale = len(rows) // 40
+
+    def cell(a: int, b: int) -> int:
+        return max(rows[a * scale + 1][b * scale : (b + 1) * scale])
+
+    fast = matrix.rate(1.0)
+    assert [cell(7, n) for n in (0, 7, 39)] == [matrix.FAILS, matrix.SAME, matrix.FAILS]
+    assert [cell(0, n) for n in (1, 2, 7)] == [matrix.PARTLY, fast, matrix.FAILS]
+    assert cell(3, 4) == cell(4, 3) == matrix.NOT_TRIED and cell(39, 38) == fast
+    assert figure.lines[0].startswith("Nodes in order, from n0 ") and "0 to 9 GB/s" in figure.lines[1]
+    assert len(figure.lines) == 12 and figure.lines[2].endswith(": 1 GB/s")
 
 
 def test_an_hour_of_64_ranks_fits_one_megabyte_where_no_two_ticks_join(tmp_path: Path) -> None:

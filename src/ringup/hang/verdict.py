@@ -44,6 +44,7 @@ class Missing:
     node: str
     where: str
     """"data.py:14 in fetch: ...", what the kernel says, or `DONE`."""
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -406,7 +407,7 @@ class _Case:
             if not self.is_idle and not _is_long(difference, flights, self.ranks[0].long_s):
                 continue
             named = [
-                Missing(seen.look.rank, seen.look.node, difference.where or seen.place.where) for seen in late
+                Missing(s.look.rank, s.look.node, difference.where or s.place.where, s.look.pid) for s in late
             ]
             if difference.kind == "mismatch":
                 apart = difference.ranks or (*(difference.odd or ()), *(difference.usual or ()))
@@ -452,7 +453,9 @@ def _who(ranks: Iterable[JudgedRank]) -> str:
 
 
 def _named(ranks: Iterable[JudgedRank]) -> list[Missing]:
-    return [Missing(s.look.rank, s.look.node, grouping.where(s.place, doing(s.look))) for s in ranks]
+    return [
+        Missing(s.look.rank, s.look.node, grouping.where(s.place, doing(s.look)), s.look.pid) for s in ranks
+    ]
 
 
 def _in(what: str) -> str:

@@ -113,11 +113,12 @@ def _likeness(line: RankLine, end_s: float) -> tuple[object, ...]:
 
 def _row(group: Sequence[RankLine], timeline: Timeline, stalled_s: float | None) -> Row:
     line, end_s = group[0], timeline.end_s
-    label = (
-        f"rank {line.rank}"
-        if len(group) == 1
-        else f"{len(group)} ranks ({show_ranks([g.rank for g in group])})"
-    )
+    if len(group) == 1:
+        label = line.title
+    elif line.name:
+        label = f"{len(group)} processes"
+    else:
+        label = f"{len(group)} ranks ({show_ranks([g.rank for g in group])})"
     nodes = list(dict.fromkeys(one.node for one in group))
     node = safe(nodes[0], 64) if len(nodes) == 1 else f"{len(nodes)} nodes"
     words = rank_words(line, end_s)
