@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ringup.flight_recorder.compare import Difference, compare
+from ringup.flight_recorder.compare import Difference, compare, roots
 from ringup.flight_recorder.dump import Entry, Flight
 from ringup.hang import grouping, ras
 from ringup.hang.activity import Move, busiest_child, flowing, identity, moves, troubles, written
@@ -396,10 +396,13 @@ class _Case:
         compute there.
         """
         flights = {seen.look.rank: seen.look.flight for seen in self.ranks if seen.look.flight}
-        for difference in compare(flights):
+        differences = compare(flights)
+        causes = {id(one): ranks for one, ranks in roots(differences)}
+        for difference in differences:
             if difference.doubt or (only and difference.kind != only):
                 continue
-            late = [seen for seen in self.ranks if seen.look.rank in difference.ranks]
+            blamed = causes.get(id(difference), ()) if difference.kind == "behind" else difference.ranks
+            late = [seen for seen in self.ranks if seen.look.rank in blamed]
             if difference.kind == "behind" and any(seen.may_compute for seen in late):
                 continue
             if difference.kind == "behind" and len(late) > len(difference.usual or ()):
