@@ -92,7 +92,7 @@ AUTOTUNES = "".join(
         "Traceback (most recent call last):",
         '  File "/v/torch/_inductor/select_algorithm.py", line 3464, in precompile_with_captured_stdout',
         "    choice.precompile()",
-        "RuntimeError: No valid triton configs. OutOfMemoryError: out of resource: triton_mm Required: 262144",
+        "RuntimeError: No valid triton configs. OutOfMemoryError: out of resource: triton_mm Required: 9",
     )
 )
 
