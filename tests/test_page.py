@@ -438,8 +438,8 @@ def test_a_restarted_run_that_finished_is_no_failure_on_its_page(tmp_path: Path)
     page = reported(run, to=tmp_path / "r.html")
     read(page)
     head, _, rest = page.partition("</h1>")
-    assert head.endswith("The run finished after 20 s: all ranks exited with 0")
-    assert "attempt-1 of 2, the first that failed" in rest and "Attempts (2)" in rest
+    assert head.endswith("The run finished after 20 s, in attempt 2: all ranks exited with 0")
+    assert "attempt 1 of 2, the first that failed" in rest and "Attempts (2)" in rest
 
 
 def test_a_run_that_is_named_is_found_and_without_a_name_the_newest(

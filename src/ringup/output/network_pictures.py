@@ -147,7 +147,7 @@ def _node_maps(report: Report) -> Iterator[Figure]:
             shape = (*cards, node.gpu_count, made.prediction.likeness if made else None)
             kinds.setdefault(shape, ([], node, made))[0].append(node.name)
     for names, node, made in islice(kinds.values(), MOST_MAPS):
-        if node.gpus or node.rdma_ports or any(i.kind != "loopback" for i in node.interfaces):
+        if node.rdma_ports or any(i.kind != "loopback" for i in node.interfaces):
             yield _node_map(names, node, made)
     if len(kinds) > MOST_MAPS:
         yield Figure("More kinds of nodes", f"{len(kinds) - MOST_MAPS} more kinds of nodes are not drawn.")

@@ -71,7 +71,9 @@ def rank_words(line: RankLine, end_s: float) -> str:
     parts = [ROLES[line.role]] if line.role else []
     if line.failed_s is not None:
         parts[-1:] = [f"failed first, {show_seconds(line.failed_s)} after the start"]
-    if line.where:
+    if line.where and line.role == "differs":
+        parts[-1] = f"calls {line.where}"
+    elif line.where:
         waits = "waits in " if line.waits_s is not None and not line.role else ""
         parts.append(f"{waits}{line.where}")
     elif line.waits_s is not None and not line.role:
@@ -83,7 +85,7 @@ def rank_words(line: RankLine, end_s: float) -> str:
         parts.append("no process was seen")
     elif not parts and line.code is None:
         parts.append("no end recorded")
-    elif line.code == 0:
+    elif line.code == 0 and "code 0" not in line.where:
         parts.append("finished")
     elif line.code is not None and (line.role == "failed" or not parts):
         parts.append(f"exit code {line.code}" if line.code > 0 else f"ended by {signal_name(-line.code)}")
