@@ -80,7 +80,8 @@ def rank_words(line: RankLine, end_s: float) -> str:
         parts.append("waits for other ranks")
     if line.waits_s is not None:
         until = end_s if line.ended_s is None else line.ended_s
-        parts[-1] += f" for {show_seconds(max(until - line.waits_s, 0.0))}"
+        since = max(line.waits_s, line.began_s or 0.0)
+        parts[-1] += f" for {show_seconds(max(until - since, 0.0))}"
     if line.began_s is None and line.code is None and line.first_s is None:
         parts.append("no process was seen")
     elif not parts and line.code is None:
@@ -136,6 +137,8 @@ def _row(group: Sequence[RankLine], timeline: Timeline, stalled_s: float | None)
 
 def _bars(line: RankLine, end_s: float, stalled_s: float | None) -> Iterator[Bar]:
     until = end_s if line.ended_s is None else line.ended_s
+    if stalled_s is not None and line.began_s is not None:
+        stalled_s = max(stalled_s, line.began_s)
     for phase in line.phases(end_s):
         bar = Bar(phase.name, phase.from_s, phase.to_s)
         if stalled_s is not None and line.role in ("missing", "differs") and bar.to_s > stalled_s:
