@@ -109,6 +109,22 @@ def test_a_rank_that_does_not_come_is_the_planted_one_and_the_others_wait_from_t
     assert 'class="b-bad"' in rows[2].picture and 'class="b-bad"' not in rows[0].picture
 
 
+def test_ranks_whose_calls_differ_have_each_its_own_call_in_its_words(tmp_path: Path) -> None:
+    usual = [call(1, 8.0, 8.1), call(2, 10.0, None)]
+    other = [call(1, 8.0, 8.1), call(2, 9.0, 9.1, "broadcast", where="eval.py:7"), call(3, 11.0, None)]
+    planted = [Planted(n, ended_s=31.0, code=-15, calls=other if n == 1 else usual) for n in range(3)]
+    run_folders.write(tmp_path, planted, "hung", **run_folders.hang(1))
+    content = json.loads((tmp_path / "run.json").read_text())
+    content["hangs"][0]["missing"] = []
+    content["verdict"] = {"rule": "collective-mismatch", "ranks": [0, 1]}
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    found = timeline(tmp_path)
+    words = [timeline_report.rank_words(line, found.end_s) for line in found.ranks]
+    assert words[0].startswith("calls all_reduce [8] Float train.py:48 for ")
+    assert words[1].startswith("calls broadcast [8] Float eval.py:7 for ")
+    assert words[2].startswith("waits in all_reduce train.py:48 for ")
+
+
 def own(rank: int, pid: int, node: str) -> marks.OwnRank:
     return marks.OwnRank(run_folders.BEGAN_S + 5.0, rank, pid, node, 0.25)
 

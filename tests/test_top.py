@@ -482,7 +482,7 @@ def test_without_a_name_the_newest_run_that_has_not_ended_is_watched(home: Path)
     run_json(home / "runs" / "b", "b", "ok")
     assert named().folder is None  # nobody knows how the nodes of `a` are reached
     with noted(home / "runs" / "a", Noted(), is_wanted=True):  # type: ignore[arg-type]
-        for words in [], ["a"], ["runs/a"]:
+        for words in [], ["a"], ["runs/a"], ["runs/a/"], [str(home / "runs" / "a")]:
             job = named(*words)
             assert (job.name, job.folder, job.hosts) == ("a", home / "runs" / "a", Noted.hosts)
             assert (who := job.owner()) and who.pid == os.getpid() and who.is_alive

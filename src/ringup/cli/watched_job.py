@@ -127,7 +127,8 @@ def job_named(args: argparse.Namespace) -> WatchedJob:
     here = runs.folders(Path(args.log_dir or "runs"))
     elsewhere = [] if args.log_dir and not args.name else runs.detached()
     rows = runs.runs_of([*places, *here, *elsewhere])
-    named = [row for row in rows if args.name and args.name in (row["run"], os.path.relpath(row["log_dir"]))]
+    place = places[0].absolute() if places else None
+    named = [row for row in rows if args.name and (args.name == row["run"] or str(place) == row["log_dir"])]
     for row in named[:1] or ([] if args.name or (given and not args.log_dir) else rows):
         folder = Path(row["log_dir"])
         if row["state"] in LIVING and (job := _of_run(row["run"], folder, given, args.ssh_config)):

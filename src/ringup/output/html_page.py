@@ -294,6 +294,8 @@ def add_run(page: Page, record: SavedRun) -> None:
     """How a run ended, its attempts, environment and findings."""
     how, took = OUTCOMES.get(record.outcome, record.outcome), show_seconds(record.seconds)
     page.headline = f"{how} after {took}"
+    if len(record.attempts) > 1:
+        page.headline += f", in attempt {len(record.attempts)}"
     if record.outcome == "ok":
         page.headline += ": all ranks exited with 0"
     page.tone = "ok" if record.outcome in ("ok", "saved") else "note" if record.exit_code is None else "error"
@@ -425,7 +427,9 @@ def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: Sav
     if record:
         add_run(page, record)
         if whole and folder:
-            page.facts.append(("shown", f"{folder.name} of {len(whole.attempts)}, the first that failed"))
+            number, count = folder.name.removeprefix("attempt-"), len(whole.attempts)
+            words = f"attempt {number} of {count}, the first that failed: its cause and its timeline"
+            page.facts.append(("below", words))
         page.findings += map(_finding, record.findings)
     page.timeline = timeline_of(diagnosis, folder)
     add_logs(page, diagnosis)

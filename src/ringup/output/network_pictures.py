@@ -147,7 +147,7 @@ def _node_maps(report: Report) -> Iterator[Figure]:
             shape = (*cards, node.gpu_count, made.prediction.likeness if made else None)
             kinds.setdefault(shape, ([], node, made))[0].append(node.name)
     for names, node, made in islice(kinds.values(), MOST_MAPS):
-        if node.gpus or node.rdma_ports or any(i.kind != "loopback" for i in node.interfaces):
+        if node.rdma_ports or any(i.kind != "loopback" for i in node.interfaces):
             yield _node_map(names, node, made)
     if len(kinds) > MOST_MAPS:
         yield Figure("More kinds of nodes", f"{len(kinds) - MOST_MAPS} more kinds of nodes are not drawn.")
@@ -276,10 +276,11 @@ def _pair_image(words: str, names: Sequence[str], pairs: Sequence[Pair], least: 
         how = matrix.FAILS if rate < least else matrix.rate(rate / fastest if fastest else 0.0)
         cells[a][b] = cells[b][a] = matrix.PARTLY if pair.starved >= cpu_starvation.SHARE else how
     worst = sorted(pairs, key=lambda pair: pair.busbw_gbyte_s)[:10]
+    slowest = [f"{' - '.join(map(short, pair.nodes))} {pair.busbw_gbyte_s:.3g} GB/s" for pair in worst]
     lines = [
         f"Nodes in order, from {short(names[0])} (top left) to {short(names[-1])}.",
         f"Dark to yellow: 0 to {fastest:.3g} GB/s. Red with a cross: slower than {SLOW_SHARE:.0%} of the"
         " median. Orange with a stripe: lacked CPU time. White: not measured.",
-        *(f"{' - '.join(map(short, pair.nodes))}: {pair.busbw_gbyte_s:.3g} GB/s" for pair in worst),
+        f"Slowest: {', '.join(slowest)}.",
     ]
     return Figure("Bandwidth of pairs", words, matrix.image(cells, words), lines=lines)

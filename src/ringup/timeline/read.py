@@ -264,6 +264,7 @@ def _add_verdict(found: Timeline, reading: _Reading) -> None:
         ranks[failure.rank].role, ranks[failure.rank].failed_s = "failed", failure.at_s
     if not any(line.role for line in found.ranks):
         _name_by_cause(found, reading)
+    _set_differing_calls(found)
     for one in hang.missing if hang else ():
         absent = reading.own.get(-one.pid) if one.rank is None else reading.seen(one.rank)
         if absent:
@@ -277,6 +278,20 @@ def _add_verdict(found: Timeline, reading: _Reading) -> None:
             line.waits_s = None if line.role == "missing" else track.begun_s[place]
         elif hang and line.role != "missing" and line.code != 0 and line.name != SCRIPT:
             line.waits_s = max(hang.at_s - hang.quiet_s, 0.0)
+
+
+def _set_differing_calls(found: Timeline) -> None:
+    """Of ranks whose calls differ: what each one called where the first of them still waits."""
+    odd = [line for line in found.ranks if line.role == "differs"]
+    pending = [one for line in odd if (one := _first_pending(line.tracks))]
+    if not pending:
+        return
+    first, place = min(pending, key=lambda one: one[0].begun_s[one[1]])
+    for line in odd:
+        for track in line.tracks:
+            if track.group == first.group and first.number[place] in track.number:
+                kind = found.kinds[track.kind[track.number.index(first.number[place])]]
+                line.where = " ".join(filter(None, (kind.op, kind.what, kind.where)))
 
 
 def _first_pending(tracks: Iterable[Track]) -> tuple[Track, int] | None:
