@@ -31,6 +31,7 @@ _EACH = r"(?:int\()?os\.environ\[.SLURM_GPUS_ON_NODE.\]|torch\.cuda\.device_coun
 _EACH_GPU = re.compile(rf"\b(?:devices|gpus) ?= ?(?:.auto[\"']|-1\b|{_EACH})")
 """The Trainer is told to take each GPU that it sees."""
 _SAID_BEFORE = re.compile(rf"(?m)^ *(\w{{1,60}}) = ({_EACH})")
+_BY_A_NAME = re.compile(r"\b(devices|gpus) ?= ?(\w{1,60})\b")
 _OF_TRAINER = re.compile(r"(?:\+{0,2}|--)trainer\.(devices|num_nodes)=(\d{1,4})")
 """Of Lightning's command line, and of NeMo's."""
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
@@ -332,8 +333,8 @@ def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
     devices = given["devices"] or (launch.arguments.get("devices", "") if is_read else "")
     devices = devices or literal.get("devices", "") or literal.get("gpus", "")
     if not devices and is_read and not _BINDS.search(job.text) and "cpu" not in text:
-        for name, value in _SAID_BEFORE.findall(text):
-            text = re.sub(rf"\b(devices|gpus) ?= ?{name}\b", rf"\1={value}", text)
+        values = dict(_SAID_BEFORE.findall(text))
+        text = _BY_A_NAME.sub(lambda m: f"{m[1]}={values.get(m[2], m[2])}", text)
         devices = str(gpus_per_node(job.job.directives)[0]) if _EACH_GPU.search(text) else ""
     nodes = given["num_nodes"] or literal.get("num_nodes", "")
     return int(devices) if devices.isdecimal() else 0, int(nodes) if nodes.isdecimal() and int(nodes) else 1
