@@ -366,7 +366,7 @@ def gpu_hidden_from_task(job: JobFile) -> Found:
             taken = f"Lightning takes devices={devices}"
         elif _JAX.search(text) and "VISIBLE_DEVICES" not in text:
             taken = "JAX takes the GPU of the task's number"
-        elif own and re.search(rf"\bset_device\({own[1]}\)", text) and "VISIBLE_DEVICES" not in text:
+        elif own and f"set_device({own[1]})" in text and "VISIBLE_DEVICES" not in text:
             taken = "set_device takes the GPU of SLURM_LOCALID"
         else:
             continue
