@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ringup.logs.grammar import bare
+from ringup.logs.mentions import SETTINGS, is_mention, quotations
 from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
 from ringup.logs.patterns import PATTERNS
 from ringup.logs.patterns.forms import WRAPPING
@@ -342,9 +343,10 @@ def gate() -> Gate:
 def matches(
     text: str, patterns: Iterable[Pattern], labels: Labels = NO_LABELS
 ) -> Iterator[tuple[str, dict[str, str], int]]:
-    """Tag, fields and place of every pattern that fits the text; each tag once."""
+    """Tag, fields and place of every pattern that fits the text and is no mere mention; each tag once."""
     said: set[str] = set()
     body: str | None = None
+    quoted: list[tuple[int, int]] | None = None
     for pattern in patterns:
         if pattern.tag in said:
             continue
@@ -352,9 +354,19 @@ def matches(
         if not match and pattern.anchored:
             body = body_of(text, labels) if body is None else body
             match = pattern.regex.search(body)
-        if match:
-            said.add(pattern.tag)
-            yield pattern.tag, {k: v for k, v in match.groupdict().items() if v is not None}, match.start()
+        if match is None:
+            continue
+        if pattern.tag not in SETTINGS:
+            if body is None:
+                body = body_of(text, labels)
+            if quoted is None:
+                quoted = [(0, len(text))] if is_mention(body) else quotations(text)
+            while match and any(begin <= match.start() and match.end() <= end for begin, end in quoted):
+                match = pattern.regex.search(match.string, match.end())
+            if match is None:
+                continue
+        said.add(pattern.tag)
+        yield pattern.tag, {k: v for k, v in match.groupdict().items() if v is not None}, match.start()
 
 
 def excerpt(text: str, place: int) -> str:

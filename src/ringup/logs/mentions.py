@@ -1,0 +1,73 @@
+"""
+Text that mentions an error and is none: who prints a line does not say that it happened.
+
+Pure.  Commands that a shell echoes, source code, comments, help texts and remedies speak of what may happen;
+a count of none says that nothing did; what stands in quotation marks is somebody else's, unless the word before
+them is the speaker's own ("error: '...'").
+"""
+
+from __future__ import annotations
+
+import re
+
+SETTINGS = frozenset(
+    """
+    env-set command batch-option slurm-variable min-nodes node-rank world-size visible-devices run-id-shown
+    rdzv-backend rdzv-endpoint spawn-call file-init frame collective-frame build-lock progress
+    nccl-tests nccl-tests-row wrong-values sum-check jax-barrier jax-late-barrier launcher-usage
+    """.split()  # noqa: SIM905
+)
+"""Tags that a command, a setting, a stack or a table carries; all others are things that happen."""
+
+NONE = re.compile(
+    r"\b(?:errors?|count|failures?|failed|kills?|kill_total|errors_total(?:\{[^}]{0,80}\})?)\W{1,3}0\b"
+    r"|(?:\s[:=]|:)\s{1,4}(?:\[\]|none|no|not? active|false|0|n/a)\W{0,3}$",
+    re.IGNORECASE,
+)
+"""What counts nothing, or answers no."""
+CODE = re.compile(
+    r"\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus)[^\W\d]|\$ \S|(?:[*-] )?fix(?:e[sd])?\b"
+    r"|--?[a-z][\w-]{0,40}(?:,? -{0,2}[\w{<\[][^\s]{0,40}){0,3} {2,40}\S"
+    r"|(?:if|elif|while|for|with|except|class|def|try|else)\b[^:]{0,200}:(?:\s|$).{0,200}$(?<![.!?])"
+    r"|(?:raise|return|assert|yield|self\.)\W?\S|(?:print|echo|export|import|trap)\b\W{1,3}\S{1,200}[=('\"]"
+    r"|from \S{1,80} import\b)"
+    r"|\s+\w[\w.]{0,80}\(.{0,400}[,)](?:\s{1,4}#.{0,200})?$"
+)
+"""A shell's trace, prompt or comment, a line of Python, the row of an option in a help text, a remedy."""
+
+_OPENS = re.compile(r"(?<![\w)\]])['\"`](?=\S)")
+_CLOSES = {"'": re.compile(r"'(?!\w)"), '"': re.compile(r'"(?!\w)'), "`": re.compile(r"`(?!\w)")}
+_OF_THE_SPEAKER = re.compile(
+    r"(?i)(?:^|fail\w*|err\w*|exc\w*|status|reason|message|msg|detail\w*|cause|warn\w*|entry|what\(\)|says?|said"
+    r"|got|stderr|returned|with|thrown|\bat)(?: \([\w ]{1,40}\)| \S{1,80}:\d{1,6})?[\s:=(\d\"']{0,12}$"
+)
+
+
+def is_mention(body: str) -> bool:
+    """
+    Whether a line is a command, code, a comment, a help text or a remedy, or counts nothing.
+
+    >>> is_mention("+ pkill -9 train.py"), is_mention("    os.kill(pid, signal.SIGKILL)"), is_mention("Killed")
+    (True, True, False)
+    """
+    return bool(CODE.match(body) or NONE.search(body[:1000]))
+
+
+def quotations(text: str) -> list[tuple[int, int]]:
+    """
+    Where a line quotes somebody else's words.
+
+    >>> quotations("pred=oom text='exitcode: -9'"), quotations("Cuda failure 'out of memory'")
+    ([(14, 27)], [])
+    """
+    found = []
+    at, open_ones = 0, set()
+    while (mark := _OPENS.search(text, at)) is not None:
+        at = mark.end()
+        if mark[0] in open_ones or not (closed := _CLOSES[mark[0]].search(text, at)):
+            open_ones.add(mark[0])
+            continue
+        at = closed.end()
+        if not _OF_THE_SPEAKER.search(text[max(0, mark.start() - 120) : mark.start()]):
+            found.append((mark.start(), at))
+    return found
