@@ -341,7 +341,7 @@ def gate() -> Gate:
 
 
 def matches(
-    text: str, patterns: Iterable[Pattern], labels: Labels = NO_LABELS
+    text: str, patterns: Iterable[Pattern], labels: Labels = NO_LABELS, *, is_code: bool = False
 ) -> Iterator[tuple[str, dict[str, str], int]]:
     """Tag, fields and place of every pattern that fits the text and is no mere mention; each tag once."""
     said: set[str] = set()
@@ -360,7 +360,7 @@ def matches(
             if body is None:
                 body = body_of(text, labels)
             if quoted is None:
-                quoted = [(0, len(text))] if is_mention(body) else quotations(text)
+                quoted = [(0, len(text))] if is_code or is_mention(body) else quotations(text)
             while match and any(begin <= match.start() and match.end() <= end for begin, end in quoted):
                 match = pattern.regex.search(match.string, match.end())
             if match is None:

@@ -13,7 +13,7 @@ import re
 SETTINGS = frozenset(
     """
     env-set command batch-option slurm-variable min-nodes node-rank world-size visible-devices run-id-shown
-    rdzv-backend rdzv-endpoint spawn-call file-init frame collective-frame build-lock progress
+    rdzv-backend rdzv-endpoint spawn-call file-init main-first rdzv-create semaphore frame collective-frame build-lock progress
     nccl-tests nccl-tests-row wrong-values sum-check jax-barrier jax-late-barrier launcher-usage
     """.split()  # noqa: SIM905
 )

@@ -64,6 +64,10 @@ _COUNTED = {"coll", "flight", "run-apart", "run-ended", "run-hung"}
 """Facts that were counted or recorded: later progress does not take them back."""
 
 _OF_A_CLOSE = OF_ROLE["consequence"] | {"killed-word"}
+_OF_THE_HOST = {"oom-kill", "ray-head", "killed-word", "store-timeout", "client-timeout"}
+"""What a host or a cluster prints when the job is over, too."""
+_LASTING = {"xid", "sxid", "ecc", "aer", "ib-port-down", "async-event", "nvlink-error", "gpu-lost"}
+"""What is broken after the line, too, though the job goes on for a time."""
 _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}
 _TAKEN_AWAY = re.compile(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc")
 PREPARES = re.compile(
@@ -232,6 +236,8 @@ class Outcome:
             return True
         if self._handled(event) or self._had_finished(event) or self._finished_after(event):
             return True
+        if event.tag not in _LASTING and self._worked_before_the_end(event):
+            return True
         ended, again = self._last_end[event.file], self._last_restart[event.file]
         if ended > event.line and again < ended:
             return False
@@ -245,6 +251,35 @@ class Outcome:
             return sum({m.event.line: m.weight for m in others}.values()) >= ENOUGH
         steps = [m.step for m in others if m.step]
         return bool(steps and max(steps) - min(steps) >= ENOUGH_OF_OTHERS)
+
+    def _worked_before_the_end(self, event: Event) -> bool:
+        """
+        Whether its stream worked on after a line and before a process ended: the end has another reason.
+
+        What stands before all lines of the job is followed by the job's own work, whoever prints that.  Of
+        several ranks in one stream those that wait for the failed one come a step or two further.
+        """
+        marks = self._own_marks(event)
+        need = ENOUGH_OF_OTHERS
+        if event.line < self._begun[event.file] and not (event.label or event.pid or event.rank is not None):
+            marks = [m for (file, _), found in self._marks.items() if file == event.file for m in found]
+            need = ENOUGH
+        elif event.rank is not None or event.label.isdigit():
+            marks = [m for m in marks if m.event.rank == event.rank]
+            need = ENOUGH
+        places = self._break_lines[event.file]
+        end = next(iter(places[bisect_right(places, event.line) :]), sys.maxsize)
+        return sum({m.event.line: m.weight for m in marks if event.line < m.event.line < end}.values()) >= need
+
+    @cached_property
+    def _begun(self) -> defaultdict[int, int]:
+        """The first line of each file that a rank of the job printed, or that shows work."""
+        own = (e for e in self._log.events if e.rank is not None or e.pid)
+        marks = (m.event for found in self._marks.values() for m in found)
+        first: defaultdict[int, int] = defaultdict(lambda: sys.maxsize)
+        for event in (*own, *marks):
+            first[event.file] = min(first[event.file], event.line)
+        return first
 
     def work_after(self, file: int, line: int) -> int:
         """How much work the streams of a file show after a line: its steps, and its end twice."""
@@ -267,7 +302,7 @@ class Outcome:
 
     def _handled(self, event: Event) -> bool:
         """Whether the program logged this line's exception and went on, or tests that passed printed it."""
-        if self._last_passed[event.file] > event.line:
+        if self._last_passed[event.file] > event.line or (event.tag in _OF_A_CLOSE and made_do(event)):
             return True
         return any(e["handled"] for e in self._log.at(event.file, event.line))
 
@@ -293,12 +328,25 @@ class Outcome:
         return {_who(e) for e in marks if e.line > self._last_break[e.file]}
 
     def _had_finished(self, event: Event) -> bool:
-        """Whether a stream had done its work before it lost its peers or helpers, and none failed."""
-        if event.tag not in _OF_A_CLOSE or self._last_end[event.file] or self._log.has("exception"):
+        """Whether a stream had done its work before it lost its peers, helpers or threads, and none failed."""
+        own = [m.event for m in self._own_marks(event)]
+        in_thread = any(e["thread"] for e in self._log.at(*event.place))
+        is_close = event.tag in _OF_A_CLOSE and not any(e.line < event.line for e in self._raised)
+        return (is_close or in_thread or event.tag in _OF_THE_HOST) and self.aftermath(event, own)
+
+    def aftermath(self, event: Event, marks: Iterable[Event] | None = None) -> bool:
+        """Whether a line follows the end of all work of its file, and no process failed."""
+        if self._last_end[event.file]:
             return False
-        own = [m.event for m in self._own_marks(event) if m.event.line < event.line]
-        last = max(own, key=lambda e: e.line, default=None)
-        return last is not None and any(map(_is_the_end, self._log.at(last.file, last.line)))
+        every = (m.event for (file, _), found in self._marks.items() if file == event.file for m in found)
+        last = max(marks or every, key=lambda e: e.line, default=None)
+        if last is None or last.line >= event.line:
+            return False
+        return any(map(_is_the_end, self._log.at(last.file, last.line)))
+
+    @cached_property
+    def _raised(self) -> list[Event]:
+        return [e for e in self._log.all("exception") if not (e["thread"] or self._handled(e))]
 
     def _established_after(self, event: Event) -> bool:
         """Whether the same process completed a communicator later, or worked, whatever broke after that."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ringup.logs.counts.model import Comm
-from ringup.logs.forms import Clue, Clues, Line
+from ringup.logs.forms import Clue, Clues, Line, severity_of
 from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels
 from ringup.logs.lines import (
     LINE_BYTES,
@@ -127,7 +127,10 @@ class Scanner:
         self._kept = 0
         self._open: dict[str, str] = {}
         self._framed: tuple[str, int] = ("", -9)
+        self._code = -9
+        """The last line of source below a frame."""
         self._ignored: set[str] = set()
+        self._threads: set[str] = set()
         self._made_do: tuple[str, int] = ("", -9)
         self._handled: set[str] = set()
         self._summary: dict[str, dict[str, str]] = {}
@@ -207,7 +210,8 @@ class Scanner:
         is_ours = text.startswith(("first failure", "hung after"))
         is_scary = SCARY[0] in patterns
         patterns = tuple(p for p in patterns if p is not SCARY[0]) if is_scary else patterns
-        for tag, fields, place in matches(text, patterns, self._labels):
+        is_code = self._is_code(number, text)
+        for tag, fields, place in matches(text, patterns, self._labels, is_code=is_code):
             if is_ours and not fields.get("first"):
                 continue
             if head is None:
@@ -218,6 +222,13 @@ class Scanner:
             tags |= self._without_pattern(number, text)
         if is_scary or tags & _TELLING or number <= self._read_on:
             self._look_closer(number, raw, text, head, tags, is_scary)
+
+    def _is_code(self, number: int, text: str) -> bool:
+        """Whether a line is the source that Python prints below a frame, indented by four blanks."""
+        if number - 1 not in (self._framed[1], self._code) or not body_of(text, self._labels).startswith("    "):
+            return False
+        self._code = number
+        return True
 
     def _look_closer(
         self, number: int, raw: bytes, text: str, head: Head | None, tags: set[str], is_scary: bool
@@ -273,7 +284,9 @@ class Scanner:
         tag, fields, head = match.tag, match.fields, match.head
         source = _source(head)
         if tag == "made-do":
-            self._made_do = source, match.line
+            message = message_of(match.text, self._labels)
+            if severity_of(match.text, message) != "info":  # a step that is skipped is no title
+                self._made_do = source, match.line
             return
         if tag == "traceback":
             self._open[source] = ""
@@ -288,6 +301,9 @@ class Scanner:
         elif tag == "ignored":
             self._ignored.add(source)
             return
+        elif tag == "in-thread":
+            self._threads.add(source)
+            return
         elif tag == "exception":
             frame = self._open.pop(source, None)
             if source in self._ignored:
@@ -299,6 +315,9 @@ class Scanner:
             if source in self._handled:
                 self._handled.discard(source)
                 extra["handled"] = "yes"
+            if source in self._threads:
+                self._threads.discard(source)
+                extra["thread"] = "yes"
             match = match._replace(fields={**fields, **extra})
         elif tag in ("summary-host", "summary-rank"):
             self._summary.setdefault(source, {}).update(fields)

@@ -18,6 +18,7 @@ TAGS = (
         r"|Process \d+ exits successfully|after training is done\]|# Avg bus bandwidth|- Destroy COMPLETE"
         r"|(?:training|train|finetuning|fine-tuning|pretraining|benchmark|evaluation)\S* .{0,40}(?:finished|completed?|done)\b"
         r"|\b(?:Finished|Completed) (?:training|finetuning|fine-tuning|benchmark|all epochs)|Application startup complete",
+        r"\b(?:job|run|attempt|script)\b.{0,40} (?:finished|completed|succeeded|ended|exited)\b.{0,20}(?:exit )?(?:code|status)[ :=]{1,2}0\b",
         # torch's agent waits there once its own ranks have succeeded
         r"Error waiting on exit barrier",
         keep=16),
