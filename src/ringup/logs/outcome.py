@@ -242,9 +242,9 @@ class Outcome:
         if ended > event.line and again < ended:
             return False
         from_line = max(event.line, self._last_break[event.file])
-        own = {m.event.line: m.weight for m in self._own_marks(event) if m.event.line > from_line}
-        if sum(own.values()) >= ENOUGH:
-            return True
+        marks = [m for m in self._own_marks(event) if m.event.line > from_line]
+        if sum({m.event.line: m.weight for m in marks}.values()) >= ENOUGH:
+            return not self._is_flushed(event, marks)
         others = [m for m in self._some_marks if m.event.line > self._last_break[m.event.file]]
         others = [m for m in others if self._follows(m.event, event)]
         if again > event.line:  # an agent starts all ranks again, those that had not failed, too
@@ -254,28 +254,68 @@ class Outcome:
 
     def _worked_before_the_end(self, event: Event) -> bool:
         """
-        Whether its stream worked on after a line and before a process ended: the end has another reason.
+        Whether its rank worked on after a line and before a process ended: the end has another reason.
 
         What stands before all lines of the job is followed by the job's own work, whoever prints that.  Of
-        several ranks in one stream those that wait for the failed one come a step or two further.
+        several ranks in one stream those that wait for the failed one come a step or two further.  Python
+        prints what it has buffered after a traceback: an exception needs another failure after the steps.
         """
-        marks = self._own_marks(event)
+        marks, is_own = self._own_marks(event), False
         need = ENOUGH_OF_OTHERS
         if event.line < self._begun[event.file] and not (event.label or event.pid or event.rank is not None):
-            marks = [m for (file, _), found in self._marks.items() if file == event.file for m in found]
-            need = ENOUGH
-        elif event.rank is not None or event.label.isdigit():
-            marks = [m for m in marks if m.event.rank == event.rank]
-            need = ENOUGH
+            marks, need = self._all_marks[event.file], ENOUGH
+        elif event.label.isdigit():
+            is_own, need = True, ENOUGH
+        elif event.rank is not None:
+            marks, is_own, need = [m for m in marks if m.event.rank == event.rank], True, ENOUGH
         places = self._break_lines[event.file]
         end = next(iter(places[bisect_right(places, event.line) :]), sys.maxsize)
-        return sum({m.event.line: m.weight for m in marks if event.line < m.event.line < end}.values()) >= need
+        lines = {m.event.line: m.weight for m in marks if event.line < m.event.line < end}
+        if not lines:
+            return False
+        later = [e for e in self._own_failures if e.file == event.file and e.line > min(lines)]
+        later = [e for e in later if (e.tag, e["type"]) != (event.tag, event["type"])]
+        if is_own and any(e.label == event.label and (e.label or e.rank == event.rank) for e in later):
+            return True
+        return sum(lines.values()) >= need and (bool(later) or not self._may_have_ended(event))
+
+    def _may_have_ended(self, event: Event) -> bool:
+        """Whether an exception may have ended its process: nobody is seen to have caught it."""
+        raised = (e for e in self._log.at(*event.place) if e.tag == "exception")
+        imports = ("ImportError", "ModuleNotFoundError")
+        return any((e["uncaught"] or not e["traceback"]) and not e["type"].endswith(imports) for e in raised)
+
+    @cached_property
+    def _own_failures(self) -> list[Event]:
+        """Failures that do not follow from another rank's end."""
+        of_others = OF_ROLE["consequence"] | OF_ROLE["end"] | OF_ROLE["nccl"]
+        tags = (tag for tag in OF_ROLE["failure"] if tag not in of_others)
+        return [e for e in self._log.all(*tags, "cancelled") if not self._log.tags_at(e) & of_others]
+
+    @cached_property
+    def _all_marks(self) -> defaultdict[int, list[_Mark]]:
+        """The lines of each file that show work."""
+        every = ((file, mark) for (file, _), found in self._marks.items() for mark in found)
+        return defaultdict(list, grouped(every))
+
+    def _is_flushed(self, event: Event, marks: Iterable[_Mark]) -> bool:
+        """
+        Whether steps after an exception that nobody caught may be what Python had buffered: it prints its
+        standard output last.  The end of the work, or a later clock, shows that the program went on; so does
+        any step after an import that failed.
+        """
+        if not any(e["uncaught"] for e in self._log.at(*event.place)) or not self._may_have_ended(event):
+            return False
+        if event.time_s is not None and any((m.event.time_s or 0) > event.time_s for m in marks):
+            return False
+        ends = marks if event.rank is not None else self._all_marks[event.file]
+        return not any(m.event.line > event.line and _is_the_end(m.event) for m in ends)
 
     @cached_property
     def _begun(self) -> defaultdict[int, int]:
         """The first line of each file that a rank of the job printed, or that shows work."""
         own = (e for e in self._log.events if e.rank is not None or e.pid)
-        marks = (m.event for found in self._marks.values() for m in found)
+        marks = (m.event for found in self._all_marks.values() for m in found)
         first: defaultdict[int, int] = defaultdict(lambda: sys.maxsize)
         for event in (*own, *marks):
             first[event.file] = min(first[event.file], event.line)
@@ -338,8 +378,8 @@ class Outcome:
         """Whether a line follows the end of all work of its file, and no process failed."""
         if self._last_end[event.file]:
             return False
-        every = (m.event for (file, _), found in self._marks.items() if file == event.file for m in found)
-        last = max(marks or every, key=lambda e: e.line, default=None)
+        marks = marks or (m.event for m in self._all_marks[event.file])
+        last = max((e for e in marks if e.tag != "saved"), key=lambda e: e.line, default=None)
         if last is None or last.line >= event.line:
             return False
         return any(map(_is_the_end, self._log.at(last.file, last.line)))

@@ -62,6 +62,8 @@ _RAISED = re.compile(
 _NOT_RAISED = re.compile(
     r".*(?:Warning|Logger)|(?:Note|Info|Error|Usage|Rank|Step|Epoch|Loss|Last|Node|Job|Task)\d*"
 )
+_OUTERMOST = ("<module>", "_run_module_as_main")
+"""Where a traceback begins that nobody caught: one that is caught begins where it is caught."""
 SCARY = TAGS["scare"].patterns
 _TELLING = OF_ROLE["failure"] | OF_ROLE["hang"] | {"warn", "exception", "xid", "oom-kill"}
 """Tags of lines that are looked at for why the run failed, whatever words they hold."""
@@ -129,10 +131,10 @@ class Scanner:
         self._framed: tuple[str, int] = ("", -9)
         self._code = -9
         """The last line of source below a frame."""
-        self._ignored: set[str] = set()
-        self._threads: set[str] = set()
+        self._notes: dict[str, dict[str, str]] = {}
+        """Of each source: what the lines above its next exception say of that."""
+        self._titled: tuple[str, int] = ("", -9)
         self._made_do: tuple[str, int] = ("", -9)
-        self._handled: set[str] = set()
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
         self._read_on = 0
@@ -290,35 +292,28 @@ class Scanner:
             return
         if tag == "traceback":
             self._open[source] = ""
+            self._titled = source, match.line
             if self._made_do == (source, match.line - 1):
-                self._handled.add(source)
+                self._note(source, "handled")
         elif tag == "frame":
+            if self._titled == (source, match.line - 1) and fields.get("function") in _OUTERMOST:
+                self._note(source, "uncaught")
             self._frame(source, match)
             self._read_on = match.line + BELOW_A_FRAME
         elif tag == "last-error" and not fields["text"]:
             self._last_error, self._read_on = match.line, max(self._read_on, match.line + 1)
             return
-        elif tag == "ignored":
-            self._ignored.add(source)
-            return
-        elif tag == "in-thread":
-            self._threads.add(source)
+        elif tag in ("ignored", "thread"):
+            self._note(source, tag)
             return
         elif tag == "exception":
-            frame = self._open.pop(source, None)
-            if source in self._ignored:
-                self._ignored.discard(source)
+            frame, notes = self._open.pop(source, None), self._notes.pop(source, {})
+            if "ignored" in notes:
                 self._not_raised = match.line
                 return
             below = self._framed[0] == source and 0 < match.line - self._framed[1] < 5
             extra = {"frame": frame or "", "traceback": "yes" if frame is not None or below else ""}
-            if source in self._handled:
-                self._handled.discard(source)
-                extra["handled"] = "yes"
-            if source in self._threads:
-                self._threads.discard(source)
-                extra["thread"] = "yes"
-            match = match._replace(fields={**fields, **extra})
+            match = match._replace(fields={**fields, **extra, **notes})
         elif tag in ("summary-host", "summary-rank"):
             self._summary.setdefault(source, {}).update(fields)
             if len(self._summary) > MAX_KEYS:
@@ -339,6 +334,12 @@ class Scanner:
                 self._keep(match._replace(fields={"index": index, "interface": name, "address": address}))
             return
         self._keep(match)
+
+    def _note(self, source: str, what: str) -> None:
+        """Remember something of a source's next exception."""
+        self._notes.setdefault(source, {})[what] = "yes"
+        if len(self._notes) > MAX_KEYS:
+            self._notes.clear()
 
     def _frame(self, source: str, match: Match) -> None:
         """Remember the innermost line of the user's own code."""

@@ -222,7 +222,8 @@ def shared_file_raced(log: LogEvidence) -> Found:
 def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
     # torch's hook for uncaught exceptions puts the rank before every line.
     traced = [e for e in own if e["traceback"] or re.search(r"\[rank\d+\]: ", e.text)]
-    first = next((e for e in traced or own if not e["carried"]), own[0])
+    uncaught = [e for e in traced if e["uncaught"]]
+    first = next((e for e in uncaught or traced or own if not e["carried"]), own[0])
     kind = first["type"].rpartition(".")[2]
     text = f"{_who([first])} raised {kind}: {first['text'][:120]}".rstrip(": ")
     if first["frame"] and "site-packages" not in first["frame"]:
@@ -238,7 +239,7 @@ def _raised(log: LogEvidence, own: list[Event]) -> Cause | None:
 
 def _kernel_failed(log: LogEvidence) -> Cause | None:
     """A GPU kernel of the program itself broke; NCCL's watchdog only reports it."""
-    faults = [e for e in log.all("illegal-access") if "cuda-failure" not in log.tags_at(e)]
+    faults = [e for e in log.all("illegal-access") if not made_do(e) and "cuda-failure" not in log.tags_at(e)]
     if log.has("sxid", "ecc") or not PROGRAM_XIDS.issuperset(xid_codes(log)):
         return None
     asserted = any("assert" in e.text for e in faults)
