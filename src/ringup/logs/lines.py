@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ringup.logs.grammar import bare
-from ringup.logs.mentions import SETTINGS, is_mention, quotations
 from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
+from ringup.logs.mentions import SETTINGS, is_mention, quotations
 from ringup.logs.patterns import PATTERNS
 from ringup.logs.patterns.forms import WRAPPING
 from ringup.logs.patterns.tags import Pattern
@@ -25,6 +25,9 @@ from ringup.units import LONGEST_LINE, grouped
 
 LINE_BYTES = LONGEST_LINE
 """What is looked at of one line: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
+
+DAY_S = 86400
+"""What `seconds_of` gives is above it where the line has a date."""
 
 TEXT_CHARS = 300
 """What is kept of a line as evidence."""
@@ -90,6 +93,10 @@ _REPEATED = re.compile(r" {0,4}\[repeated \d{1,6}x across cluster\].{0,200}$")
 _CLOCK = re.compile(
     r"(?:(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _])?"
     r"(?<!\d)(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?"
+)
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905
+_SYSLOG = re.compile(
+    rf"\b(?P<month>{'|'.join(_MONTHS)}) {{1,2}}(?P<day>\d{{1,2}}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d{{1,9}})?"
 )
 _GLOG = re.compile(r"\[?[EWIF](?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d+)?")
 _NCCL = re.compile(
@@ -175,6 +182,11 @@ def short_name(host: str) -> str:
     return host.split(".")[0]
 
 
+def is_syslog(text: str) -> bool:
+    """Whether a line has its date as syslog and `dmesg -T` write it."""
+    return bool(_SYSLOG.search(text[:120]))
+
+
 def seconds_of(text: str) -> float | None:
     """Seconds of the first clock time in a line's head, from the year's start where the date is there."""
     head = text[:120]
@@ -183,6 +195,8 @@ def seconds_of(text: str) -> float | None:
     if match := _GLOG.search(head):
         date = match["date"].zfill(4)
         days = int(date[:2]) * 31 + int(date[2:])
+    elif match := _SYSLOG.search(head):
+        days = (_MONTHS.index(match["month"]) + 1) * 31 + int(match["day"])
     elif match := _CLOCK.search(head):
         days = int(match["month"]) * 31 + int(match["day"]) if match["month"] else 0
     else:

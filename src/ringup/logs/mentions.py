@@ -26,7 +26,7 @@ NONE = re.compile(
 )
 """What counts nothing, or answers no."""
 CODE = re.compile(
-    r"\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus)[^\W\d]|\$ \S|(?:[*-] )?fix(?:e[sd])?\b"
+    r"\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus)[^\W\d]|\$ \S|(?:[*-] )?[Ff]ix(?:e[sd])?\b"
     r"|--?[a-z][\w-]{0,40}(?:,? -{0,2}[\w{<\[][^\s]{0,40}){0,3} {2,40}\S"
     r"|(?:if|elif|while|for|with|except|class|def|try|else)\b[^:]{0,200}:(?:\s|$).{0,200}$(?<![.!?])"
     r"|(?:raise|return|assert|yield|self\.)\W?\S|(?:print|echo|export|import|trap)\b\W{1,3}\S{1,200}[=('\"]"

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from ringup.logs.lines import DAY_S
+from ringup.logs.mentions import SETTINGS
 from ringup.logs.patterns import OF_ROLE, TAGS
 from ringup.units import first_of_each, grouped
 
@@ -35,6 +37,7 @@ class Log(Protocol):
     communicators: list[Comm]
     repeats: Counter[str]
     ended: RunEnd | None
+    began: list[tuple[int, float] | None]
 
     def all(self, *tags: str, has: str = "", lacks: str = "", **fields: str) -> list[Event]: ...
     def has(self, *tags: str) -> bool: ...
@@ -47,7 +50,8 @@ ENOUGH_OF_OTHERS = 4
 """Steps of other ranks: without the rank that broke they come one or two further."""
 MOST_STREAMS = 64
 CLOCKS_APART_S = 2.0
-_DAY_S = 86400
+
+ZONES_APART_S = 14 * 3600
 
 ESTABLISHING = frozenset(
     """
@@ -68,6 +72,7 @@ _OF_THE_HOST = {"oom-kill", "ray-head", "killed-word", "store-timeout", "client-
 """What a host or a cluster prints when the job is over, too."""
 _LASTING = {"xid", "sxid", "ecc", "aer", "ib-port-down", "async-event", "nvlink-error", "gpu-lost"}
 """What is broken after the line, too, though the job goes on for a time."""
+_OF_A_KERNEL = _LASTING | {"oom-kill"}
 _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}
 _TAKEN_AWAY = re.compile(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc")
 PREPARES = re.compile(
@@ -234,9 +239,11 @@ class Outcome:
             return True
         if event.tag in ESTABLISHING and self._established_after(event):
             return True
+        if event.tag in _OF_A_KERNEL and event.time_s is not None and self._is_of_before(event):
+            return True
         if self._handled(event) or self._had_finished(event) or self._finished_after(event):
             return True
-        if event.tag not in _LASTING and self._worked_before_the_end(event):
+        if not (event.tag in _LASTING or event.tag in SETTINGS) and self._worked_before_the_end(event):
             return True
         ended, again = self._last_end[event.file], self._last_restart[event.file]
         if ended > event.line and again < ended:
@@ -260,16 +267,16 @@ class Outcome:
         several ranks in one stream those that wait for the failed one come a step or two further.  Python
         prints what it has buffered after a traceback: an exception needs another failure after the steps.
         """
-        marks, is_own = self._own_marks(event), False
+        marks, is_own, at = self._own_marks(event), False, event.line
         need = ENOUGH_OF_OTHERS
-        if event.line < self._begun[event.file] and not (event.label or event.pid or event.rank is not None):
-            marks, need = self._all_marks[event.file], ENOUGH
+        if self._is_preface(event):
+            marks, need, at = self._all_marks[event.file], ENOUGH, self._begun[event.file]
         elif event.label.isdigit():
             is_own, need = True, ENOUGH
         elif event.rank is not None:
             marks, is_own, need = [m for m in marks if m.event.rank == event.rank], True, ENOUGH
         places = self._break_lines[event.file]
-        end = next(iter(places[bisect_right(places, event.line) :]), sys.maxsize)
+        end = next(iter(places[bisect_right(places, at) :]), sys.maxsize)
         lines = {m.event.line: m.weight for m in marks if event.line < m.event.line < end}
         if not lines:
             return False
@@ -278,6 +285,18 @@ class Outcome:
         if is_own and any(e.label == event.label and (e.label or e.rank == event.rank) for e in later):
             return True
         return sum(lines.values()) >= need and (bool(later) or not self._may_have_ended(event))
+
+    def _is_preface(self, event: Event) -> bool:
+        """
+        Whether a line stands before all lines of the job's ranks, and none of them printed it.
+
+        LSF puts its report of a job's end there.
+        """
+        begun = self._begun[event.file]
+        if event.label or event.pid or event.rank is not None or event.line >= begun:
+            return False
+        ends = (e for e in self._breaks if e.file == event.file and e.tag in _ENDED_A_PROCESS)
+        return not any(e.line < begun for e in ends)
 
     def _may_have_ended(self, event: Event) -> bool:
         """Whether an exception may have ended its process: nobody is seen to have caught it."""
@@ -337,8 +356,15 @@ class Outcome:
             return later.line > event.line and together
         if later.time_s is None or event.time_s is None:
             return False
-        dated = later.time_s > _DAY_S
-        return dated == (event.time_s > _DAY_S) and later.time_s > event.time_s + CLOCKS_APART_S
+        dated = later.time_s > DAY_S
+        return dated == (event.time_s > DAY_S) and later.time_s > event.time_s + CLOCKS_APART_S
+
+    def _is_of_before(self, event: Event) -> bool:
+        """Whether a kernel's line is older than the run by more than clocks of two time zones can differ."""
+        begun = self._log.began[event.file] if event.file < len(self._log.began) else None
+        if begun is None or event.time_s is None or event.time_s < DAY_S:
+            return False
+        return event.line < begun[0] and event.time_s + ZONES_APART_S < begun[1]
 
     def _handled(self, event: Event) -> bool:
         """Whether the program logged this line's exception and went on, or tests that passed printed it."""

@@ -18,6 +18,7 @@ from ringup.logs.counts.model import Comm
 from ringup.logs.forms import Clue, Clues, Line, severity_of
 from ringup.logs.labels import LONGEST_LABEL, MOST_LINES, Labels
 from ringup.logs.lines import (
+    DAY_S,
     LINE_BYTES,
     TEXT_CHARS,
     Event,
@@ -26,8 +27,10 @@ from ringup.logs.lines import (
     excerpt,
     gate,
     head_of,
+    is_syslog,
     matches,
     message_of,
+    seconds_of,
     short_name,
     texts_of,
     unstamped,
@@ -89,6 +92,8 @@ class Scan:
     """Lines that hold something to read and are too long to be read whole."""
     open_frame: int = 0
     """The last line of a traceback whose exception has not come, 0 where all have."""
+    began: tuple[int, float] | None = None
+    """The first line with a program's own date, and its time; the kernel and syslog write months in letters."""
     headless: bool = False
     """Whether it begins amid a traceback."""
     clues: list[Clue] = field(default_factory=list)
@@ -141,6 +146,7 @@ class Scanner:
         """Up to this line number lines are read that no pattern fits."""
         self._last_error = 0
         self._headless = False
+        self._began: tuple[int, float] | None = None
         self._cut = 0
         self._labels = Labels()
         self._clues = Clues()
@@ -169,6 +175,11 @@ class Scanner:
         few, self._beginning = self._beginning, []
         texts = (texts_of(raw[:LINE_BYTES])[:1] for _, raw, _ in few)
         self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)
+        for number, raw, _ in few:
+            text = texts_of(raw[:LONGEST_LABEL])[0]
+            time_s = None if self._began or is_syslog(text) else seconds_of(text)
+            if time_s is not None and time_s > DAY_S:
+                self._began = number, time_s
         for one in few:
             self._look(*one)
 
@@ -197,8 +208,9 @@ class Scanner:
         open_frame = line if source in self._open else 0
         events.sort(key=lambda e: e.line)
         clues = self._clues.result()
-        cut, headless = self._cut, self._headless
-        return Scan(events, self._repeats, cut=cut, open_frame=open_frame, headless=headless, clues=clues)
+        scan = Scan(events, self._repeats, cut=self._cut, open_frame=open_frame, clues=clues)
+        scan.began, scan.headless = self._began, self._headless
+        return scan
 
     def _take(self, number: int, raw: bytes, patterns: tuple[Pattern, ...]) -> None:
         self._cut += len(raw) > LINE_BYTES and b"\r" not in raw  # a progress bar writes over itself
@@ -227,7 +239,9 @@ class Scanner:
 
     def _is_code(self, number: int, text: str) -> bool:
         """Whether a line is the source that Python prints below a frame, indented by four blanks."""
-        if number - 1 not in (self._framed[1], self._code) or not body_of(text, self._labels).startswith("    "):
+        if number - 1 not in (self._framed[1], self._code) or not body_of(text, self._labels).startswith(
+            "    "
+        ):
             return False
         self._code = number
         return True
