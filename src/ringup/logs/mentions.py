@@ -1,9 +1,9 @@
 """
 Text that mentions an error and is none: who prints a line does not say that it happened.
 
-Pure.  Commands that a shell echoes, source code, comments, help texts and remedies speak of what may happen;
-a count of none says that nothing did; what stands in quotation marks is somebody else's, unless the word before
-them is the speaker's own ("error: '...'").
+Pure.  Commands that a shell echoes, source code, comments, help texts and remedies speak of what may happen.
+A count of none says that nothing did.  What stands in quotation marks is somebody else's, unless the word
+before them is the speaker's own ("error: '...'").
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import re
 SETTINGS = frozenset(
     """
     env-set command batch-option slurm-variable min-nodes node-rank world-size visible-devices run-id-shown
-    rdzv-backend rdzv-endpoint spawn-call file-init main-first rdzv-create semaphore frame collective-frame build-lock progress
-    nccl-tests nccl-tests-row wrong-values sum-check jax-barrier jax-late-barrier launcher-usage
+    rdzv-backend rdzv-endpoint spawn-call file-init main-first rdzv-create semaphore frame
+    collective-frame build-lock progress nccl-tests nccl-tests-row wrong-values
+    sum-check jax-barrier jax-late-barrier launcher-usage
     """.split()  # noqa: SIM905
 )
 """Tags that a command, a setting, a stack or a table carries; all others are things that happen."""
@@ -47,7 +48,7 @@ def is_mention(body: str) -> bool:
     """
     Whether a line is a command, code, a comment, a help text or a remedy, or counts nothing.
 
-    >>> is_mention("+ pkill -9 train.py"), is_mention("    os.kill(pid, signal.SIGKILL)"), is_mention("Killed")
+    >>> is_mention("+ pkill -9 train.py"), is_mention("    os.kill(pid, SIGKILL)"), is_mention("Killed")
     (True, True, False)
     """
     return bool(CODE.match(body) or NONE.search(body[:1000]))

@@ -42,6 +42,7 @@ class Log(Protocol):
     def all(self, *tags: str, has: str = "", lacks: str = "", **fields: str) -> list[Event]: ...
     def has(self, *tags: str) -> bool: ...
     def at(self, file: int, line: int, below: int = 0) -> Iterator[Event]: ...
+    def tags_at(self, event: Event, below: int = 0) -> set[str]: ...
 
 
 ENOUGH = 2
@@ -301,8 +302,7 @@ class Outcome:
     def _may_have_ended(self, event: Event) -> bool:
         """Whether an exception may have ended its process: nobody is seen to have caught it."""
         raised = (e for e in self._log.at(*event.place) if e.tag == "exception")
-        imports = ("ImportError", "ModuleNotFoundError")
-        return any((e["uncaught"] or not e["traceback"]) and not e["type"].endswith(imports) for e in raised)
+        return any(_is_uncaught(e) or not (e["traceback"] or _is_import(e)) for e in raised)
 
     @cached_property
     def _own_failures(self) -> list[Event]:
@@ -323,7 +323,7 @@ class Outcome:
         standard output last.  The end of the work, or a later clock, shows that the program went on; so does
         any step after an import that failed.
         """
-        if not any(e["uncaught"] for e in self._log.at(*event.place)) or not self._may_have_ended(event):
+        if not any(map(_is_uncaught, self._log.at(*event.place))):
             return False
         if event.time_s is not None and any((m.event.time_s or 0) > event.time_s for m in marks):
             return False
@@ -370,7 +370,8 @@ class Outcome:
         """Whether the program logged this line's exception and went on, or tests that passed printed it."""
         if self._last_passed[event.file] > event.line or (event.tag in _OF_A_CLOSE and made_do(event)):
             return True
-        return any(e["handled"] for e in self._log.at(event.file, event.line))
+        here = self._log.at(*event.place)
+        return any(e["logged"] or (e["handled"] and not _is_uncaught(e)) for e in here)
 
     def _finished_after(self, event: Event) -> bool:
         """Whether a later attempt finished: the event's own rank did, else all that were at work in it."""
@@ -394,7 +395,7 @@ class Outcome:
         return {_who(e) for e in marks if e.line > self._last_break[e.file]}
 
     def _had_finished(self, event: Event) -> bool:
-        """Whether a stream had done its work before it lost its peers, helpers or threads, and none failed."""
+        """Whether a stream had done its work before it lost peers, helpers or threads, and none failed."""
         own = [m.event for m in self._own_marks(event)]
         in_thread = any(e["thread"] for e in self._log.at(*event.place))
         is_close = event.tag in _OF_A_CLOSE and not any(e.line < event.line for e in self._raised)
@@ -498,6 +499,15 @@ def _last_lines(events: Iterable[tuple[Key, Event]]) -> dict[Key, int]:
 def _who(event: Event) -> int | str:
     """Who printed a line: its rank, else its label."""
     return event.label if event.rank is None else event.rank
+
+
+def _is_import(event: Event) -> bool:
+    return event["type"].endswith(("ImportError", "ModuleNotFoundError"))
+
+
+def _is_uncaught(event: Event) -> bool:
+    """Whether a traceback goes up to the program's first line; one of an optional import does, too."""
+    return bool(event["uncaught"]) and not _is_import(event)
 
 
 def _is_the_end(event: Event) -> bool:

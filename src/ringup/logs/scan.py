@@ -93,7 +93,7 @@ class Scan:
     open_frame: int = 0
     """The last line of a traceback whose exception has not come, 0 where all have."""
     began: tuple[int, float] | None = None
-    """The first line with a program's own date, and its time; the kernel and syslog write months in letters."""
+    """The first line with a program's own date, and its time; syslog writes months in letters."""
     headless: bool = False
     """Whether it begins amid a traceback."""
     clues: list[Clue] = field(default_factory=list)
@@ -140,6 +140,7 @@ class Scanner:
         """Of each source: what the lines above its next exception say of that."""
         self._titled: tuple[str, int] = ("", -9)
         self._made_do: tuple[str, int] = ("", -9)
+        self._logged = False
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
         self._read_on = 0
@@ -300,15 +301,15 @@ class Scanner:
         tag, fields, head = match.tag, match.fields, match.head
         source = _source(head)
         if tag == "made-do":
-            message = message_of(match.text, self._labels)
-            if severity_of(match.text, message) != "info":  # a step that is skipped is no title
-                self._made_do = source, match.line
+            severity = severity_of(match.text, message_of(match.text, self._labels))
+            if severity != "info":  # a step that is skipped is no title
+                self._made_do, self._logged = (source, match.line), bool(severity)
             return
         if tag == "traceback":
             self._open[source] = ""
             self._titled = source, match.line
             if self._made_do == (source, match.line - 1):
-                self._note(source, "handled")
+                self._note(source, "logged" if self._logged else "handled")
         elif tag == "frame":
             if self._titled == (source, match.line - 1) and fields.get("function") in _OUTERMOST:
                 self._note(source, "uncaught")

@@ -48,8 +48,9 @@ _OF_A_HANDLER = r"\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\bt
 
 
 _OF_A_HANDLER_CALLED = re.compile(
-    r"(?i)caught signal|\*{3}|fatal python error|signal:? ?(?:\d|\(|seg|bus)|\breceived|segfault (?:at|encountered)"
-    r"|general protection|loader|corrupt|malloc\(|smashing|: {1,4}\d+ (?:segm|bus|ill)|died|exit"
+    r"(?i)caught signal|\*{3}|fatal python error|signal:? ?(?:\d|\(|seg|bus)|\breceived"
+    r"|segfault (?:at|encountered)|general protection|loader|corrupt|malloc\(|smashing"
+    r"|: {1,4}\d+ (?:segm|bus|ill)|died|exit"
 )
 """How those print it that saw the signal: handlers, shells that name the process, the kernel, launchers."""
 
@@ -98,7 +99,7 @@ def oom_killer_ran(log: LogEvidence) -> Found:
     is_rank = any(_RANKS.match(v) for v in victims) or known & {e["pid"] for e in lines}
     if not victims or is_rank or any(number == 9 for number, _ in exits(log)):
         return report(lines, "a process was killed for host memory, and the log says so")
-    text = f"the kernel killed {', '.join(sorted(victims))} for host memory; whether it is of this job is unknown"
+    text = f"the kernel killed {', '.join(sorted(victims))} for host memory, which may be another job's"
     return report(lines, text, "low")
 
 
