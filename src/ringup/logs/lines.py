@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ringup.logs.grammar import bare
 from ringup.logs.labels import Labels, owner_in, rank_in, unpacked, words_in
-from ringup.logs.mentions import SETTINGS, is_mention, quotations
+from ringup.logs.mentions import SETTINGS, is_mention, quotations, says_no
 from ringup.logs.patterns import PATTERNS
 from ringup.logs.patterns.forms import WRAPPING
 from ringup.logs.patterns.tags import Pattern
@@ -376,7 +376,10 @@ def matches(
                 body = body_of(text, labels)
             if quoted is None:
                 quoted = [(0, len(text))] if is_code or is_mention(body) else quotations(text)
-            while match and any(begin <= match.start() and match.end() <= end for begin, end in quoted):
+            while match and (
+                says_no(match.string, match.end())
+                or any(begin <= match.start() and match.end() <= end for begin, end in quoted)
+            ):
                 match = pattern.regex.search(match.string, match.end())
             if match is None:
                 continue

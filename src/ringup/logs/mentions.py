@@ -39,19 +39,34 @@ CODE = re.compile(
 _OPENS = re.compile(r"(?<![\w)\]])['\"`](?=\S)")
 _CLOSES = {"'": re.compile(r"'(?!\w)"), '"': re.compile(r'"(?!\w)'), "`": re.compile(r"`(?!\w)")}
 _OF_THE_SPEAKER = re.compile(
-    r"(?i)(?:^|fail\w*|err\w*|exc\w*|status|reason|message|msg|detail\w*|cause|warn\w*|entry|what\(\)|says?|said"
-    r"|got|stderr|returned|with|thrown|\bat)(?: \([\w ]{1,40}\)| \S{1,80}:\d{1,6})?[\s:=(\d\"']{0,12}$"
+    r"(?i)(?:fail|err|exc|stat|reason|message|msg|detail|cause|warn|entry|what\(|say|said|got\b|stderr|returned\b"
+    r"|with\b|thrown|instance of\b|\bat\b)[a-z]{0,12}(?: \([\w ]{1,40}| [\w./-]{1,80}\.[a-z]{1,3})?$"
+)
+_NO_WORD = " :=()[]{}'\"0123456789"
+_ANSWERS_NO = re.compile(
+    r"(?:[\w ()/'-]|\.(?! )){0,60}\s{0,40}[:=]\s{0,4}(?:\[\]|none|no|false|0|n/a)(?=[,;|]|\s{2}|[.)\]]?$)",
+    re.IGNORECASE,
 )
 
 
 def is_mention(body: str) -> bool:
     """
-    Whether a line is a command, code, a comment, a help text or a remedy, or counts nothing.
+    Whether a line is a command, code, a comment, a help text or a remedy.
 
     >>> is_mention("+ pkill -9 train.py"), is_mention("    os.kill(pid, SIGKILL)"), is_mention("Killed")
     (True, True, False)
     """
-    return bool(CODE.match(body) or NONE.search(body[:1000]))
+    return bool(CODE.match(body))
+
+
+def says_no(text: str, end: int) -> bool:
+    """
+    Whether a line asks for what its part up to `end` names, and answers with none of it.
+
+    >>> says_no("oom-killer invoked since boot: no", 10), says_no("Xid (PCI:0000:3b:00): 94, RST: No", 24)
+    (True, False)
+    """
+    return bool(_ANSWERS_NO.match(text, end))
 
 
 def quotations(text: str) -> list[tuple[int, int]]:
@@ -59,7 +74,7 @@ def quotations(text: str) -> list[tuple[int, int]]:
     Where a line quotes somebody else's words.
 
     >>> quotations("pred=oom text='exitcode: -9'"), quotations("Cuda failure 'out of memory'")
-    ([(14, 27)], [])
+    ([(14, 28)], [])
     """
     found = []
     at, open_ones = 0, set()
@@ -69,6 +84,7 @@ def quotations(text: str) -> list[tuple[int, int]]:
             open_ones.add(mark[0])
             continue
         at = closed.end()
-        if not _OF_THE_SPEAKER.search(text[max(0, mark.start() - 120) : mark.start()]):
+        before = text[max(0, mark.start() - 120) : mark.start()].rstrip(_NO_WORD)
+        if before and not _OF_THE_SPEAKER.search(before):
             found.append((mark.start(), at))
     return found

@@ -396,17 +396,17 @@ class Outcome:
 
     def _had_finished(self, event: Event) -> bool:
         """Whether a stream had done its work before it lost peers, helpers or threads, and none failed."""
-        own = [m.event for m in self._own_marks(event)]
         in_thread = any(e["thread"] for e in self._log.at(*event.place))
-        is_close = event.tag in _OF_A_CLOSE and not any(e.line < event.line for e in self._raised)
-        return (is_close or in_thread or event.tag in _OF_THE_HOST) and self.aftermath(event, own)
+        is_close = event.tag in _OF_A_CLOSE and not any(e.line <= event.line for e in self._raised)
+        return (is_close or in_thread or event.tag in _OF_THE_HOST) and self.aftermath(event)
 
-    def aftermath(self, event: Event, marks: Iterable[Event] | None = None) -> bool:
-        """Whether a line follows the end of all work of its file, and no process failed."""
+    def aftermath(self, event: Event) -> bool:
+        """Whether a line follows the end of its stream's work, else of its file's, and no process failed."""
         if self._last_end[event.file]:
             return False
-        marks = marks or (m.event for m in self._all_marks[event.file])
-        last = max((e for e in marks if e.tag != "saved"), key=lambda e: e.line, default=None)
+        marks = self._own_marks(event) or (self._all_marks[event.file] if event.rank is None else [])
+        work = (m.event for m in marks if m.event.tag != "saved")
+        last = max(work, key=lambda e: e.line, default=None)
         if last is None or last.line >= event.line:
             return False
         return any(map(_is_the_end, self._log.at(last.file, last.line)))
@@ -472,7 +472,7 @@ class Outcome:
     def _marks(self) -> dict[tuple[int, str], list[_Mark]]:
         """The lines of each stream that show work."""
         marks = [_Mark(e, 1, e.number("step")) for e in self._log.all("step", "loss", "nccl-tests-row")]
-        marks += [_Mark(e) for e in self._log.all("epoch-done", "saved")]
+        marks += [_Mark(e) for e in self._log.all("epoch-done", "saved", "served")]
         marks += [_Mark(e, ENOUGH) for e in self._log.all("finished")]
         bars = [e for e in self._log.all("progress") if not is_preparing(e)]
         marks += [_Mark(e, ENOUGH if e["percent"] == "100" else 1, e.number("percent")) for e in bars]
