@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ringup.logs.lines import Event, Head, excerpt, message_of
-from ringup.logs.mentions import NONE, is_mention
+from ringup.logs.mentions import NONE, is_mention, unquoted
 from ringup.logs.patterns import forms as words
 
 
@@ -104,7 +104,7 @@ def form_of(message: str, severity: str, tags: AbstractSet[str], before: Form | 
     <Form.LIBRARY: 3>
     >>> form_of("step 3: loss 0.2", "info", set())
     """
-    text = message[:1000]
+    text = unquoted(message[:1000])
     if is_mention(text) or NONE.search(text):
         return None
     if words.KERNEL.regex.search(text):

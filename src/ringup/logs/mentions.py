@@ -88,3 +88,15 @@ def quotations(text: str) -> list[tuple[int, int]]:
         if before and not _OF_THE_SPEAKER.search(before):
             found.append((mark.start(), at))
     return found
+
+
+def unquoted(text: str) -> str:
+    """
+    A line without the words that it quotes.
+
+    >>> unquoted("pred=oom text='exitcode: -9' ok")
+    "pred=oom text='' ok"
+    """
+    for begin, end in reversed(quotations(text)):
+        text = text[: begin + 1] + text[end - 1 :]
+    return text

@@ -73,7 +73,7 @@ NAMES_ERRNO = Pattern(
 ENDED = Pattern(
     "ended",
     r"(?:exit(?:ed|s)?(?: with)?|return(?:ed)?|status) ?(?:exit )?(?:code|status)s? ?[=:]?\s*\(?-?[1-9]|\bexitcode\W{1,6}-?[1-9]|Segmentation fault|Bus error|core dumped"
-    r"|[Cc]aught signal \d|SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
+    r"|[Cc]aught signal \d|(?<![,|/\[])(?<![,|/\[] )SIG(?:SEGV|BUS|ABRT|KILL|FPE|ILL|QUIT)\b|sigquit|^\W*Killed\W*$|terminate called|Fatal Python error|signal \d+ \(",
 )
 FAILS = Pattern("fails", FAILING + r"|\berror\b|\bfatal\b|\bexception\b")
 WAITS = Pattern("waits", WAIT)

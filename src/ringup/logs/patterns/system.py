@@ -86,7 +86,7 @@ TAGS = (
     tag("killed-word", "",
         r"(?:^|[\s:])(?:Killed|\d+ Killed .*)$|(?:received|got|caught|by|with|on|signal:?|killed|died|terminated|<) ?(?:signal )?\(?(?:Signals\.)?SIGKILL|signal 9\b|exit(?:ed with)?(?: exit)? (?:code|status):? 137\b|returned non-zero exit status 137|Signals\.SIGKILL"),
     tag("crash-word", "",
-        r"Segmentation fault|SIGSEGV|SIGBUS|SIGILL|SIGFPE|\(core dumped\)|Fatal Python error: (?!Aborted)|signal 11\b|Bus error|Illegal instruction|exit (?:code|status):? (?:139|135|132|136)\b|general protection fault|segfault at|Segfault encountered|double free or corruption|malloc\(\): |corrupted size|stack smashing"),
+        r"Segmentation fault|(?<![,|/\[])(?<![,|/\[] )SIG(?:SEGV|BUS|ILL|FPE)\b|\(core dumped\)|Fatal Python error: (?!Aborted)|signal 11\b|Bus error|Illegal instruction|exit (?:code|status):? (?:139|135|132|136)\b|general protection fault|segfault at|Segfault encountered|double free or corruption|malloc\(\): |corrupted size|stack smashing"),
     tag("abort-word", "",
         r"SIGABRT|Signal 6\b|terminate called after throwing|Aborted|Fatal Python error: Aborted"),
     tag("cpp-what", "", r"^\s*what\(\): +(?P<text>.*)$"),
