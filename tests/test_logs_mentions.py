@@ -45,6 +45,17 @@ MENTIONED_AND_MEANT = {
         f"RuntimeError: {ASSERT}",
         "rank-raised-exception",
     ),
+    "a quoted log": (f"> [rank3]: {OOM}", f"[rank3]: {OOM}", "gpu-out-of-memory"),
+    "a patch": (
+        '-    raise Left("No CUDA GPUs are available")',
+        "Left: No CUDA GPUs are available",
+        "device-ordinal-not-visible",
+    ),
+    "a table": (
+        "| NVLink uncorrectable ECC error | Pass - 0 found |",
+        "| NVLink uncorrectable ECC error | Fail - 2 found |",
+        "ecc-uncorrectable",
+    ),
     "a remedy": (
         "  fix: Segmentation fault (core dumped): install it again",
         "*** SIGSEGV received ***",

@@ -22,19 +22,19 @@ SETTINGS = frozenset(
 
 NONE = re.compile(
     r"\b(?:errors?|count|failures?|failed|kills?|kill_total|errors_total(?:\{[^}]{0,80}\})?)\W{1,3}0\b"
-    r"|(?:\s[:=]|:)\s{1,4}(?:\[\]|none|no|not? active|false|0|n/a)\W{0,3}$",
+    r"|\| {1,4}(?:pass(?:ed)?|ok|none|no)\b|(?:\s[:=]|:)\s{1,4}(?:\[\]|none|no|not? active|false|0|n/a)\W{0,3}$",
     re.IGNORECASE,
 )
 """What counts nothing, or answers no."""
 CODE = re.compile(
-    r"\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus)[^\W\d]|\$ \S|(?:[*-] )?[Ff]ix(?:e[sd])?\b"
+    r"(?:[-+](?= ))?\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus)[^\W\d]|\$ \S|(?:[*-] )?[Ff]ix(?:e[sd])?\b"
     r"|--?[a-z][\w-]{0,40}(?:,? -{0,2}[\w{<\[][^\s]{0,40}){0,3} {2,40}\S"
     r"|(?:if|elif|while|for|with|except|class|def|try|else)\b[^:]{0,200}:(?:\s|$).{0,200}$(?<![.!?])"
     r"|(?:raise|return|assert|yield|self\.)\W?\S|(?:print|echo|export|import|trap)\b\W{1,3}\S{1,200}[=('\"]"
     r"|from \S{1,80} import\b)"
-    r"|\s+\w[\w.]{0,80}\(.{0,400}[,)](?:\s{1,4}#.{0,200})?$"
+    r"|[-+]?\s+\w[\w.]{0,80}\(.{0,400}[,)](?:\s{1,4}#.{0,200})?$"
 )
-"""A shell's trace, prompt or comment, a line of Python, the row of an option in a help text, a remedy."""
+"""A shell's trace, prompt or comment, a line of Python or of its patch, an option's help, a remedy."""
 
 _OPENS = re.compile(r"(?<![\w)\]])['\"`](?=\S)")
 _CLOSES = {"'": re.compile(r"'(?!\w)"), '"': re.compile(r'"(?!\w)'), "`": re.compile(r"`(?!\w)")}
@@ -44,7 +44,8 @@ _OF_THE_SPEAKER = re.compile(
 )
 _NO_WORD = " :=()[]{}'\"0123456789"
 _ANSWERS_NO = re.compile(
-    r"(?:[\w ()/'-]|\.(?! )){0,60}\s{0,40}[:=]\s{0,4}(?:\[\]|none|no|false|0|n/a)(?=[,;|]|\s{2}|[.)\]]?$)",
+    r"(?:[\w ()/'-]|\.(?! )){0,60}\s{0,40}[:=|]\s{0,4}"
+    r"(?:(?:\[\]|none|no|false|0|n/a)(?=[,;|]|\s{2}|[.)\]]?$)|(?:pass(?:ed)?|ok|healthy)\b)",
     re.IGNORECASE,
 )
 
@@ -85,7 +86,7 @@ def quotations(text: str) -> list[tuple[int, int]]:
             continue
         at = closed.end()
         before = text[max(0, mark.start() - 120) : mark.start()].rstrip(_NO_WORD)
-        if before and not _OF_THE_SPEAKER.search(before):
+        if (before or mark[0] == "`") and not _OF_THE_SPEAKER.search(before):
             found.append((mark.start(), at))
     return found
 

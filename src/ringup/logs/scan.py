@@ -148,6 +148,7 @@ class Scanner:
         self._last_error = 0
         self._headless = False
         self._began: tuple[int, float] | None = None
+        self._quotes = False
         self._cut = 0
         self._labels = Labels()
         self._clues = Clues()
@@ -176,6 +177,7 @@ class Scanner:
         few, self._beginning = self._beginning, []
         texts = (texts_of(raw[:LINE_BYTES])[:1] for _, raw, _ in few)
         self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)
+        self._quotes = 2 * sum(raw.startswith(b"> ") for _, raw, _ in few) < len(few)
         for number, raw, _ in few:
             text = texts_of(raw[:LONGEST_LABEL])[0]
             time_s = None if self._began or is_syslog(text) else seconds_of(text)
@@ -233,16 +235,20 @@ class Scanner:
                 head = self._head(number, text)
             tags.add(tag)
             self._dispatch(Match(tag, number, fields, head, text, place))
+        if is_code:
+            return
         if number <= self._read_on and "exception" not in tags:
             tags |= self._without_pattern(number, text)
         if is_scary or tags & _TELLING or number <= self._read_on:
             self._look_closer(number, raw, text, head, tags, is_scary)
 
     def _is_code(self, number: int, text: str) -> bool:
-        """Whether a line is the source that Python prints below a frame, indented by four blanks."""
-        if number - 1 not in (self._framed[1], self._code) or not body_of(text, self._labels).startswith(
-            "    "
-        ):
+        """Whether a line is quoted by `> `, or is source below a frame, which Python indents by four."""
+        if self._quotes and text.startswith("> "):
+            return True
+        if number - 1 not in (self._framed[1], self._code):
+            return False
+        if not body_of(text, self._labels).startswith("    "):
             return False
         self._code = number
         return True
