@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import re
 
-SETTINGS = frozenset(
+from ringup.logs.patterns import SETTING_UP
+
+SETTINGS = SETTING_UP | frozenset(
     """
     env-set command batch-option slurm-variable min-nodes node-rank world-size visible-devices run-id-shown
     rdzv-backend rdzv-endpoint spawn-call file-init main-first rdzv-create semaphore frame
     collective-frame build-lock progress nccl-tests nccl-tests-row wrong-values
-    sum-check jax-barrier jax-late-barrier launcher-usage
+    sum-check jax-barrier jax-late-barrier launcher-usage step loss
     """.split()  # noqa: SIM905
 )
 """Tags that a command, a setting, a stack or a table carries; all others are things that happen."""
 
 NONE = re.compile(
     r"\b(?:errors?|count|failures?|failed|kills?|kill_total|errors_total(?:\{[^}]{0,80}\})?)\W{1,3}0\b"
-    r"|\| {1,4}(?:pass(?:ed)?|ok|none|no)\b|(?:\s[:=]|:)\s{1,4}(?:\[\]|none|no|not? active|false|0|n/a)\W{0,3}$",
+    r"|\| {1,4}(?:pass(?:ed)?|ok|none|no)\b"
+    r"|(?:\s[:=]|:)\s{1,4}(?:\[\]|none|no|not? active|false|0|n/a)\W{0,3}$",
     re.IGNORECASE,
 )
 """What counts nothing, or answers no."""
