@@ -189,7 +189,7 @@ class Scanner:
         self._labels.learn(unstamped(text[:LONGEST_LABEL]) for first in texts for text in first)
         self._quotes = 2 * sum(raw.startswith(b"> ") for _, raw, _ in few) < len(few)
         for number, raw, _ in few:
-            text = texts_of(raw[:LONGEST_LABEL])[0]
+            text = (texts_of(raw[:LONGEST_LABEL]) or [""])[0]
             time_s = None if self._began or is_syslog(text) else seconds_of(text)
             if time_s is not None and time_s > DAY_S:
                 self._began = number, time_s
