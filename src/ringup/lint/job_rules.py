@@ -192,7 +192,9 @@ def launcher_argument_misread(job: JobFile) -> Found:
             yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
 
 
-_HOSTS_OR_COUNT = re.compile(r"(?i)(?:\w*[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d+")
+_HOSTS_OR_COUNT = re.compile(
+    r"(?i)(?:\w{0,40}[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d{1,9}"
+)
 
 
 def _begins_with_script(start: CommandLine) -> bool:
