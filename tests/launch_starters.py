@@ -242,6 +242,17 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             slurm("srun bash -s <<'E'", "if [ $SLURM_PROCID -lt 1 ]; then", "torchrun t.py", "fi", "E"),
         ],
     ),
+    "launcher-on-first-node-alone": (
+        [
+            {**shell("sbatch -N 2 -n2 --wrap='. e; bash run.sh 2 $H t.py' -J a"), "run.sh": PASSED},
+            shell('sbatch --wrap "torchrun --nnodes=2 --rdzv_endpoint=$H:1 --rdzv_backend=c10d t.py" -N 2'),
+        ],
+        [
+            {**shell("sbatch -N 2 --wrap='. e; srun bash run.sh 2 $H t.py' -J a"), "run.sh": PASSED},
+            {**shell("sbatch -N 1 --wrap='bash run.sh 1 $H t.py'"), "run.sh": PASSED},
+            {**shell("sbatch -N $N --wrap='bash run.sh 1 $H t.py'"), "run.sh": PASSED},
+        ],
+    ),
     "launcher-option-wrong": (
         [
             shell("torchrun --nnodes=all --nproc_per_node=8 t.py"),

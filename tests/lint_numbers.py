@@ -7,6 +7,9 @@ HEAD = "H=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)"
 C10D = "srun torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=1 --rdzv-backend=c10d --rdzv-endpoint="
 BY_MPI = "mpirun -np 2 -npernode 1 "
 READS_RANK = 'import os, torch\nrank = int(os.environ.get("RANK", 0))\n'
+READS_LOCAL = 'n = int(os.environ["LOCAL_RANK"])\n'
+NEEDS_RANK = "import os\n" + READS_LOCAL
+BY_COLOSSALAI = "import colossalai\ndef main():\n    colossalai.launch_from_torch({})\nmain()\n"
 LIGHTNING = "import lightning as L\nL.Trainer(devices=4, num_nodes=2).fit(m)\n"
 ALL_NAMES = "H=$(scontrol show hostnames $SLURM_JOB_NODELIST);"
 BY_LOCAL_ID = 'import os, torch\nn = int(os.environ["SLURM_LOCALID"])\ntorch.cuda.set_device(n)\n'
@@ -191,8 +194,16 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
         [
             {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK},
             {**job("srun python t.py", asks="--ntasks-per-node=8"), "t.py": READS_RANK},
+            {**job("python t.py"), "t.py": NEEDS_RANK},
+            {"a.sh": "cd x\npython -m pkg.t c.py\n", "pkg/t.py": BY_COLOSSALAI},
         ],
         [
+            {**job("export LOCAL_RANK=0", "python t.py"), "t.py": NEEDS_RANK},
+            {**job("torchrun --standalone t.py"), "t.py": NEEDS_RANK},
+            {**job("python t.py"), "t.py": "import os\nif 'LOCAL_RANK' in os.environ:\n    " + READS_LOCAL},
+            {**job("python t.py"), "t.py": "import os\nos.environ['LOCAL_RANK'] = '0'\n" + READS_LOCAL},
+            {**job("source env.sh", "python t.py"), "t.py": NEEDS_RANK},
+            {"a.sh": "python -m other.t c.py\n", "pkg/t.py": BY_COLOSSALAI},
             {"a.sh": "torchrun --nproc-per-node 8 t.py", "t.py": READS_RANK},
             {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + "import mpi4py\n"},
             {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + "from own import setup\n"},
