@@ -1,4 +1,4 @@
-"""The commands, and the parser of each; a command's module is imported when it is needed."""
+"""The commands, and the parser of each; a command's module is imported when needed."""
 
 from __future__ import annotations
 

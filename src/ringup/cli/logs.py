@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def next_step(diagnosis: Diagnosis) -> str:
-    """How to learn more about a job whose logs name no cause: a line or two."""
+    """How to get more information if logs name no cause: a line or two."""
     hint = "hint: while a job hangs, `ringup stacks` shows where each rank is"
     hosts = any(host.kind or host.bootstrap for host in diagnosis.story.hosts.values())
     if hosts or diagnosis.versions.get("nccl") or diagnosis.run.transports or diagnosis.run.collectives:
@@ -115,7 +115,7 @@ def next_step(diagnosis: Diagnosis) -> str:
 
 
 def _fits_follow(paths: list[str], args: argparse.Namespace) -> None:
-    """Print the files that are followed; raises UsageError for options that do not fit."""
+    """Print the followed files; raises UsageError for options that do not fit."""
     from ringup.logs import files
 
     if "-" in paths:
@@ -132,7 +132,7 @@ def _fits_follow(paths: list[str], args: argparse.Namespace) -> None:
 
 
 def _follow(paths: list[str], args: argparse.Namespace) -> int:
-    """Say each change of the first cause until Ctrl-C; then 1 when it is an error."""
+    """Print each change of the first cause until Ctrl-C; then return 1 if it is an error."""
     from ringup.logs.follow import changes
     from ringup.output import logs_report as show
 
@@ -148,7 +148,7 @@ def _follow(paths: list[str], args: argparse.Namespace) -> int:
 
 
 def _first_look(paths: list[str]) -> None:
-    """Print to stderr, before a long reading, the ranks that seem to be stuck."""
+    """Print the ranks that seem to be stuck to stderr before a long reading."""
     from ringup.logs.read import first_look
 
     for stuck in first_look(paths)[:3]:

@@ -16,7 +16,7 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def here(args: argparse.Namespace) -> Pod | None:
-    """The pod this runs in, None without a token or with nodes named.  Raises UsageError, NodesError."""
+    """This pod, None without a token or if nodes are named.  Raises UsageError, NodesError."""
     given = ("hosts", "hostfile", "local", "from_file")
     if any(getattr(args, name, None) is not None for name in given):
         return None
@@ -29,7 +29,7 @@ def here(args: argparse.Namespace) -> Pod | None:
 
 
 def everywhere(command: Command) -> Command:
-    """Have a command that looks at nodes led by the first of N pods, where it runs in one of them."""
+    """Decorator: if a command on nodes runs in one of N pods, the first pod leads it."""
 
     @functools.wraps(command)
     def run(args: argparse.Namespace) -> int:

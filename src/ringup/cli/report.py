@@ -42,7 +42,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def is_facts(path: str) -> bool:
-    """Whether a file is what --save wrote."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(4096)

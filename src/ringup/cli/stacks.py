@@ -56,7 +56,7 @@ def job_lines(job: JobLook, full: bool) -> Iterator[str]:
 
 
 def node_lines(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
-    """Problems of the nodes themselves, and what NCCL's RAS service reports."""
+    """Problems of the nodes themselves, and the report of NCCL's RAS service."""
     for node in nodes:
         yield from (f"{node.node}: {words}" for words in troubles(None, node.state))
     yield from grouping.ras_lines(nodes)
@@ -117,7 +117,7 @@ def remedies(nodes: tuple[NodeLook, ...], is_local: bool, ssh_config: str = "") 
 
 
 def unreadable(nodes: tuple[NodeLook, ...]) -> Iterator[str]:
-    """On nodes without ranks: users whose Python processes could not be read."""
+    """For nodes without ranks: users whose Python processes could not be read."""
     for node in nodes:
         users = summarize_names(
             f"{printable(user, 40)} ({count})" for user, count in node.state.others.items()

@@ -20,7 +20,7 @@ OPTIONS = collective.OPTIONS
 
 @pods.everywhere
 def run(args: argparse.Namespace) -> int:
-    """Check, start, compare; 1 when any rank is not fine."""
+    """Check, start, compare; 1 if any rank fails."""
     started = collective.start("test", args)
     if isinstance(started, int):
         return started

@@ -1,4 +1,4 @@
-"""One row a cause: what a restart would do, and why; `decision` has the logic, `KINDS` its words."""
+"""One row per cause: the effect of a restart, and why; `decision` has the logic, `KINDS` its texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, cast
 from ringup.errors import UsageError
 
 NODE_LOST = "node-lost"
-"""The end of a node that did not answer for the lease; not in the catalogue."""
+"""A node that did not answer until its lease ended; not in the catalogue."""
 Kind = Literal["user", "stop", "confirm", "same", "repeat", "exclude", "setup", "slow"]
 KINDS: dict[Kind, str] = {
     "user": "never: the end was asked for",
@@ -28,7 +28,7 @@ KINDS: dict[Kind, str] = {
     "slow": "on the same nodes: it makes a run slow and does not end it",
 }
 TRIES = 2
-"""Restarts in a row without progress on unchanged nodes; a row may allow more."""
+"""Most restarts in a row without progress on unchanged nodes; a row may allow more."""
 
 
 class Row(NamedTuple):
@@ -126,7 +126,8 @@ def _rows() -> dict[str, Row]:
     """
     The rows of the text above, by the names of causes.
 
-    A row begins with "kind [tries]: why"; lines further in by two go on with that, by four they name causes.
+    A row begins with "kind [tries]: why".  Lines indented by two more continue it, lines indented by four
+    name causes.
     """
     rows: dict[str, Row] = {}
     head = Row("stop", "")
@@ -148,7 +149,7 @@ def _rows() -> dict[str, Row]:
 ROWS: dict[str, Row] = _rows()
 """Cause -> its row."""
 UNKNOWN = Row("same", "it is tried again")
-"""The row of a failure without a cause, or with a cause that has no row."""
+"""The row of a failure without a cause, or with a cause without a row."""
 
 SIGNS = {
     *("ecc-uncorrectable", "row-remap-pending", "retired-pages-full", "recovery-action-needed"),
@@ -156,36 +157,36 @@ SIGNS = {
     *("link-flapped", "link-speed-below-peers", "rdma-port-not-active", "rdma-rate-low", "symbol-errors"),
     *("receive-errors", "transport-retries", "interface-errors"),
 }
-"""Warnings of the check before a restart that are a second sign against a node which a cause names."""
+"""The check's warnings before a restart that count as a second sign against a suspected node."""
 HARDWARE_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 119, 120})
-"""Xid codes after which NVIDIA's catalogue wants the GPU reset or replaced."""
+"""Xid codes after which NVIDIA's catalogue requires a reset or replacement of the GPU."""
 FATAL_CODE = re.compile(r"\bSXid\b.{0,80}: ?\d+, Fatal\b|: ?154\b.{0,80} to 0x\w{1,16} \((?!None\b)")
-"""A fault of an NVSwitch that ends every program; Xid 154 where the driver asks for a reset or a reboot."""
+"""A fault of an NVSwitch that ends every program; Xid 154 if the driver requests a reset or a reboot."""
 WRONG_CODE = (
     *("ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "NameError", "TypeError"),
     *("UnboundLocalError", "AttributeError", "KeyError", "IndexError", "AssertionError"),
 )
-"""Exceptions that code raises again each time; before the first step they need no second attempt."""
+"""Exceptions that the same code raises every time; before the first step, one attempt is enough."""
 LOCAL_DISK = re.compile(r"No space left on device: '(?:/tmp|/var/tmp|/dev/shm)/")
-"""A disk that only its node has."""
+"""A disk that exists only on its node."""
 OF_THE_NODE = re.compile(
     r"(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b|.{0,200}cannot open shared object file"
 )
-"""An exception that software raises which is installed differently on one node."""
+"""An exception caused by software that is installed differently on one node."""
 TRANSIENT = re.compile(
     r"Connection\w{0,30}Error|Connect(?:ion)?Time(?:d ?)?out|Read ?Time(?:d ?)?out|\bTimeoutError"
     r"|[Tt]imed out|ETIMEDOUT|ESTALE|Stale (?:NFS )?file handle|\bEIO\b|Input/output error|Transport endpoint"
     r"|Temporary failure in name resolution|(?:HTTP|[Ss]tatus)\D{0,20}(?:429|5\d\d)\b|\b5\d\d Server Error"
     r"|\b429 (?:Client Error|Too Many)"
 )
-"""An error of storage, a hub or a network that may be back in a minute."""
+"""An error of storage, a hub or a network that may disappear within a minute."""
 STORAGE_TRIES = 3
 SIGNALED = {137: "SIGKILL", 143: "SIGTERM"}
-"""Exit codes that come from signals, not from the script."""
+"""Exit codes from signals, not from the script."""
 
 
 def code_or_cause(option: str, word: str) -> int | str:
-    """An exit code (1 to 255) or the name of a cause.  Raises UsageError for anything else."""
+    """An exit code (1 to 255) or the name of a cause.  Raises UsageError for other text."""
     word = word.strip()
     if word.isascii() and word.isdecimal() and 1 <= int(word[:4]) <= 255:
         if int(word) in SIGNALED:

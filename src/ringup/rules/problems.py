@@ -1,7 +1,7 @@
 """
-Texts of the problems that several rules find, live and in logs, and of those whose rule is a row of a table.
+Texts of problems that several rules find (live and in logs), and of rules that are rows of a table.
 
-Each is `name, severity: summary`, then its sections; a blank line parts them.
+Each is `name, severity: summary`, then its sections, with blank lines between them.
 """
 
 TEXTS = """

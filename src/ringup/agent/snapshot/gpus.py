@@ -1,4 +1,4 @@
-"""How busy the node's NVIDIA GPUs are, by NVML."""
+"""Use of the node's NVIDIA GPUs, by NVML."""
 
 import ctypes
 import threading
@@ -14,7 +14,7 @@ class _Process(ctypes.Structure):
 
 class Gpus(threading.Thread):
     """
-    Reads them in a thread of its own: a driver that is stuck holds up nothing else.
+    Reads the GPUs in its own thread: a driver that is stuck delays nothing else.
 
     `found`: (percent of the time busy, bytes used, pids) of each, in NVML's order; [] without a driver.
     """
@@ -51,11 +51,11 @@ class Gpus(threading.Thread):
         return busy[0] if is_known else None, memory[2], pids
 
     def of_rank(self, pids, local_rank, visible):
-        """[percent busy, bytes used] of the GPU of these processes; None where it is not known."""
+        """[percent busy, bytes used] of the GPU of these processes; None if unknown."""
         for busy, memory, users in self.found:
             if set(users) & set(pids):
                 return [busy, memory]
-        # A container hides the processes: there a rank's GPU is by custom the one of its local rank.
+        # A container hides the processes: there a rank usually has the GPU of its local rank.
         order = visible.split(",") if visible else [str(index) for index in range(len(self.found))]
         index = order[local_rank] if 0 <= local_rank < len(order) else ""
         if any(users for _, _, users in self.found) or not index.isdigit() or int(index) >= len(self.found):
