@@ -218,7 +218,7 @@ def test_a_pod_with_another_token_is_named_on_both_sides(other_pod: Callable[...
     other_pod(head.port)
     head.pods().finish(0)
     named = [line for line in head.said if line.startswith("turned away")]
-    assert named[0] == "turned away 127.0.0.1: it holds another token, or is not of ringup"
+    assert named[0] == "turned away 127.0.0.1: it has another token, or is not ringup"
     # Once when it came first, and once at the end how often it came.
     assert len(named) <= 2 and all(line.endswith(named[0][-30:]) for line in named)
 
@@ -331,7 +331,7 @@ def test_a_dribbling_connection_is_ended_after_its_time_and_named() -> None:
 
         wait_for(is_ended, "the end of the connection", 60)
         dribbler.close()
-    assert said == ["turned away 127.0.0.1: not proven within 10 s"]
+    assert said == ["turned away 127.0.0.1: not authenticated within 10 s"]
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ LEFT_ON: dict[str, tuple[tuple[str, ...], str]] = {
     "NCCL_P2P_DISABLE": (("1",), "GPUs of a node exchange data through host memory"),
     "NCCL_SHM_DISABLE": (("1",), "ranks of a node exchange data through the network"),
     "NCCL_IB_DISABLE": (("1",), "InfiniBand and RoCE are not used, data goes over TCP"),
-    "NCCL_DEBUG": (("TRACE", "ABORT"), "every call is written out, or the job ends at the first warning"),
-    "CUDA_LAUNCH_BLOCKING": (("1",), "every kernel waits for the one before"),
+    "NCCL_DEBUG": (("TRACE", "ABORT"), "every call is logged, or the job ends at the first warning"),
+    "CUDA_LAUNCH_BLOCKING": (("1",), "every kernel waits for the previous one"),
     "TORCH_DISTRIBUTED_DEBUG": (("DETAIL",), "every collective is checked by another one first"),
     "TORCH_NCCL_BLOCKING_WAIT": (("1",), "timeouts and errors are handled by waiting"),
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": (("0",), "a dead peer hangs the job for ever"),
@@ -256,7 +256,7 @@ def address_not_of_rank0(cluster: Cluster) -> Iterator[Finding]:
     """
     MASTER_ADDR is not an address of the first node.
 
-    Why: the store is opened on the first node; the others look for it where MASTER_ADDR says.
+    Why: the first node opens the store; the others connect to MASTER_ADDR.
     Fix: leave it to ringup, or name the first node's address on the shared network.
     In logs: `The client socket has timed out`, or EADDRNOTAVAIL on rank 0.
     """
@@ -270,7 +270,7 @@ def address_not_of_rank0(cluster: Cluster) -> Iterator[Finding]:
         best = paths.best(cluster)
         own = best.addresses[head.name] if best else ""
         yield at(head, "MASTER_ADDR").finding(
-            found=f"MASTER_ADDR={printable(wanted, 100)} is no address of {head.name} for its peers",
+            found=f"MASTER_ADDR={printable(wanted, 100)} is not an address of {head.name} for its peers",
             wanted=own or f"an address of {head.name}",
             env={"MASTER_ADDR": own} if own else {},
         )

@@ -95,11 +95,11 @@ def counter_rule(node: Node, view: View, name: str) -> Iterator[Finding]:
 
 
 COUNTER_RULES: dict[str, tuple[Rates, str, Rates]] = {
-    "symbol-errors": (SYMBOLS, "fewer than 10 a second", {}),
+    "symbol-errors": (SYMBOLS, "fewer than 10 per second", {}),
     # Damaged symbols cause damaged packets: one cable, one finding.
     "receive-errors": (RECEIVED, "none while nothing is wrong", SYMBOLS),
-    "transmit-discards": ({"port_xmit_discards": 100.0}, "fewer than 100 a second", {}),
-    "transport-retries": (RETRIED, "none on a sound fabric", {}),
+    "transmit-discards": ({"port_xmit_discards": 100.0}, "fewer than 100 per second", {}),
+    "transport-retries": (RETRIED, "none on a healthy fabric", {}),
 }
 """Rule -> its counters, the expected state, and the counters that explain them."""
 
@@ -112,7 +112,7 @@ def efa_underneath(node: Node) -> Iterator[Finding | Skipped]:
     """
     An EFA device, whose port is always ACTIVE, loses packets or peers.
 
-    Why: EFA does not show its link in the port's state; what does not arrive is seen in its counters only.
+    Why: EFA does not show its link in the port's state; only its counters show lost packets.
     Fix: a security group that allows all traffic from and to itself, both ways; the same subnet and placement
     group; then the instance's health.
     """
@@ -159,8 +159,8 @@ def backlog_overflow(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     The head node's queue of new connections is shorter than the job has ranks, or has just overflowed.
 
-    Why: all ranks connect to the store at once; a connection for which there is no room is dropped and tried
-    again after seconds, and some ranks say that the store timed out.
+    Why: all ranks connect to the store at once; a connection without room is dropped and retried after
+    seconds, and some ranks report that the store timed out.
     Fix: `sysctl net.core.somaxconn=4096` on the first node.
     """
     if node.name != cluster.head_name:

@@ -75,7 +75,7 @@ def gpu_missing(cluster: Cluster) -> Iterator[Finding]:
             yield at(node, f"GPU {bus}").finding(
                 found=f"the driver lists it but nvidia-smi gets no answer{last}",
                 wanted="every GPU of the machine answers",
-                fix="drain the node and power it off and on; replace the GPU if it goes again",
+                fix="drain the node and power it off and on; replace the GPU if it disappears again",
                 run="sudo dmesg | grep -i -e Xid -e AER | tail",
             )
         own = sum(device.is_own_gpu for device in node.pci)
@@ -86,7 +86,7 @@ def gpu_missing(cluster: Cluster) -> Iterator[Finding]:
         elif own and node.gpu_driver.error.startswith("No devices were found") and not lost:
             why = ", and none for the job's shell: nvidia-smi finds no device there"
             wanted, command = "GPUs that the job may use", "ls -l /dev/nvidia*"
-            fix = "ask the scheduler or container for GPUs (--gres, --gpus); if given, see the driver's log"
+            fix = "request GPUs from the scheduler or container (--gres, --gpus), or read the driver's log"
         else:
             continue
         yield at(node).finding(

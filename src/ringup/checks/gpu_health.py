@@ -29,7 +29,7 @@ def refused_fields(node: Node, *fields: str) -> Iterator[Skipped]:
     missing = [f for f in fields if f in node.gpu_driver.refused]
     if node.gpus and missing:
         release = printable(node.gpu_driver.version, 40)
-        yield Skipped("", node.name, f"driver {release} does not tell {summarize_names(missing)}")
+        yield Skipped("", node.name, f"driver {release} does not report {summarize_names(missing)}")
 
 
 @check("ecc-uncorrectable", reads=("gpus",), scope="gpus")

@@ -114,7 +114,7 @@ def swap_in_use(node: Node) -> Iterator[Finding]:
         found=(shown if has_swap else "there is no swap") + read_back + waits,
         wanted="no swap in use" if has_swap else "no task that waits for memory",
         severity="warning" if stalled or moving else "note",
-        fix="see who uses the memory" + (", then switch swap off" if has_swap else ""),
+        fix="find the processes that use the memory" + (", then switch swap off" if has_swap else ""),
         run="free -h; ps axo pid,user,rss,args --sort=-rss | head",
     )
 
@@ -218,14 +218,14 @@ def nfs_mount_slow(node: Node) -> Iterator[Finding]:
 
     Why: a rank that waits for a file server, or for a bad disk, cannot be interrupted, and its peers time out
     in NCCL; the most common cause of an "NCCL timeout" without a network fault.
-    Fix: `stat -f` names the file system: mend the server or the disk, or use a copy elsewhere; on a local
-    disk first see what else keeps it busy.  `mount -o remount` does not help a dead server.
+    Fix: `stat -f` names the file system: repair the server or the disk, or use a copy elsewhere; on a local
+    disk first find the programs that keep it busy.  `mount -o remount` does not help a dead server.
     In logs: `nfs: server NAME not responding, still trying`.
     """
     for look in node.looks:
         if look.answered and look.took_s <= SLOW_LOOK_S:
             continue
-        path, how = shlex.quote(look.path), "one look took" if look.answered else "no answer within"
+        path, how = shlex.quote(look.path), "one access took" if look.answered else "no answer within"
         yield at(node, printable(look.path, 200)).finding(
             found=f"{how} {show_seconds(look.took_s)}",
             wanted=f"an answer within {show_seconds(SLOW_LOOK_S)}",
@@ -237,10 +237,10 @@ def nfs_mount_slow(node: Node) -> Iterator[Finding]:
 @check("shm-left-over", reads=("shm_files",), severity="note")
 def shm_left_over(node: Node) -> Iterator[Finding]:
     """
-    Files of earlier runs lie in /dev/shm.
+    Files of earlier runs are in /dev/shm.
 
-    Why: they hold memory until somebody removes them, and NCCL or a data loader fails when none is left.
-    Fix: `ringup clean` lists those that nobody uses, `ringup clean --kill` removes proven leftovers.
+    Why: they hold memory until they are removed, and NCCL or a data loader fails when no memory is left.
+    Fix: `ringup clean` lists the unused ones, `ringup clean --kill` removes proven leftovers.
     """
     left = [f for f in node.shm_files if f.owner == "gone" or (f.owner == "unknown" and f.age_s > OLD_S)]
     size = sum(f.size_bytes for f in left)

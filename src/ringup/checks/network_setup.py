@@ -111,7 +111,7 @@ def peer_unreachable_on_interface(cluster: Cluster) -> Iterator[Finding | Skippe
             found=listed(fault.edges) + why_used(cluster, first),
             wanted="every peer can reach every address that NCCL or Gloo announces",
             fix=f"{keep_off(cluster, first)}; then repair the cable, VLAN, route or "
-            "firewall of this one, or take its address away",
+            "firewall of this one, or remove its address",
             commands=[ssh(first.src, c) for c in (f"ip route get {address}", f"ping -c 3 {address}")],
             env=pins(cluster),
         )
@@ -122,7 +122,7 @@ def pairs_not_tested(node: Node, cluster: Cluster) -> Iterator[Finding | Skipped
     """
     A node could not test its paths to the others.
 
-    Why: without the proof no interface can be chosen for it, and the job may hang.
+    Why: without the test no interface can be chosen for it, and the job may hang.
     Fix: see the reason; the test needs a python3 (3.8 or newer) on the node and an answer in time.
     """
     reason = cluster.pairs_unknown.get(node.name, "")

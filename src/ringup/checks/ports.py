@@ -79,8 +79,8 @@ def rendezvous_port_filtered(cluster: Cluster) -> Iterator[Finding | Skipped]:
     """
     The rendezvous port of the head node is closed to its peers, while other ports answer.
 
-    Why: a filter on just this port; the head waits for ever, its peers say `timed out` after a
-    minute, even where they were refused at once.
+    Why: a filter on just this port; the head waits for ever, its peers report `timed out` after a minute,
+    even if they were refused at once.
     Fix: another port, or open this one on the head node.
     In logs: `The client socket has timed out after 60000ms while trying to connect to (node0, 29500)`.
     """

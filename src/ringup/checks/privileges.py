@@ -20,7 +20,7 @@ HIDDEN = {
     ),
     "oom-killer-ran": ("only the kernel log shows which processes were killed", KERNEL_LOG),
     "stuck-processes": (
-        "what a blocked process waits for in the kernel is not shown",
+        "the kernel function in which a process is blocked is hidden",
         "sudo cat /proc/PID/stack",
     ),
     "firewall-drops-high-ports": (

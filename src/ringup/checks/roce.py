@@ -150,7 +150,7 @@ def rdma_mtu_low(view: View) -> Iterator[Finding]:
 @check("dscp-not-trusted", reads=READS, scope="rdma", severity="warning")
 def dscp_not_trusted(view: View) -> Iterator[Finding]:
     """
-    RoCE ports do not sort packets by the mark NCCL's traffic has, or not all nodes do it alike.
+    RoCE ports do not sort packets by the mark of NCCL's traffic, or the nodes differ in this.
 
     Why: a traffic class (NCCL_IB_TC) is a mark in the IP header; a port that trusts VLAN priorities (pcp)
     ignores it, and the traffic goes through the lossy queue.
@@ -190,7 +190,7 @@ def pfc_not_configured(view: View) -> Iterator[Finding]:
     """
     RoCE ports have flow control (PFC) for other priorities than the ports of the other nodes.
 
-    Why: a port that does not stop when told to, or on another priority, loses packets where the others wait;
+    Why: a port that ignores pause frames, or pauses another priority, loses packets while the others wait;
     RoCE recovers from losses slowly.
     Fix: the same priorities on every node and switch port: `mlnx_qos -i IFNAME --pfc 0,0,0,1,0,0,0,0`.
     """

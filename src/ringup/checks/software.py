@@ -94,7 +94,7 @@ def setup_fails(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     The `--setup` command fails on a node.
 
-    Why: it comes before the job and before every probe, so neither can be trusted there.
+    Why: it runs before the job and before every probe, so neither can be trusted there.
     Fix: run it by hand on that node, in a non-interactive shell.
     """
     if node.setup_error:
@@ -126,7 +126,7 @@ def torch_without_cuda(node: Node, cluster: Cluster) -> Iterator[Finding]:
     """
     The node has GPUs, and the torch the job would use was built without support for any.
 
-    Why: `backend="nccl"` and `.cuda()` raise on every rank of that node; a script that first asks whether
+    Why: `backend="nccl"` and `.cuda()` raise on every rank of that node; a script that first checks whether
     CUDA is available trains on CPUs instead, without a message.
     Fix: install the build for the driver's CUDA (`pip install torch` from PyTorch's own index for it), or
     name the environment that has it (`--python`, `--setup`).
@@ -319,7 +319,8 @@ def two_nccl_libraries(node: Node) -> Iterator[Finding]:
     """
     The job would load another NCCL than the one torch was installed with.
 
-    Why: torch prints the version it was built with; faults and variables are those of the one loaded.
+    Why: torch prints the version that it was built with, but the loaded version has its own faults and
+    variables.
     Fix: `unset LD_PRELOAD`, and take the directory out of LD_LIBRARY_PATH; or install that release.
     """
     wheel = next((x for x in node.nccl_libraries if x.source == "wheel"), None)
@@ -375,8 +376,8 @@ def timeout_longer_than_scheduler(cluster: Cluster) -> Iterator[Finding]:
     """
     The scheduler ends the job before a hung collective would be reported.
 
-    Why: the time that is left is shorter than the backend's timeout, so a hang ends as "time limit" and
-    nobody learns where.
+    Why: the time that is left is shorter than the backend's timeout, so a hang ends as "time limit" and its
+    place stays unknown.
     Fix: a longer allocation, or a shorter `timeout=` for `init_process_group`.
     """
     left = cluster.job.time_left_s

@@ -1,8 +1,8 @@
 """
 Measure collectives over sizes, check their results, and judge the rate against the link's.
 
-Columns and formulas are nccl-tests'.  With more than two nodes they are also measured in pairs, which
-names the slow one.  Where the link's rate cannot be read nothing is judged; --link-gbit states it.
+Columns and formulas are those of nccl-tests.  With more than two nodes, pairs of nodes are also measured, to
+find the slow node.  If the link's rate cannot be read, there is no verdict; --link-gbit states the rate.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """
-Facts, findings and logs in one archive for a bug report, secrets taken out.
+Pack facts, findings and logs into one archive for a bug report, secrets removed.
 
-Logs are files or directories, such as a run's log directory.  Read what is in it before you send it:
-names of hosts and users, addresses and paths stay.
+Logs are files or directories, such as a run's log directory.  Read the archive before you send it: it
+contains names of hosts and users, addresses and paths.
 
-A link that leads out of a log directory is not followed.  LEFT-OUT in the archive lists what is not in it.
+A link that leads out of a log directory is not followed.  LEFT-OUT in the archive lists the files that are
+missing from it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     target = Path(args.output)
     options.some_exist(args.logs)
-    parts = {"README": f"Made by ringup {__version__}; secrets were looked for and replaced.\n"}
+    parts = {"README": f"Made by ringup {__version__}; secrets were searched for and replaced.\n"}
     if not args.no_nodes:
         parts |= of_nodes(args)
     logs, packed, left_out = of_logs(args.logs)

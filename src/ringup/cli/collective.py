@@ -67,7 +67,7 @@ OPTIONS = (
     options.group(
         "the ranks",
         options.NPROC,
-        options.value("--wait", "S", "how long to wait for a rank (60)", 60, options.positive),
+        options.value("--wait", "S", "seconds to wait for a rank (60)", 60, options.positive),
         options.value("--limit", "S", "longest single operation (120)", 120, options.positive),
         options.DRY_RUN,
         options.ANYWAY,

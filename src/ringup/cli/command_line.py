@@ -193,7 +193,7 @@ def our_bug() -> int:
     from ringup.secrets import redact
 
     tell(redact(traceback.format_exc().rstrip()))
-    tell(f"ringup {__version__}: this is a bug of ringup's, please report it with the lines above")
+    tell(f"ringup {__version__}: this is a bug in ringup, please report it with the lines above")
     return OUR_BUG
 
 

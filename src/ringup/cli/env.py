@@ -1,7 +1,7 @@
 """
 Print the environment variables that change something on this cluster, each with its reason.
 
-What is set already is kept, and judged: on stderr, or in the JSON.
+Variables that are already set are kept; their effect is shown on stderr, or in the JSON.
 """
 
 from __future__ import annotations

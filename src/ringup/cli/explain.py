@@ -1,4 +1,4 @@
-"""What a problem means, why it matters and how to fix it; without a name, the list."""
+"""Explain a problem: what it means, why it matters and how to fix it; without a name, list all."""
 
 from __future__ import annotations
 

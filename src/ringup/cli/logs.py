@@ -1,12 +1,11 @@
 """
 Name the root cause from NCCL, torch and launcher output, and count collectives.
 
-Of a restarted run every attempt is read: the first one that failed is shown, then a line for each.
+For a restarted run, every attempt is read: the first one that failed is shown, then a line for each.
 
-Give it files and directories, plain or compressed (.gz, .xz, .bz2, .zst), in any mix; `-` is standard
-input.  Dumps of torch's flight
-recorder among them (nccl_trace_rank_N and the like, pickled or JSON) are joined: which rank is behind in
-which collective, or calls another kind, size or type.
+Give it files and directories, plain or compressed (.gz, .xz, .bz2, .zst), in any mix; `-` is standard input.
+Dumps of torch's flight recorder among them (nccl_trace_rank_N and similar, pickled or JSON) are compared:
+which rank is behind in which collective, or calls another kind, size or type.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 BY_ITERATION = (
     "show collectives per iteration; REGEX finds the line that starts one (default: common trainers' lines)"
 )
-HARDWARE = "a saved collection: what the nodes' hardware offers"
+HARDWARE = "a file of `check --save`: the nodes' hardware"
 ALL = "every cause, all evidence, counts per rank and communicator, the last line of every file"
 DIGEST = "at most 60 lines without secrets, to paste into an issue, a chat or a model"
-AGAINST = "a log or run that went well: list what changed, and take no line that it has, too, for news"
+AGAINST = "a log or run that worked: list the changes, and ignore lines that it has, too"
 SINCE = 'read from this time on ("2026-11-20 08:30", "08:30:15"), or so long before the end ("10m", "2h")'
 OPTIONS = (
     options.words("paths", "PATH", "log files and directories; - is standard input"),

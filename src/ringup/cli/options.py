@@ -175,7 +175,7 @@ NPROC = value(
 MASTER_PORT = value("--master-port --master_port", "PORT", "port of the rendezvous (a free one)", 0, port)
 WRAP = value("--wrap", "'...'", "a command in front of what each node starts: 'numactl --localalloc'", "")
 RENDEZVOUS = choice("--rdzv", ("static", "c10d"), "rendezvous of torchrun (static)", "static")
-DRY_RUN = flag("--dry-run", "print what each node would execute, and stop")
+DRY_RUN = flag("--dry-run", "print the commands of each node, and stop")
 ANYWAY = flag("--anyway", "start despite errors")
 LOG_DIR = value("--log-dir", "D", "one file per rank, run.json (default: runs/RUN)", None, folder)
 SCRIPT_WORDS = "-- SCRIPT ARGS"
@@ -189,7 +189,7 @@ NODES = group(
     "nodes",
     value("-H --hosts", "NODES", "node[1-8],gpu3,user@host; the first is the head"),
     value("--hostfile", "F", "one node per line; slots=N and host:N are accepted", None, readable),
-    value("--exclude-from", "F", "leave out the nodes named in F, one a line", None, readable),
+    value("--exclude-from", "F", "leave out the nodes named in F, one per line", None, readable),
     value("--local", "N", "N nodes simulated on this machine (no root, no ssh)", None, positive),
     flag("--groups", "allow ClusterShell groups (@name) and * in -H"),
     value("--ssh-config", "F", "ssh's configuration file, instead of ~/.ssh/config", None, readable),

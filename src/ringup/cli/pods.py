@@ -23,7 +23,7 @@ def here(args: argparse.Namespace) -> Pod | None:
     found = pod.from_environment(os.environ, os.uname().nodename)
     if found is not None and (getattr(args, "detach", False) or getattr(args, "slurm", False)):
         raise UsageError(
-            "pods that share a token run in view of their first one", hint="leave --detach and --slurm out"
+            "pods that share a token run in the foreground", hint="leave --detach and --slurm out"
         )
     return found
 

@@ -1,15 +1,15 @@
 """
 Write the file that starts the job without ringup: for a batch scheduler, ssh, docker or Kubernetes.
 
-KIND is one of slurm pbs lsf ssh docker k8s-job jobset pytorchjob trainjob volcano.  With nodes named, what
-was found there goes into the file, each variable with its reason.  A batch file has its ranks meet at the
-first node's name; with --find-network it carries a program that finds the network when it runs.
+KIND is one of slurm pbs lsf ssh docker k8s-job jobset pytorchjob trainjob volcano.  With -H, the file has the
+settings that the check found, each variable with its reason.  In a batch file the ranks use the first node's
+name; with --find-network the file has a program that finds the network at its start.
 
---from FILE takes facts that --save wrote, or a job file, a manifest or a shell file: the file written then
-starts the job that FILE means, and what differs is named.
+--from FILE reads facts from --save, or a job file, a manifest or a shell file: then the new file starts the
+job of FILE, and the differences are listed.
 
 With --max-restarts, --spares or --save-signal the job needs ringup: it starts `ringup run`, and the file has
-what the scheduler must know of it.
+the settings that the scheduler needs for it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ OPTIONS = (
 def run(args: argparse.Namespace) -> int:
     kind, *args.script = args.script or [""]
     if kind not in KINDS:
-        raise UsageError(f"{kind!r} is no kind of file", hint=f"one of {' '.join(KINDS)} comes before --")
+        raise UsageError(f"{kind!r} is not a kind of file", hint=f"one of {' '.join(KINDS)} comes before --")
     from ringup.jobfiles.templating import render
 
     if args.from_file and from_file.is_launch_file(args.from_file):
@@ -202,7 +202,7 @@ def with_restarts(
     check_node_count(args, asked.nodes)
     for option, value in (("--spares", args.spares), ("--min-nodes", args.min_nodes)):
         if value and kind in PODS:
-            wrong = f"{option}: in Kubernetes a lost pod is the controller's to replace, or ends the job"
+            wrong = f"{option}: in Kubernetes the controller replaces a lost pod, or ends the job"
             raise UsageError(wrong, hint="leave it out")
     found = Restarts(
         words=(python, "-m", "ringup", "run", *inner),

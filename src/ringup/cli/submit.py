@@ -120,7 +120,7 @@ def submitted(args: argparse.Namespace, text: str, run_id: str, log_dir: Path) -
         print(json.dumps(content))
     code = interrupted or content["exit_code"]
     if ended.state not in ("COMPLETED", "FAILED", "GONE"):
-        terminal.say(f"Slurm says of job {job.number}: {ended.state}")
+        terminal.say(f"Slurm reports for job {job.number}: {ended.state}")
     elif not (log_dir / "job.out").exists():
         output = f"{terminal.path_shown(log_dir)}/job.out on {job.number}'s first node"
         terminal.say(f"the job's output cannot be seen here: {output}")

@@ -112,7 +112,7 @@ class DetachedSupervisor(Supervisor):
         """Leave the terminal, if this process still has one."""
         if attempt.number == 1:
             where = terminal.path_shown(str(self.folder / background.LOG))
-            self.say(f"ringup: supervisor: pid {os.getpid()} on this machine; what it says is in {where}")
+            self.say(f"ringup: supervisor: pid {os.getpid()} on this machine; its log is {where}")
             self.say(f"The run continues in the background. `ringup attach {self.run_id}` returns to it.")
             if self.args.json:
                 print(json.dumps(record_of(self.folder), indent=1))
@@ -186,7 +186,7 @@ class DetachedSupervisor(Supervisor):
         self.attempts, self.ports = [*state.attempts], set(state.ports)
         entries = record_of(self.folder)["attempts"][: state.number]
         self.entries = msgspec.convert(entries, list[SavedAttempt])
-        self.say(f"ringup: supervisor: pid {os.getpid()} goes on with attempt {state.number}")
+        self.say(f"ringup: supervisor: pid {os.getpid()} continues with attempt {state.number}")
         run_id = state.run_id if state.number == 1 else f"{state.run_id}.{state.number}"
         noted = detach.load(run_id)
         began_s = time.monotonic() - (time.time() - noted.started)
@@ -247,7 +247,7 @@ def go_on(folder: Path, process: Background) -> int:
     with request.open_transport(args) as transport:
         supervisor = DetachedSupervisor(cluster, transport, folder, args)
         if missing:
-            supervisor.say(f"ringup: not exported here, so the next attempts have none: {missing}")
+            supervisor.say(f"ringup: not exported here, so the next attempts do not get: {missing}")
         return supervisor.resume(state)
 
 

@@ -1,8 +1,9 @@
 """
-Try the network settings that differ, measure each shortly, and print the one to keep.
+Try the network settings that differ, measure each for a short time, and print the best one.
 
 Settings of NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_IB_DISABLE (GLOO_SOCKET_IFNAME without GPUs) are
-predicted first: of those with equal predictions one is tried, those that the check proves to hang are not.
+predicted first.  Of equal predictions only one is tried; settings that the check proves to hang are not
+tried.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OPTIONS = (
         options.NPROC,
         options.value("--size", "SIZE", "largest message (256M with GPUs, else 16M)", None, bench.size),
         options.value("--timeout", "S", "time limit of the whole sweep (600)", 600.0, options.above_zero),
-        options.value("--wait", "S", "how long to wait for a rank (60)", 60, options.positive),
+        options.value("--wait", "S", "seconds to wait for a rank (60)", 60, options.positive),
         options.flag("--dry-run", _DRY_RUN),
         options.flag("--anyway", _ANYWAY),
         options.LOG_DIR,

@@ -53,9 +53,9 @@ def _between(cluster: Cluster, plan: Plan, backend: str) -> LinkRate:
         return LinkRate(None, "nodes simulated on one machine share no link")
     other = next((t for t in plan.transports if t.network not in ("IB", "Socket")), None)
     if backend == "nccl" and other:
-        why = f"which network NCCL uses on {other.node} is not known"
+        why = f"NCCL's network on {other.node} is unknown"
         if other.network:
-            why = f"that NCCL uses {other.network} on {other.node} is expected, whose rate is not known"
+            why = f"NCCL is expected to use {other.network} on {other.node}, whose rate is unknown"
         return LinkRate(None, f"{why}; --link-gbit N states what a node can send")
     return rdma or _sockets(cluster, plan)
 
@@ -160,7 +160,7 @@ def _rdma(cluster: Cluster, plan: Plan) -> LinkRate | None:
         gpus = max(len(node.gpus), node.gpu_count, planned.nproc)
         count = max(1, -(-len(names) * planned.nproc // gpus))
         if len(known) < len(names):
-            words = f"the rate of {node.name} {shown} cannot be read; --link-gbit N states that of one"
+            words = f"the rate of {node.name} {shown} cannot be read; --link-gbit N states the rate of one"
             return LinkRate(None, words, over="rdma", devices=count)
         where = f"{node.name} {shown}" if count == len(names) else f"{node.name} {count} of {shown}"
         sums.append((sum(known[:count]), where, count))

@@ -116,11 +116,11 @@ def read(data: bytes, most: int = MOST_ENTRIES) -> Flight:
             raise FlightError("it has more parts than any dump")
         plain = json.loads(data) if is_json else unpickled(data)
     except Exception as error:  # not UTF-8, nested too deep, a number too long
-        raise FlightError(f"no flight recorder dump: {printable(str(error), 200)}") from error
+        raise FlightError(f"not a flight recorder dump: {printable(str(error), 200)}") from error
     if not isinstance(plain, dict) or not isinstance(plain.get("entries", []), list | tuple):
-        raise FlightError("no flight recorder dump: not a dictionary with entries")
+        raise FlightError("not a flight recorder dump: not a dictionary with entries")
     if "version" not in plain:
-        raise FlightError("no flight recorder dump: it has no version")
+        raise FlightError("not a flight recorder dump: it has no version")
     return from_data(plain, most)
 
 
@@ -280,7 +280,7 @@ def unpickled(data: bytes) -> Any:
     except (IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error) as error:
         if isinstance(error, NotPlain):
             raise
-        raise NotPlain("it is torn, or no plain data") from error
+        raise NotPlain("it is damaged, or not plain data") from error
 
 
 def _unpickled(data: bytes) -> Any:
@@ -331,7 +331,7 @@ def _unpickled(data: bytes) -> Any:
             else:
                 items, stack = stack, marks.pop()
             if len(items) < count:
-                raise NotPlain("it takes more than there is")
+                raise NotPlain("it takes more items than there are")
             if op in _TUPLES:
                 stack.append(tuple(items))
             else:
@@ -349,9 +349,9 @@ def _add(to: Any, items: list[Any], is_set: bool) -> None:
     """Add items to a list, or keys and values to a dictionary."""
     if not is_set:
         if not isinstance(to, list):
-            raise NotPlain("it adds to what is no list")
+            raise NotPlain("it adds to an object that is not a list")
         to.extend(items)
         return
     if not isinstance(to, dict) or not set(map(type, items[::2])) <= _KEYS:
-        raise NotPlain("a dictionary whose keys are no words")
+        raise NotPlain("a dictionary with keys that are not strings")
     to.update(zip(items[::2], items[1::2], strict=True))

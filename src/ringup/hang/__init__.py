@@ -146,7 +146,7 @@ class HangWatch:
 
     def _goes_on(self, now_s: float, tell: Tell) -> None:
         took = show_seconds(now_s - self._quiet_since)
-        tell(Event("hang", f"the run goes on, after {took} without progress"))
+        tell(Event("hang", f"the run continues, after {took} without progress"))
         self.stalled, self._quiet_since = None, now_s
 
     def _judge(self, now_s: float, nodes: Sequence[NodeRun], looks: list[NodeLook], tell: Tell) -> str:

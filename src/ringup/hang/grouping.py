@@ -63,7 +63,7 @@ def group_line(one: RankGroup) -> str:
     if one.place.kind == "unknown":
         rank = one.ranks[0]
         known = one.doing or f"state {rank.state}{f', {rank.wchan}' if rank.wchan else ''}"
-        return f"{who(one.ranks)}: {known}; no Python stack: {rank.why_not or 'not asked for'}"
+        return f"{who(one.ranks)}: {known}; no Python stack: {rank.why_not or 'not requested'}"
     return f"{who(one.ranks)}: {where(one.place, one.doing)}"
 
 

@@ -255,7 +255,7 @@ class _Case:
                 return f"{grouping.name(seen.look)} has begun a collective {flight.age_s(newest):.0f} s ago"
         woke = all(seen.move and seen.is_idle and seen.move.switches >= LEAST_ROUNDS for seen in self.ranks)
         if woke and all(seen.is_asleep for seen in self.missing):
-            return "the ranks wake now and then, and use next to nothing"
+            return "the ranks wake now and then, but use almost no resources"
         return ""
 
     def _some_are_missing(self) -> Verdict:
@@ -299,7 +299,7 @@ class _Case:
         if seen.disk_bytes_per_s:
             line += f"; its node writes {show_bytes(seen.disk_bytes_per_s)}/s to disks and file servers"
         if move.is_idle and seen.fills:
-            line += "; what it reads arrives"
+            line += "; the data it reads arrives"
         same = (rank for node in self.first for rank in node.ranks if identity(rank) == identity(seen.look))
         old = next(same, None)
         child = busiest_child(old, seen.look) if old else ""
@@ -310,7 +310,7 @@ class _Case:
             return self._say("unknown", "no stack could be read")
         held = [seen for seen in self.ranks if seen.look.state in ("T", "t", "D")]
         if held:
-            words = f"{_who(held)} cannot go on, and no rank does anything"
+            words = f"{_who(held)} cannot continue, and no rank does anything"
             return self._say("stalled", words, _named(held))
         return self._say("idle", "no rank computes, reads or writes")
 
@@ -340,7 +340,7 @@ class _Case:
         if not unseen:
             return f"every rank waits {_in(self.what)}"
         count = len(self.ranks) - len(unseen)
-        return f"{count} wait {_in(self.what)}; what {_who(unseen)} does cannot be seen"
+        return f"{count} wait {_in(self.what)}; what {_who(unseen)} does is unknown"
 
     def _ras_named(self) -> list[tuple[ras.RankBehind, JudgedRank]]:
         """Ranks that NCCL reports as behind in both reports.  Containers may share pids."""

@@ -24,7 +24,7 @@ def local_nodes(count: int) -> tuple[Host, ...]:
     ['127.0.0.2', '127.0.0.3']
     """
     if not 1 <= count <= 200:
-        refuse(f"--local {count}", "1 to 200 nodes can be played on one machine")
+        refuse(f"--local {count}", "1 to 200 nodes can be simulated on one machine")
     addresses = [f"127.0.0.{2 + i}" for i in range(count)]
     return tuple(Host(name=a, local=True, address=a) for a in addresses)
 

@@ -62,7 +62,7 @@ def notes(environ: Mapping[str, str]) -> list[str]:
     tasks = environ.get("SLURM_NTASKS_PER_NODE", "")
     if environ.get("SLURM_JOB_NODELIST") and tasks.isdecimal() and int(tasks) > 1:
         return [
-            f"ntasks-per-node is {tasks[:10]}: torchrun wants one task a node, and that is what is started; "
+            f"ntasks-per-node is {tasks[:10]}: torchrun needs one task per node, and ringup starts one; "
             "--nproc says how many ranks"
         ]
     return []

@@ -202,7 +202,7 @@ def _hostfile_line(words: list[str]) -> tuple[Host, ...]:
     for word in rest:
         key, _, value = word.partition("=")
         if key not in ("slots", "max_slots", "max-slots"):
-            refuse(f"{printable(word, 80)!r} is not understood", "one node a line: node1 slots=8")
+            refuse(f"{printable(word, 80)!r} is not understood", "one node per line: node1 slots=8")
         if not re.fullmatch(r"[0-9]{1,6}", value):
             refuse(f"{printable(word, 80)!r} is not slots=N", "for example: node1 slots=8")
         slots = int(value) if key == "slots" else slots

@@ -171,7 +171,7 @@ def _ordered(
         return taken
     if version >= PCI_ORDER and number(environment, "NCCL_IB_DEVICE_PCI_ORDER", 1):
         if all(_PCI_ADDRESS.fullmatch(p.bus_id) for p in taken):
-            because.append("from 2.29.7 on devices stand in the order of their PCI addresses")
+            because.append("from 2.29.7 on devices are in the order of their PCI addresses")
             return sorted(taken, key=lambda p: (int(re.sub("[:.]", "", p.bus_id), 16), p.number))
         doubts.append("from 2.29.7 on devices are sorted by PCI address, which is not known here")
     elif not in_library_order and len({p.device for p in taken}) > 10:
@@ -272,7 +272,7 @@ def gid_index(port: RdmaPort, environment: Mapping[str, str], version: Version) 
         return GidChoice(chosen, f"GID index {chosen} of {port.name}: {why}{lacks}", known)
     # A table with one entry comes from ibstatus, which shows only the first.
     if len(table) < 2:
-        return GidChoice(None, f"the GID table of {port.name} is not known (show_gids tells it)")
+        return GidChoice(None, f"the GID table of {port.name} is not known (show_gids shows it)")
     return _looked_through(port, environment, table)
 
 

@@ -199,9 +199,9 @@ class _Choosing:
         if self.net.lower() in ("ib", "socket"):
             return found  # only a network of exactly this name is used
         if found:
-            self.miss(f"what the network plugin {found} finds: if it finds devices, it goes first")
+            self.miss(f"the devices of the network plugin {found}: if it has any, NCCL uses it first")
         elif found is None and named:
-            self.miss(f"whether the plugin NCCL_NET_PLUGIN={named} loads: if it does, it goes first")
+            self.miss(f"whether the plugin NCCL_NET_PLUGIN={named} loads: if it does, NCCL uses it first")
         elif named and named.lower() != "none":
             self.note(f"NCCL_NET_PLUGIN={named}: no such plugin is found, NCCL's own networks are used")
         return found
@@ -309,7 +309,7 @@ class _Choosing:
             found = topology.paths(tree, with_rates, self.version, topology.gdr_level(self.environment))
         elif matrix:
             found = topology.matrix_paths(matrix, with_rates)
-            self.doubt("nvidia-smi topo -m tells no PCI bandwidth: gen 4 x16 is assumed")
+            self.doubt("nvidia-smi topo -m has no PCI bandwidth: gen 4 x16 is assumed")
         else:
             if len(devices) > 1:
                 self.note("which of them a GPU uses depends on the PCI tree (--topo FILE)")

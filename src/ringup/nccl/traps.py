@@ -28,7 +28,7 @@ def ruled_out(name: str, environment: Mapping[str, str]) -> str:
     """Another variable that makes this one ineffective; "" for none."""
     is_of_rdma = name.startswith("NCCL_IB_") and name != "NCCL_IB_DISABLE"
     if is_of_rdma and is_disabled(environment):
-        return f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']} switches off what it is for"
+        return f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']} turns off RDMA, which it is for"
     if is_of_rdma and environment.get("NCCL_NET", "").lower() == "socket":
         return f"NCCL_NET={environment['NCCL_NET']} leaves no use for it"
     if name == "NCCL_P2P_LEVEL" and environment.get("NCCL_P2P_DISABLE") == "1":
@@ -130,7 +130,7 @@ def _hca_traps(
         taken = _takes(parsed, item, known)
         if not taken and item in netdevs:
             device = netdevs[item].device
-            yield f"{setting}: {item} is an interface, RDMA devices are wanted: it is {device}'s"
+            yield f"{setting}: {item} is an interface, not an RDMA device: it is {device}'s"
         elif not taken and item in others:
             yield f"{setting}: {item} is an interface with no RDMA device known, no device matches"
         elif known and not taken:
@@ -146,7 +146,7 @@ def _switch_traps(
     for name in ("NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX"):
         value = environment.get(name, "")
         if value and not value.strip().lstrip("+-")[:1].isdigit():
-            yield f"{name}={value} is no number and counts as 0"
+            yield f"{name}={value} is not a number and counts as 0"
     if environment.get("NCCL_IB_GID_INDEX") and not is_disabled(environment):
         index = number(environment, "NCCL_IB_GID_INDEX", 0)
         active = [p for p in ports if p.state == "ACTIVE"]

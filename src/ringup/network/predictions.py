@@ -233,13 +233,13 @@ def _contradictions(one: _Seen, others: Sequence[_Seen]) -> Iterator[str]:
     if own and kinds and own not in kinds:
         kind = kinds.most_common(1)[0][0]
         who = next(s.node.name for s in others if s.prediction.network == kind)
-        yield f"{who} chooses {kind}, this node {own}: their ranks do not connect, and nothing says why"
+        yield f"{who} chooses {kind}, this node {own}: their ranks do not connect, and no message explains it"
     # NCCL connects the n-th device of one node with the n-th of another.
     apart = (s for s in others if s.prediction.network == own and s.kinds != one.kinds)
     if own == "IB" and (other := next(apart, None)):
         yield (
-            f"{other.node.name} lists {' '.join(other.prediction.interfaces)}: the n-th device here meets"
-            " the n-th there; NCCL_IB_HCA can name those that belong together"
+            f"{other.node.name} lists {' '.join(other.prediction.interfaces)}: NCCL connects the n-th"
+            " device here with the n-th there; NCCL_IB_HCA can name those that belong together"
         )
     for name, address in ((s.node.name, s.address) for s in others):
         if one.address and address and address.network != one.address.network:

@@ -66,11 +66,11 @@ def exported(v: EnvVar) -> str:
 
 def shell(env: Sequence[EnvVar], machine: Machine) -> str:
     """Lines to source."""
-    nothing = "nothing is known that has to be set, but something was left open: see stderr, or --json"
+    nothing = "no variable is known to be needed, but a question is open: see stderr, or --json"
     if machine.is_decided:
         nothing = "nothing needs to be set: NCCL and Gloo choose right on every node"
     if machine.is_decided and machine.harmful:
-        nothing = f"nothing needs to be set, but unset what does harm here: {' '.join(machine.harmful)}"
+        nothing = f"nothing needs to be set, but unset these harmful variables: {' '.join(machine.harmful)}"
     return "\n".join(by_node(env, exported) or [f"# {nothing}"])
 
 
@@ -92,7 +92,7 @@ def docker(env: Sequence[EnvVar], machine: Machine) -> str:
         (True, "--network host", "ranks use the machine's own addresses, not docker0"),
         (True, f"--shm-size {SHM_GIB}g", shared),
         (True, "--ulimit nofile=65536:65536", "a socket to every peer, and the loaders' pipes"),
-        (True, "--init", "somebody takes away the processes that have ended"),
+        (True, "--init", "an init reaps processes that have ended"),
         (has_gpus, "--ulimit stack=67108864", "as NVIDIA's images advise"),
         (may_have_rdma, "--device /dev/infiniband", "RDMA devices, and the connection manager's"),
         (may_have_rdma, "--cap-add IPC_LOCK", "RDMA registers memory"),

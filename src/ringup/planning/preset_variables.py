@@ -88,7 +88,7 @@ def _overruled(name: str, value: str, selection: Selection) -> str:
 def judge(name: str, one: Selection, interface: str = "") -> tuple[Verdict, str]:
     row = variables.row_of(name)
     if meant := variables.meant(name):
-        return "typo", f"nobody reads this name; {meant} was meant"
+        return "typo", f"no program reads this name; {meant} is similar"
     # Whether it is read depends on the release, which may be an assumption.
     unread = variables.unread(name, one.version) if one.node.interpreter.nccl else ""
     if unread:
@@ -109,7 +109,7 @@ def _foreign(name: str, one: Selection) -> tuple[Verdict, str] | None:
     if not cloud or variables.MACHINES[cloud] in product.lower():
         return None
     if not product:
-        return "site", f"it is for {cloud}'s machines; this one does not tell whose it is"
+        return "site", f"it is for {cloud}'s machines; the cloud of this one is unknown"
     return "leftover", f"it is for {cloud}'s machines, and this one is {printable(product, 60)}"
 
 
@@ -268,7 +268,7 @@ def roce_explained(predictions: Predictions) -> list[str]:
         f"  NCCL_IB_TIMEOUT: {now}; at {usual} a try lasts {try_s(usual):.2g} s and there are {RETRIES}:"
         " more of either rides out a reboot of a switch, and hides a bad link as long",
         f"  NCCL_IB_QPS_PER_CONNECTION: {pairs}; 4 or 8 spread a connection"
-        " over the paths of an ECMP fabric, and only there; equal on all nodes; `ringup bench` tells",
+        " over the paths of an ECMP fabric, and only there; equal on all nodes; see `ringup bench`",
     ]
 
 
@@ -281,7 +281,7 @@ def _explained_gid_index(users: Sequence[Selection]) -> str:
     for one in users:
         for made in (rdma_devices.gid_index(port, one.environment, one.version) for port in one.roce_ports):
             gid = f"{made.gid.gid} {made.gid.kind}" if made.gid else "an entry that is not known"
-            found.append(f"{made.index} ({gid})" if made.index is not None else "what its table says")
+            found.append(f"{made.index} ({gid})" if made.index is not None else "the entry in its table")
     shown = summarize_names(dict.fromkeys(found))
     if all(one.version >= rdma_devices.CHOOSES_GIDS for one in users):
         return f"leave it; NCCL since 2.21 looks for the entry itself, here {shown}"
@@ -297,6 +297,6 @@ def _traffic_class(users: Sequence[Selection]) -> str:
         shown = ", ".join(f"{v} (DSCP {v >> 2})" for v in marked)
         return f"leave it; the driver marks all RoCE traffic here with {shown}"
     return (
-        "not set, and not to be guessed: ask who runs the switches for the DSCP of the lossless"
+        "not set; do not guess it: ask the administrators of the switches for the DSCP of the lossless"
         " class, then 4 times that on every node; without one (or with PFC on all traffic) leave it"
     )

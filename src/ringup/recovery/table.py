@@ -12,7 +12,7 @@ NODE_LOST = "node-lost"
 """A node that did not answer until its lease ended; not in the catalogue."""
 Kind = Literal["user", "stop", "confirm", "same", "repeat", "exclude", "setup", "slow"]
 KINDS: dict[Kind, str] = {
-    "user": "never: the end was asked for",
+    "user": "never: the end was requested",
     "stop": "never: it would fail the same way",
     "confirm": "once on the same nodes; the same failure again without progress stops the run",
     "same": "on the same nodes, at most {tries} times in a row without progress",

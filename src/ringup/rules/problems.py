@@ -138,8 +138,8 @@ In logs: `no connection was seen between 2 parts of the run` in a run's `ringup.
 rank-fell-behind, error: Some ranks wait in a collective that one or more never entered.
 Why: a branch taken by some ranks only is the usual fault; also slow data or a rank stopped.
 Fix: the stack of the missing rank (`ringup stacks`); then the code path only it took.
-In logs: `Ranks 2 failed to pass monitoredBarrier`, one sequence number on all that speak and a rank silent; a
-dump of torch's flight recorder that ends before the others'.
+In logs: `Ranks 2 failed to pass monitoredBarrier`, one sequence number on all ranks but a silent one; a dump
+of torch's flight recorder that ends before the others'.
 
 collective-mismatch, error: Ranks are in different collectives, or in the same one with another size or order.
 Why: each rank's calls on a communicator are matched by order alone.
@@ -275,7 +275,7 @@ Fix: `torch.cuda.set_device(LOCAL_RANK)` before the process group; `NCCL_HOSTID`
 In logs: `Duplicate GPU detected : rank 3 and rank 2 both on CUDA device e2000`.
 
 nproc-exceeds-gpus, error: More processes are started on a node than it has visible GPUs.
-Why: the surplus ranks ask for a device that is not there.
+Why: the surplus ranks request a device that does not exist.
 Fix: `--nproc` equal to the visible devices; mind CUDA_VISIBLE_DEVICES.
 In logs: `invalid device ordinal`.
 
@@ -311,7 +311,7 @@ In logs: `Host key verification failed.`
 
 ssh-host-key-changed, error: The node shows another host key than the one known for it.
 Why: it was reinstalled, another machine has its address, or somebody intercepts the connection.
-Fix: ask who runs the node; if it was reinstalled, remove the old key and accept the new one.
+Fix: ask the node's administrators; if it was reinstalled, remove the old key and accept the new one.
 In logs: `REMOTE HOST IDENTIFICATION HAS CHANGED`, `Host key verification failed.`
 
 ssh-key-refused, error: The node accepts none of the user's keys.
@@ -365,7 +365,7 @@ Fix: `srun --overlap -N1 -n1 -w NODE hostname`; when the node is gone, a new all
 srun, `--ssh-config ~/.ssh/config` reaches the nodes by ssh.
 In logs: `srun: error: Unable to create step for job`
 
-no-answer, error: The node was reached but did not answer what it was asked within the deadline.
+no-answer, error: The node was reached but did not answer within the deadline.
 Why: an overloaded or hanging node (a dead network file system, a start-up file that waits, heavy packet loss)
 would hold up every rank.
 Fix: log in by hand and find what hangs; `--timeout` allows more time.
@@ -487,7 +487,7 @@ Fix: `ray start --node-ip-address=$VLLM_HOST_IP` on every node, with an address 
 `ray status -v` lists the nodes by address.
 In logs: `No available node types can fulfill resource request {'node:10.0.0.7': 0.001}`.
 
-not-enough-slots, error: More processes are asked for than the hosts offer slots.
+not-enough-slots, error: More processes are requested than the hosts have slots.
 Why: mpirun and horovodrun count one slot a host (or a core) where the host list does not say more.
 Fix: `-H node0:8,node1:8` or `slots=8` in the host file; `--oversubscribe` only on CPUs.
 In logs: `There are not enough slots available in the system to satisfy the 16 slots`.
@@ -527,7 +527,7 @@ Fix: `ulimit -u` and `cat /sys/fs/cgroup/pids.max` in the job's shell; `OMP_NUM_
 workers.
 In logs: `can't start new thread`, `pthread_create failed`, `fork: retry: Resource temporarily unavailable`.
 
-host-memory-refused, error: A process asked for host memory and got none.
+host-memory-refused, error: A process requested host memory and got none.
 Why: the model, the data or pinned buffers of all ranks of a node do not fit; a limit of the shell or cgroup.
 Fix: `free -g` and `ulimit -v` in the job's shell; fewer loader workers, load the checkpoint on one rank or
 with `mmap=True`.

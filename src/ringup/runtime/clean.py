@@ -178,7 +178,7 @@ def _judge(output: Answer, lease_s: float) -> Iterator[tuple[Finding, Problem]]:
         answer = msgspec.json.decode(output.stdout, type=_LastLook)
     except (ValueError, RecursionError):
         found = f"could not be checked after the run: {output.problem or 'no answer'}"
-        wanted += f" (its guard, unheard for {show_seconds(lease_s)}, has ended everything)"
+        wanted += f" (its guard, without contact for {show_seconds(lease_s)}, has ended everything)"
         yield here.finding(found=found, wanted=wanted, severity="warning"), orphan
         return
     if left := processes(answer.left):

@@ -235,7 +235,7 @@ class NodeRun:
             how = f"this machine was suspended for {show_seconds(away_s)} (stopped, or out of memory)"
         else:
             how = "the launching machine, or the network to it, was suspended"
-        words = f"it ended the run by its lease, {reason}: {how}; --lease says how long it waits"
+        words = f"it ended the run by its lease, {reason}: {how}; --lease sets how long it waits"
         self._fail_node(self._time(message), words)
 
     def _on_hosting(self, message: Message) -> None:

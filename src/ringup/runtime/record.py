@@ -276,7 +276,7 @@ class RunRecord:
         elif isinstance(error, KeyboardInterrupt):
             exit_code, words = 130, "interrupted"
         else:
-            exit_code, words = 70, f"a bug of ringup's: {type(error).__name__}: {error}"
+            exit_code, words = 70, f"a bug in ringup: {type(error).__name__}: {error}"
         outcome = "interrupted" if exit_code == 130 else "launcher-error"
         notes = [printable(words, 1000)]
         with contextlib.suppress(OSError):

@@ -391,7 +391,7 @@ class _Question:
             return self.session.judged(self.session.errors.stuck(limit_s), limit_s)
         current = self.session.current
         if current is not None and current is not self.request and current.kind == "run":
-            return Unreached("no-answer", "not asked: a program runs on this node's connection")
+            return Unreached("no-answer", "not queried: a program runs on this node's connection")
         if self._truncated:  # this much output shows that it had enough time
             return self._flooded()
         came = f"{show_bytes(len(self._stdout))} came" if self._stdout else "nothing came"

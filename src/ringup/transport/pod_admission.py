@@ -27,8 +27,8 @@ PLACES = 256
 ACCEPTED_AT_ONCE = 16
 """Handshakes in progress continue before more connections are accepted."""
 STRANGERS_KEPT = 100
-UNFINISHED = f"not proven within {show_seconds(pod_link.ADMITTED_WITHIN_S)}"
-CROWDED = "too many unproven connections"
+UNFINISHED = f"not authenticated within {show_seconds(pod_link.ADMITTED_WITHIN_S)}"
+CROWDED = "too many unauthenticated connections"
 
 Say = Callable[[str], None]
 
@@ -122,7 +122,7 @@ class Admission:
         try:
             hello = pod_link.decode(kind, content, Hello)
             if guest.link.peer != pod_link.certified(hello.index):
-                raise Refused(f"it says index {hello.index} with the certificate of {guest.link.peer}")
+                raise Refused(f"it claims index {hello.index} with the certificate of {guest.link.peer}")
             if guest.link.unread_bytes:
                 raise Refused("it sent data too early")
             self._on_hello(guest.link, guest.address, hello)

@@ -327,11 +327,11 @@ def explain(error: Exception) -> str:
     Why a connection failed, as seen from this side.
 
     >>> explain(ssl.SSLCertVerificationError(1, "certificate verify failed"))
-    'it holds another token, or is not of ringup'
+    'it has another token, or is not ringup'
     """
     reason = str(getattr(error, "reason", None) or "")
     if isinstance(error, ssl.SSLCertVerificationError) or reason in _TOKEN_ALERTS:
-        return "it holds another token, or is not of ringup"
+        return "it has another token, or is not ringup"
     if isinstance(error, CLOSED):
         return "the connection was closed"
     if isinstance(error, ssl.SSLError):

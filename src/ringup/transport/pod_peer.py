@@ -119,7 +119,7 @@ class Peer:
                 why = pod_link.explain(error)
             if time.monotonic() > until:
                 hint = "is index 0 running, is its name in the DNS (headless service), is the port open, "
-                hint += "has it the same token?"
+                hint += "does it have the same token?"
                 raise NodesError(
                     f"no first pod at {where} within {show_seconds(pod.wait_s)}: {why}", hint=hint
                 )
@@ -149,7 +149,7 @@ class Peer:
             words = f": {printable(end.words, pod_link.LONGEST_WORDS)}" if end.words else ""
             self.say(f"the first pod ended with {end.code}{words}")
             return end.code
-        self.say("the first pod is gone; nothing of its run is left here")
+        self.say("the first pod is gone; no process of its run is left here")
         return LOST
 
     def _turn(self, timeout_s: float) -> None:

@@ -188,7 +188,7 @@ def classify(words: str) -> ReachFailure:
 _PROXIED = "through a proxy or jump host; either it or the node does not answer"
 
 _STUCK: dict[Phase, tuple[ReachFailure, str]] = {
-    Phase.BEGUN: ("ssh-timeout", "ssh did not come to connect (name lookup?)"),
+    Phase.BEGUN: ("ssh-timeout", "ssh did not start to connect (name lookup?)"),
     Phase.PROXIED: ("ssh-timeout", f"nothing came {_PROXIED}"),
     Phase.RESOLVED: ("ssh-timeout", "no TCP connection"),
     Phase.CONNECTED: ("ssh-key-exchange-hangs", "TCP connects, but no banner of sshd came"),

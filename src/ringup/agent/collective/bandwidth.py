@@ -182,7 +182,7 @@ def sweep(world, op, sizes):
     members = list(range(world.size))
     last = None
     if op == "send_recv" and world.size == 1 and sizes:
-        report("unsupported", op=op, size_bytes=sizes[0], error="one rank has nobody to send to")
+        report("unsupported", op=op, size_bytes=sizes[0], error="one rank has no rank to send to")
         return None
     for size_bytes in sizes:
         try:

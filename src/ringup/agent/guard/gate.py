@@ -134,7 +134,7 @@ class Joining:
         if self.is_in or self.problem:
             return True
         if now > self.until:
-            self._fail("not let in within %.0f s" % JOIN_S)
+            self._fail("not admitted within %.0f s" % JOIN_S)
         elif self.again_at and now >= self.again_at:
             self._connect()
         return bool(self.problem)
@@ -160,8 +160,8 @@ class Joining:
             self.is_in = True
         elif self.link.tls.problem:
             self.problem = (
-                "whatever answers at %s port %d is not the head of this run (%s). Another host or process "
-                "answers in its place; nothing was sent to it. This node's address is %s"
+                "the program at %s port %d is not the head of this run (%s). Another host or process has its "
+                "address; nothing was sent to it. This node's address is %s"
                 % (self.address, self.port, self.link.error, self.own)
             )
             self._drop()
