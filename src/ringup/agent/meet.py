@@ -1,8 +1,8 @@
 """
 Finds the rendezvous address: an address of the head node that every node of the job reaches.
 
-lead COUNT COMMAND... on the head; COMMAND starts `join` once on every node, the head included join RANK TOKEN
-PORTS ADDRESSES on a node; the last three are appended to COMMAND
+    lead COUNT COMMAND...             on the head; COMMAND starts `join` once on every node, also on the head
+    join RANK TOKEN PORTS ADDRESSES   on a node; the last three are appended to COMMAND
 
 `lead` prints "ADDRESS PORT", then for each node "RANK ADDRESS INTERFACE", its own on that network.
 INTERFACE and MASTER_PORT in the environment leave no choice.
