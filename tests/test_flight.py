@@ -142,7 +142,7 @@ def test_the_rank_that_is_behind_is_named_with_its_last_call() -> None:
     (one,) = compare(flights)
     assert one.ranks == (1,) and one.where == "train.py:81"
     assert one.text == (
-        "rank 1 of default_pg: 1 collectives begun, the others 2 (all_reduce [8] Float, train.py:82)"
+        "rank 1 has not started collective 2 of default_pg: all_reduce [8] Float, train.py:82"
     )
 
 
@@ -154,7 +154,7 @@ def test_ranks_that_are_unequally_behind_are_not_given_one_count() -> None:
         3: dump(entry(1), waits(2), waits(3)),
     }
     (one,) = compare(flights)
-    assert one.text.startswith("ranks 0-1 of default_pg: 1 to 2 collectives begun, the others 3 ")
+    assert one.text.startswith("ranks 0-1 started 1 to 2 collectives of default_pg, the others 3 ")
 
 
 @pytest.mark.parametrize(

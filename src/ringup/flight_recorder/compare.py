@@ -187,9 +187,15 @@ def _behind(group: Group, flights: Mapping[int, Flight]) -> Difference | None:
     own = {rank: group.calls[rank][last[rank]] if last[rank] else None for rank in lowest}
     first = own[lowest[0]]
     furthest = max(last[rank] for rank in behind)
-    begun = f"{least}" if least == furthest else f"{least} to {furthest}"
-    text = f"{show_ranks(behind)} of {group.shown}: {begun} collectives begun, the others {most}"
-    text += f" ({ahead.call}{f', {ahead.where}' if ahead.where else ''})"
+    call = f"{ahead.call}{f', {ahead.where}' if ahead.where else ''}"
+    if least + 1 == most:
+        has = "has" if len(behind) == 1 else "have"
+        text = f"{show_ranks(behind)} {has} not started collective {most} of {group.shown}: {call}"
+    else:
+        begun = f"{least}" if least == furthest else f"{least} to {furthest}"
+        text = (
+            f"{show_ranks(behind)} started {begun} collectives of {group.shown}, the others {most} ({call})"
+        )
     doubt = "" if entered else "the others' records of the first that it lacks are lost"
     doubt = _doubt(group, 1, (), ()) or doubt
     usual = entered or {r: entries[most] for r, entries in group.calls.items() if most in entries}

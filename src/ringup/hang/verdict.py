@@ -34,13 +34,16 @@ LEAST_FAULTS = 16
 """Pages touched for the first time during one read; this many show that its data arrives."""
 
 
+DONE = "ended with code 0"
+
+
 @dataclass(frozen=True)
 class Missing:
     rank: int
     """Negative if only its script knows it."""
     node: str
     where: str
-    """"data.py:14 in fetch: ...", the kernel's state of it, or that it has ended."""
+    """"data.py:14 in fetch: ...", the kernel's state of it, or `DONE`."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class Verdict:
             return ""
         if self.apart:
             return "collective-mismatch"
+        if self.missing and all(one.where == DONE for one in self.missing):
+            return "uneven-batches-between-ranks"
         if self.missing:
             return "rank-fell-behind"
         return "init-never-finished" if self.in_init else "collective-stalled"
@@ -263,11 +268,11 @@ class _Case:
         gone = [f"rank {one.rank} ({one.node})" for one in self.gone]
         if not self._is_proven():
             who = [f"{name} uses nothing" for name in names]
-            who += [f"{name} has ended with code 0" for name in gone]
+            who += [f"{name} has {DONE}" for name in gone]
             return self._say(
                 "waiting", f"{summarize_names(who, MOST_NAMED)}; {_at_gpu(self.waiting)}", is_open=True
             )
-        names += [f"{name}, which has ended with code 0," for name in gone]
+        names += [f"{name}, which has {DONE}," for name in gone]
         verb = "is" if len(names) == 1 else "are"
         of = f": the others wait for {self.what}" if self.what in GPU else f" from {self.what}"
         asleep = not self.gone and all(seen.is_asleep for seen in self.missing)

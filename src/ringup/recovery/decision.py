@@ -40,7 +40,7 @@ class FailureCause:
     """The root cause of a failed attempt: the first one of `ringup logs`, else the run's own verdict."""
 
     rule: str = ""
-    """Of the catalogue, or `table.NODE_LOST`; "" if none was found."""
+    """A cause of the catalogue; "" if none was found."""
     confidence: Confidence = "low"
     nodes: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
