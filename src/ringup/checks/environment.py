@@ -68,7 +68,7 @@ def settings(cluster: Cluster) -> dict[str, dict[str, list[Node]]]:
 
 @check("interface-name-missing", reads=READS)
 def interface_name_missing(node: Node, cluster: Cluster, predictions: Predictions) -> Iterator[Finding]:
-    """What NCCL and Gloo would find for the value on this node: nothing."""
+    """NCCL or Gloo would find no interface for the value on this node."""
     names = [
         n for n in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if finds_nothing(predictions.of(node), n)
     ]
@@ -178,7 +178,7 @@ def environment_differs_between_nodes(cluster: Cluster) -> Iterator[Finding]:
 @check("harmful-env-left-on", reads=("environment",))
 def harmful_env_left_on(cluster: Cluster) -> Iterator[Finding]:
     """
-    A setting meant for experiments or debugging is still on.
+    A setting for experiments or debugging is still on.
 
     Why: each of them costs speed, hides errors or replaces NCCL's own decision.
     Fix: unset it in the shell's start-up files, the image or nccl.conf.

@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, formatter_class=Paragraphs, allow_abbrev=False)
         add(self, options)
         self.kinds: Sequence[str] = ()
-        """Names of which one precedes the script; options may come before and after it."""
+        """One of these names precedes the script; options may come before and after it."""
 
     def read(self, words: Sequence[str], namespace: argparse.Namespace | None = None) -> argparse.Namespace:
         """

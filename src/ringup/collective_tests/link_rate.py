@@ -13,7 +13,7 @@ from ringup.planning import Plan
 HEADER_BYTES, FRAME_BYTES = 52, 38
 """IPv4 and TCP headers with timestamps (inside the MTU), and the Ethernet frame with its gap (outside it)."""
 QDR_LANE_GBIT_S = 10.0
-"""InfiniBand up to QDR: sysfs shows the signalling rate of a lane, of which 80 % is data."""
+"""InfiniBand up to QDR: sysfs shows the signalling rate of a lane; 80 % of it is data."""
 NVLINK_DATA = 0.9412
 """Share of the rate in `nvidia-smi nvlink -s`: 18 links of 26.5625 GB/s are an H100's 450 GB/s."""
 PCI_AT_LEAST_GBIT_S = 48.0

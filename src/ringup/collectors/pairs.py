@@ -350,7 +350,7 @@ def read_row(
     if not row.ok and (other == src or (end.address in mine and not other)):
         error, other = "own address", ""
     elif not row.ok and error == "timed out":
-        # Whether the other node has a connection request of ours that was never completed.
+        # Whether the other node has a connection request from us that was never completed.
         seen = clients[end.node].half_open
         if any((address, end.address, target.port) in seen for address in mine):
             error = "answer lost"

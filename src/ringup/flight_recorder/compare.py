@@ -168,7 +168,7 @@ def _doubt(group: Group, number: int, others: Iterable[int], usual: Iterable[int
 
 
 def _behind(group: Group, flights: Mapping[int, Flight]) -> Difference | None:
-    """Who has begun fewer collectives than the others."""
+    """Ranks that have begun fewer collectives than the others."""
     last = {rank: max(entries) for rank, entries in group.calls.items()}
     # Without entries, a rank certainly has begun none only if no records are lost.
     last |= {r: 0 for r in group.members if r in flights and r not in last and flights[r].is_whole}

@@ -92,7 +92,7 @@ def edits(a: str, b: str) -> int:
 @lru_cache(maxsize=256)
 def only_candidate(name: str) -> str:
     """
-    The known variable that a misspelt name stands for, if it is the only candidate: no other within two more
+    The known variable of a misspelt name, if it is the only candidate: no other within two more
     edits, and no changed digit; else "".
 
     >>> only_candidate("GLOO_SOCKET_IFNAM"), only_candidate("NCCL_MX_NCHANNELS")

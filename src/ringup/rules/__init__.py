@@ -31,7 +31,7 @@ Confidence = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True)
 class Fix:
-    """What to do about a finding: text, variables to set, commands to paste."""
+    """The action for a finding: text, variables to set, commands to paste."""
 
     text: str
     env: Mapping[str, str] = field(default_factory=dict)

@@ -256,7 +256,7 @@ class Ssh(Followed):
         )
 
     def _saved(self, save: Save) -> dict[str, object]:
-        """For run.json.  A rank has saved if it exited by itself with 0 or with 128 + the signal's number."""
+        """For run.json.  A rank has saved if it exited on its own with 0 or 128 + the signal's number."""
         codes = [rank.code for node in self.nodes for rank in node.ranks.values()]
         own = (0, 128 + signal.Signals[save.signal])
         is_saved = (

@@ -57,7 +57,7 @@ _SECONDARY = re.compile(r"^(@{5,}|\s*$|\*\* |Warning: Permanently added|kex_exch
 _DROPPED = re.compile(r"(kex|ssh)_exchange_identification: (Connection closed|read: Connection reset)")
 
 OWN_LIMIT_S = 10.0
-"""Shortest time after which ssh gives up by itself: ConnectTimeout, or the keep-alive below."""
+"""Shortest time after which ssh gives up on its own: ConnectTimeout, or the keep-alive below."""
 
 
 def command(

@@ -20,11 +20,10 @@ MARKS = (
 
 def cgroups(root):
     """
+    Controller -> directories of this process's cgroup and all above it, innermost first.
+
     Version 2 has the controller "" (one hierarchy for all); see cgroups(7).  In a container the path may be
     the machine's path, which is not mounted there: then the top of the mount counts.
-
-    Version 2 is the controller "" (one hierarchy for all); see cgroups(7).  In a container the
-    path may be the machine's, of which nothing is mounted: the mount's own top is what counts then.
     """
     found = {}
     required(root + "/proc/self/cgroup")

@@ -78,7 +78,7 @@ def ask(torch):
         return
     plugin()
     libc = ctypes.CDLL(None)
-    # Lines at once: a library that hangs or dies has said what it could.
+    # Lines at once: a library that hangs or dies has already printed its lines.
     libc.setlinebuf(ctypes.c_void_p.in_dll(libc, "stdout"))
     nccl, number = ctypes.CDLL(path), ctypes.c_int()
     nccl.ncclGetVersion(ctypes.byref(number))

@@ -1,7 +1,7 @@
 """
 The messages of a detached run on disk, in bounds, for `ringup attach`.
 
-A directory: `out-N` hold output, of which the oldest are deleted; `control` holds everything else.  A full
+A directory: `out-N` hold output, and the oldest are deleted; `control` holds everything else.  A full
 disk loses output, never the run.
 """
 

@@ -11,7 +11,7 @@ PIECE_COST_BYTES = 200
 JOIN_BYTES = 32 << 10
 """Small writes of one rank are joined up to this size..."""
 RIPE_S = 0.02
-"""...if they come within this time: unbuffered, Python writes every argument of a `print` by itself."""
+"""...if they come within this time: unbuffered, Python writes every argument of a `print` separately."""
 
 
 def encode(message):
