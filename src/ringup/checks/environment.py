@@ -219,7 +219,7 @@ def stale_nccl_config(node: Node) -> Iterator[Finding]:
     """
     A nccl.conf sets variables without the user's knowledge.
 
-    Why: NCCL reads /etc/nccl.conf and ~/.nccl.conf and prints what is in them as `set by
+    Why: NCCL reads /etc/nccl.conf and ~/.nccl.conf and prints their settings as `set by
     environment`; a file copied from another cluster names interfaces this one does not have.
     Fix: check the file, and remove settings for another cluster.
     """

@@ -103,7 +103,7 @@ def recovery_action_needed(node: Node) -> Iterator[Finding | Skipped]:
     The driver says that a GPU must be reset, drained or its node rebooted before it is used again.
 
     Why: this is the driver's verdict after a fault; programs on that GPU fail or hang.
-    Fix: do what it says: `nvidia-smi --gpu-reset -i N`, or a reboot.
+    Fix: follow it: `nvidia-smi --gpu-reset -i N`, or a reboot.
     """
     yield from refused_fields(node, "gpu_recovery_action")
     for gpu in visible(node):
@@ -292,7 +292,7 @@ def driver_versions_differ(cluster: Cluster) -> Iterator[Finding]:
     """
     The nodes have different releases of the GPU driver.
 
-    Why: one node lacks what the others use (NVLink SHARP, DMA-BUF, a fix), or is slower; failures on that
+    Why: one node lacks a feature of the others (NVLink SHARP, DMA-BUF, a fix), or is slower; failures on that
     node alone look like hardware faults.
     Fix: one release everywhere.
     """

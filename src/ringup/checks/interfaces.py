@@ -211,7 +211,7 @@ def mtu_differs(cluster: Cluster, view: View) -> Iterator[Finding]:
     Interfaces on one network have different MTUs.
 
     Why: TCP settles on the smaller one; RDMA and UDP do not, and a router between them drops
-    what is too large.
+    larger packets.
     Fix: the same MTU on every node and switch port of the network.
     """
     holes = {f.network for f in paths.faults(cluster) if f.kind == "black-hole"}
@@ -234,7 +234,7 @@ def several_interfaces_one_subnet(cluster: Cluster, view: View) -> Iterator[Find
     Interfaces of a node lie in one subnet, and paths to it fail or RoCE ports answer for each other.
 
     Why: replies leave through one interface, whichever interface the request came in on.  Strict filtering by
-    reverse path then drops what comes in on the other; and peers learn one port's hardware address
+    reverse path then drops packets that come in on the other; peers learn one port's hardware address
     for all RoCE ports, which so share a single lane.
     Fix: a subnet for each interface, or `net.ipv4.conf.all.rp_filter=2`, `arp_ignore=1` and
     `arp_announce=2` with a routing rule for each address.

@@ -98,7 +98,7 @@ def swap_in_use(node: Node) -> Iterator[Finding]:
     A node has moved memory to a disk, or its tasks wait for memory.
 
     Why: a rank whose pages come back from a disk stalls for seconds, and all others with it.
-    Fix: end what uses the memory; then `swapoff -a`.
+    Fix: end the processes that use the memory; then `swapoff -a`.
     """
     memory = node.memory
     used = memory.swap_used_bytes > max(FEW_BYTES, SWAP_SHARE * node.memory_bytes)

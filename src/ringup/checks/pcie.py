@@ -238,7 +238,7 @@ def below_one_switch(devices: list[PciDevice]) -> list[tuple[PciDevice, PciDevic
 @check("iommu-translating", reads=("pci", "machine"), severity="warning", scope="gpus")
 def iommu_translating(node: Node) -> Iterator[Finding]:
     """
-    The IOMMU translates what GPUs and network cards send, on a machine that is not virtual.
+    The IOMMU translates addresses of GPUs and NICs, on a machine that is not virtual.
 
     Why: transfers between them go through the CPU and are slow; on some boards they hang or corrupt data.
     Fix: `iommu=pt` on the kernel's command line (or the IOMMU off in the BIOS), then reboot.

@@ -123,7 +123,7 @@ class PairClient:
     def on_output(self, node: str, data: bytes) -> None:
         self._came_bytes += len(data)
         if self._came_bytes > ANSWER_LIMIT_BYTES:
-            self.fail(f"said more than {ANSWER_LIMIT_BYTES >> 20} MiB")
+            self.fail(f"printed more than {ANSWER_LIMIT_BYTES >> 20} MiB")
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:

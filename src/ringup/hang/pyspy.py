@@ -46,5 +46,5 @@ def packed() -> str:
         raise LaunchError(f"--with-py-spy: {path}: {error.strerror}", hint=hint) from error
     machine = MACHINES.get(int.from_bytes(data[18:20], "little")) if data[:4] == b"\x7fELF" else None
     if machine is None:
-        raise LaunchError(f"--with-py-spy: {path} is no program for Linux", hint=hint)
+        raise LaunchError(f"--with-py-spy: {path} is not a program for Linux", hint=hint)
     return f"{machine}:{base64.b64encode(zlib.compress(data)).decode('ascii')}"

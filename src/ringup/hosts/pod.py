@@ -111,7 +111,8 @@ def _head(environ: Mapping[str, str], own: str, service: str, index: int) -> str
 
 def _name(text: str, what: str) -> str:
     if not NAME.fullmatch(text.strip("[]").replace(":", "a")) or len(text) > LONGEST_NAME:
-        raise NodesError(f"{what}: {printable(text, 100)!r} is no host name", hint="a DNS name or an address")
+        found = f"{what}: {printable(text, 100)!r} is not a host name"
+        raise NodesError(found, hint="a DNS name or an address")
     return text.strip("[]")
 
 

@@ -54,7 +54,7 @@ stop: the way in which the ranks are started must change first
     world-size-disagrees launcher-started-per-task slurm-tasks-mismatch node-rank-duplicate
     rendezvous-ids-differ same-gpu-twice nproc-exceeds-gpus not-enough-slots
     ray-node-address-differs
-stop: a full disk stays full until somebody makes room; the local disk of one node may be free again, and is
+stop: a full disk stays full until space is freed; the local disk of one node may be free again, and is
   left out with its node the second time
     disk-full
 stop: a node is left out only after `ringup test` has named it, and wrong numbers are never retried unseen
@@ -68,13 +68,13 @@ stop: the cluster must give the pod a node first
 confirm: data or a half-read file may pass the next time; an import or type error before the first step stops
   at once (an import error on one node alone leaves it out), one of storage or network is tried three times
     rank-raised-exception
-confirm: the same line of code meets the same end
+confirm: the same line of code fails in the same way
     collective-mismatch uneven-batches-between-ranks rank-busy-while-others-wait communicator-left-over
 confirm: memory that had sufficed may suffice again, memory that never did will not
     gpu-out-of-memory oom-killer-ran host-memory-refused
 confirm: a leak starts again from zero, a limit that is too low stays too low
     open-files-too-low process-limit-reached peer-mappings-exhausted
-same: two ranks met in one file, and a new start orders them anew
+same: two ranks met in one file, and a new start orders them again
     shared-file-raced
 same 3: the restart takes another port and another run id
     port-in-use stale-rendezvous-state orphan-of-earlier-run

@@ -432,7 +432,7 @@ through; until then a smaller MTU on the nodes, or `sysctl net.ipv4.tcp_mtu_prob
 In logs: `Timed out waiting 10000ms for recv operation to complete`, like a hang of the program.
 
 nvlink-failed, error: A link between GPUs failed for good during the run.
-Why: the link, its connector or the NVSwitch is damaged; it is no memory error of a GPU.
+Why: the link, its connector or the NVSwitch is damaged; it is not a memory error of a GPU.
 Fix: `nvidia-smi nvlink -e` and `dmesg | grep -i -e xid -e nvlink` on that node; drain it, reset the GPUs,
 replace what fails again.
 In logs: `uncorrectable NVLink error detected during the execution`.
@@ -440,7 +440,7 @@ In logs: `uncorrectable NVLink error detected during the execution`.
 imex-not-working, error: NVLink reaches other nodes (MNNVL), and NCCL may not use it.
 Why: the IMEX service does not run on every node of the domain, or its channel device is not in the container.
 Fix: `nvidia-imex-ctl -N` shows the domain, `systemctl restart nvidia-imex` on the nodes that lack it; give
-/dev/nvidia-caps-imex-channels to the container; `NCCL_MNNVL_ENABLE=0` goes on over the network.
+/dev/nvidia-caps-imex-channels to the container; `NCCL_MNNVL_ENABLE=0` continues over the network.
 In logs: `MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX configuration`.
 
 peer-mappings-exhausted, error: A GPU cannot map the memory of another one: CUDA's table of peers is full.
@@ -456,7 +456,7 @@ the job's own shell; `--gpus-per-node` in Slurm, `--gpus all` in Docker.
 In logs: `Torch not compiled with CUDA enabled`, `ProcessGroupNCCL is only supported with GPUs`.
 
 rendezvous-variable-missing, error: The variables that tell a rank its number and its head are not set.
-Why: the script was started without a launcher, or what starts it (srun, ssh, sudo, a container) drops them.
+Why: the script was started without a launcher, or its starter (srun, ssh, sudo, a container) drops them.
 Fix: `torchrun --nproc_per_node N train.py`; for `srun` alone set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
 and MASTER_PORT from Slurm's variables.
 In logs: `environment variable RANK expected, but not set`.
@@ -475,7 +475,7 @@ Slurm the lines of enroot that pyxis prints above; `enroot start IMAGE` on that 
 In logs: `Failed to pull image`, `ImagePullBackOff`, `CreateContainerConfigError`, `pyxis: failed to import`.
 
 container-restarts, error: Kubernetes starts a container again and again, since it ends with an error.
-Why: the program in it fails; the event does not say of what.
+Why: the program in it fails; the event does not give the reason.
 Fix: `kubectl logs POD --previous` is the log of the attempt before; `kubectl describe pod POD` has its exit
 code (137: killed, often for memory).
 In logs: `Back-off restarting failed container`, `CrashLoopBackOff`.
