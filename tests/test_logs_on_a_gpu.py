@@ -42,6 +42,7 @@ n1:11959:12386 [0] NCCL INFO comm 0x26fc1f50 rank 1 nRanks 2 cudaDev 0 busId 60 
 [2026-11-26 20:31:46] n1:11959:12386 [0] include/alloc.h:250 NCCL WARN Cuda failure 710 'device-side assert triggered'
 n1:11959:12386 [0] NCCL INFO include/alloc.h:386 -> 1
 """  # noqa: E501
+FRAME = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 9, in <module>\n'
 CLOSED = """\
 [rank0]:[E1126 20:28:04.200 ProcessGroupNCCL.cpp:612] [Rank 0] Collective WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1000, NumelOut=1000, Timeout(ms)=600000) raised the following async exception: NCCL error: {0}
 [rank0]:[E1126 20:28:04.201 ProcessGroupNCCL.cpp:2303] [PG ID 0 PG GUID 0(default_pg) Rank 0]  failure detected by watchdog at work sequence id: 7 PG status: last enqueued work: 7, last completed work: 6
@@ -81,6 +82,31 @@ def test_the_coordinator_that_goes_away_at_the_end_is_no_error(tmp_path: Path) -
 
 def test_the_coordinator_that_never_answered_is_an_error(tmp_path: Path) -> None:
     assert first(tmp_path, rank0=NEVER_THERE)[0] == ("store-unreachable", "error")
+
+
+AUTOTUNES = "".join(
+    f"[rank1]:E1126 21:33:12.409000 1368 torch/_inductor/select_algorithm.py:3541] [0/0] {line}\n"
+    for line in (
+        "Exception No valid triton configs. OutOfMemoryError: out of resource: triton_mm Required: 262144 "
+        "Hardware limit:232448 Reducing block sizes or `num_stages` may help. for benchmark choice",
+        "Traceback (most recent call last):",
+        '  File "/v/torch/_inductor/select_algorithm.py", line 3464, in precompile_with_captured_stdout',
+        "    choice.precompile()",
+        "RuntimeError: No valid triton configs. OutOfMemoryError: out of resource: triton_mm Required: 9",
+    )
+)
+
+
+def test_a_kernel_that_autotuning_rejects_is_no_error(tmp_path: Path) -> None:
+    assert first(tmp_path, rank1="step 0 2000.0\n" + AUTOTUNES) == []
+
+
+def test_a_kernel_without_resources_is_no_lack_of_gpu_memory(tmp_path: Path) -> None:
+    raised = (
+        "[rank1]: triton.runtime.errors.OutOfMemoryError: out of resource: shared memory, Required: 262144\n"
+    )
+    found = first(tmp_path, rank1=STEPS + FRAME + raised)
+    assert found[0] == ("rank-raised-exception", "error")
 
 
 def test_what_nccl_prints_when_it_is_torn_down_stands_behind_the_exception(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ class SavedFailure(msgspec.Struct):
 class SavedMissing(msgspec.Struct):
     rank: int | None
     where: str = ""
+    pid: int = 0
 
 
 class SavedHang(msgspec.Struct):

@@ -180,8 +180,10 @@ ANYWAY = flag("--anyway", "start despite errors")
 LOG_DIR = value("--log-dir", "D", "one file per rank, run.json (default: runs/RUN)", None, folder)
 SCRIPT_WORDS = "-- SCRIPT ARGS"
 """Metavar of the arguments after `--`."""
+LINE_WORDS = "-- START LINE"
+"""Metavar of a start line whose nodes, ranks and variables are used."""
 KIND_WORDS = "KIND -- SCRIPT ARGS"
-"""The same, after the kind of file."""
+"""Like SCRIPT_WORDS, after the kind of file."""
 SCRIPT = words("script", SCRIPT_WORDS, "the training script and its arguments")
 _FROM = "use a file written by --save; no node is contacted"
 

@@ -123,9 +123,12 @@ def job_named(args: argparse.Namespace) -> WatchedJob:
     options.some_exist([args.log_dir] if args.log_dir else [])
     given = request.nodes_from(args) if request.named(args) else ()
     places = [Path(args.name)] if args.name else []
-    rows = runs.runs_of([*places, *runs.folders(Path(args.log_dir or "runs")), *runs.detached()])
-    named = [row for row in rows if args.name and args.name in (row["run"], os.path.relpath(row["log_dir"]))]
-    for row in named[:1] or ([] if args.name or given else rows):
+    here = runs.folders(Path(args.log_dir or "runs"))
+    elsewhere = [] if args.log_dir and not args.name else runs.detached()
+    rows = runs.runs_of([*places, *here, *elsewhere])
+    place = places[0].absolute() if places else None
+    named = [row for row in rows if args.name and (args.name == row["run"] or str(place) == row["log_dir"])]
+    for row in named[:1] or ([] if args.name or (given and not args.log_dir) else rows):
         folder = Path(row["log_dir"])
         if row["state"] in LIVING and (job := _of_run(row["run"], folder, given, args.ssh_config)):
             return job

@@ -9,9 +9,15 @@ from collections.abc import Sequence
 from html import escape
 
 LEAST_PIXELS = 512
-PALETTE = ((255, 255, 255), (0, 114, 178), (230, 159, 0), (213, 94, 0), (90, 90, 90))
+STATES = ((255, 255, 255), (0, 114, 178), (230, 159, 0), (213, 94, 0), (90, 90, 90))
 """Not tried, works, works in part, fails, the diagonal."""
 NOT_TRIED, WORKS, PARTLY, FAILS, SAME = range(5)
+RATES = (
+    (0, 34, 78), (18, 53, 112), (59, 73, 108), (87, 93, 109), (112, 113, 115), (138, 134, 120),
+    (165, 156, 116), (195, 179, 105), (225, 204, 85), (254, 232, 56),
+)  # fmt: skip
+"""Dark to light, as cividis: its lightness alone tells the order."""
+PALETTE = STATES + RATES
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -44,6 +50,16 @@ def marked(cells: Sequence[Sequence[int]], scale: int) -> list[list[int]]:
                     line.append(NOT_TRIED if is_cross or is_stripe else cell)
             found.append(line)
     return found
+
+
+def rate(share: float) -> int:
+    """
+    The cell of a rate, as a share of the fastest one.
+
+    >>> rate(1.0) - rate(0.0), rate(0.0) == len(STATES)
+    (9, True)
+    """
+    return len(STATES) + min(int(share * len(RATES)), len(RATES) - 1)
 
 
 def image(cells: Sequence[Sequence[int]], words: str) -> str:

@@ -14,11 +14,11 @@ from dataclasses import asdict
 from typing import Any
 
 from ringup.hang.activity import identity, moves
-from ringup.hang.snapshots import NodeLook, decode, silent
+from ringup.hang.snapshots import NodeLook, decode, own_ranks, silent
 from ringup.hang.verdict import DONE, PENDING_S, Missing, Verdict, judge
 from ringup.runtime import Event
 from ringup.runtime.node_state import NodeRun
-from ringup.timeline.marks import Used
+from ringup.timeline.marks import OwnRank, Used
 from ringup.units import show_seconds
 
 WINDOW_S = 60.0
@@ -50,6 +50,8 @@ class HangWatch:
         self._seen: dict[str, NodeLook] = {}
         """Each node's snapshot from before the flight recorders were read."""
         self._base_s = self._looked_s = self._judged_s = self._began_s
+        self._own: set[tuple[str, int]] = set()
+        """Node and pid of ranks that the script started itself, once recorded."""
         # Several watches may follow a detached run, and each receives the answers for the others, too.
         self._number, self._mode = secrets.randbelow(1 << 40), ""
         self._despite_output = False
@@ -143,6 +145,11 @@ class HangWatch:
             times.note(Used(at_s, rank.rank, rank.cpu_s, rank.io_bytes))
             if rank.flight and look.wall_ns:
                 times.calls(at_s, look.wall_ns, rank.rank, rank.flight)
+            world = node.plan.env.get("WORLD_SIZE", "")
+            for one, age_s in own_ranks(rank, int(world) if world.isdecimal() else 0):
+                if (who := (one.node, one.pid)) not in self._own:
+                    self._own.add(who)
+                    times.note(OwnRank(at_s - age_s, one.rank, one.pid, one.node, node.clock.error_s))
 
     def _goes_on(self, now_s: float, tell: Tell) -> None:
         took = show_seconds(now_s - self._quiet_since)

@@ -9,10 +9,10 @@ from typing import Literal
 
 from ringup.hang import grouping
 from ringup.hang.activity import Move, identity, moves
-from ringup.hang.snapshots import JobLook, NodeLook, RankLook, jobs
+from ringup.hang.snapshots import JobLook, NodeLook, RankLook, jobs, with_started
 from ringup.hang.stack_frames import doing, place_of
 from ringup.hang.verdict import JudgedRank
-from ringup.hang.watched_node import Usage
+from ringup.hang.watched_node import GpuUse, Usage
 from ringup.runtime.output import end_words
 from ringup.units import grouped, natural
 
@@ -33,7 +33,7 @@ class RankRow:
     pid: int = 0
     cpu_percent: float | None = None
     memory_bytes: int = 0
-    gpu: tuple[float | None, int] | None = None
+    gpu: GpuUse | None = None
     step: float | None = None
     steps_per_s: float | None = None
 
@@ -82,13 +82,22 @@ def _attempt(run: str) -> int:
 
 def _with_stack(seen: JobState, rank: RankLook) -> RankLook:
     old = seen.stacks.get(identity(rank))
-    same = ("frames", "why_not", "children", "flight")
-    return replace(rank, **{name: getattr(old, name) for name in same}) if old else rank
+    if not old:
+        return rank
+    frames = {(child.pid, child.started): child for child in old.children}
+    children = tuple(
+        replace(child, frames=known.frames, why_not=known.why_not)
+        if (known := frames.get((child.pid, child.started)))
+        else child
+        for child in rank.children
+    )
+    same = {name: getattr(old, name) for name in ("frames", "why_not", "flight")}
+    return replace(rank, **same, children=children or old.children)
 
 
 def rank_rows(seen: JobState, job: JobLook | None) -> list[RankRow]:
     """A row for each rank of a job: running, ended, or never seen."""
-    known = moves(seen.before, seen.now)
+    known = moves(with_started(seen.before), with_started(seen.now))
     running = job.ranks if job else ()
     rows = [_row(seen, rank, known.get(identity(rank))) for rank in running]
     if job and job.is_spawned:

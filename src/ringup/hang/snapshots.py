@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from ringup.agent.snapshot import stack_frames
 from ringup.agent_bundle import program
 from ringup.flight_recorder.dump import Flight, from_data
 from ringup.secrets import redact
@@ -199,13 +200,6 @@ def _rank(node: str, given: dict[str, Any], places: Sequence[str]) -> RankLook:
     return dataclasses.replace(found, flight=known)
 
 
-_WAITS_IN = "torch/multiprocessing/spawn.py"
-"""
-`spawn` and `start_processes` wait in ProcessContext.join in this file (torch 2.0 to 2.13): their children are
-the ranks, but have no rank in their environment.  Only the script knows each one's number.
-"""
-
-
 def spread(
     first: Sequence[NodeLook], second: Sequence[NodeLook]
 ) -> tuple[Sequence[NodeLook], Sequence[NodeLook]]:
@@ -233,8 +227,29 @@ def started(ranks: Sequence[RankLook]) -> Sequence[RankLook]:
     return [one for rank in ranks for one in _started(rank)]
 
 
+def with_started(nodes: Iterable[NodeLook]) -> list[NodeLook]:
+    """The same with the processes that parents have started, so that their counters can be compared, too."""
+    return [
+        dataclasses.replace(node, ranks=(*node.ranks, *itertools.chain(*map(_started, node.ranks))))
+        for node in nodes
+    ]
+
+
+def own_ranks(rank: RankLook, world_size: int) -> Iterator[tuple[RankLook, float]]:
+    """
+    The ranks that a run's script has started itself, and their age in seconds.
+
+    `world_size`: as ringup has set it for the script, 0 where a launcher sets it.
+    """
+    if 0 < world_size < rank.world_size:
+        yield rank, rank.age_s
+    elif _is_parent(rank):
+        for one in _started(rank):
+            yield one, rank.age_s - (one.started - rank.started) / TICKS_PER_S
+
+
 def _is_parent(rank: RankLook) -> bool:
-    return any(frame.file.endswith(_WAITS_IN) for frame in rank.frames) and bool(_started(rank))
+    return any(frame.file.endswith(stack_frames.WAITS_IN) for frame in rank.frames) and bool(_started(rank))
 
 
 def _started(parent: RankLook) -> list[RankLook]:
@@ -263,6 +278,8 @@ def _as_rank(parent: RankLook, child: Child) -> RankLook:
     )
 
 
+TICKS_PER_S = 100
+"""USER_HZ, in which /proc/PID/stat counts: the same on every architecture that runs GPUs."""
 LIMIT_S = 60.0
 """For all nodes: connecting, then at most 20 s for the stacks of each."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ringup.flight_recorder.compare import Difference, compare
+from ringup.flight_recorder.compare import Difference, compare, roots
 from ringup.flight_recorder.dump import Entry, Flight
 from ringup.hang import grouping, ras
 from ringup.hang.activity import Move, busiest_child, flowing, identity, moves, troubles, written
@@ -44,6 +44,7 @@ class Missing:
     node: str
     where: str
     """"data.py:14 in fetch: ...", the kernel's state of it, or `DONE`."""
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -396,10 +397,13 @@ class _Case:
         behind may compute.
         """
         flights = {seen.look.rank: seen.look.flight for seen in self.ranks if seen.look.flight}
-        for difference in compare(flights):
+        differences = compare(flights)
+        causes = {id(one): ranks for one, ranks in roots(differences)}
+        for difference in differences:
             if difference.doubt or (only and difference.kind != only):
                 continue
-            late = [seen for seen in self.ranks if seen.look.rank in difference.ranks]
+            blamed = causes.get(id(difference), ()) if difference.kind == "behind" else difference.ranks
+            late = [seen for seen in self.ranks if seen.look.rank in blamed]
             if difference.kind == "behind" and any(seen.may_compute for seen in late):
                 continue
             if difference.kind == "behind" and len(late) > len(difference.usual or ()):
@@ -407,7 +411,7 @@ class _Case:
             if not self.is_idle and not _is_long(difference, flights, self.ranks[0].long_s):
                 continue
             named = [
-                Missing(seen.look.rank, seen.look.node, difference.where or seen.place.where) for seen in late
+                Missing(s.look.rank, s.look.node, difference.where or s.place.where, s.look.pid) for s in late
             ]
             if difference.kind == "mismatch":
                 apart = difference.ranks or (*(difference.odd or ()), *(difference.usual or ()))
@@ -453,7 +457,9 @@ def _who(ranks: Iterable[JudgedRank]) -> str:
 
 
 def _named(ranks: Iterable[JudgedRank]) -> list[Missing]:
-    return [Missing(s.look.rank, s.look.node, grouping.where(s.place, doing(s.look))) for s in ranks]
+    return [
+        Missing(s.look.rank, s.look.node, grouping.where(s.place, doing(s.look)), s.look.pid) for s in ranks
+    ]
 
 
 def _in(what: str) -> str:

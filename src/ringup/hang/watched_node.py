@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,13 +35,22 @@ LATE_S, LATE_STEPS = 10.0, 5
 _RANK_FILE = re.compile(r"rank-(\d{1,9})-")
 
 
+class GpuUse(NamedTuple):
+    """Of the GPU that a rank uses."""
+
+    busy_percent: float | None
+    all_bytes: int
+    """In use by every process on it."""
+    own_bytes: int | None
+    """In use by the rank and its descendants; None where the driver does not tell it."""
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Memory and GPU use of a rank, as far as known."""
 
     memory_bytes: int = 0
     """Resident, of its own process."""
-    gpu: tuple[float | None, int] | None = None
-    """Percent of the time busy, and bytes in use."""
+    gpu: GpuUse | None = None
 
 
 class WatchedNode:
@@ -79,8 +88,10 @@ class WatchedNode:
             return
         self.usage = {}
         for rank, plain in zip(now.ranks, answer["ranks"], strict=False):
-            with contextlib.suppress(msgspec.ValidationError):
-                self.usage[identity(rank)] = msgspec.convert(plain, Usage)
+            known = [(rank.pid, rank.started), *((child.pid, child.started) for child in rank.children)]
+            for (pid, started), used in zip(known, (plain, *plain["children"]), strict=False):
+                with contextlib.suppress(msgspec.ValidationError):
+                    self.usage[rank.node, pid, started] = msgspec.convert(used, Usage)
         if now.at_s - self._base.at_s >= APART_S:
             self.before, self._base = self._base, now
         self.now, self.answers = now, self.answers + 1

@@ -232,13 +232,18 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) ->
 # -- logs and runs -----------------------------------------------------------------------------
 
 
+def _said(cause: Cause) -> str:
+    """Its text without what a headline says anyway."""
+    return cause.text.removesuffix("; the run was ended as hung")
+
+
 def _cause(cause: Cause, diagnosis: Diagnosis, headline: str) -> Block:
     files = diagnosis.story.files
     places = ", ".join([*cause.nodes[:16], *([show_ranks(cause.ranks)] if cause.ranks else [])])
     evidence = cause.evidence[:MOST_EVIDENCE]
     lines = [f"{path_shown(files[e.file].path)}:{e.line}  {printable(e.text, 300)}" for e in evidence]
     fields = [("where", places), ("confidence", cause.confidence)]
-    if cause.text not in headline:
+    if _said(cause) not in headline:
         fields.insert(0, ("cause", cause.text))
     if defect := cause.known_defect:
         fields.append(("known", f"{defect.id}: {defect.text}"))
@@ -255,7 +260,7 @@ def add_logs(page: Page, diagnosis: Diagnosis) -> None:
         page.headline = leads.text if leads else "No failure found"
         page.tone = (leads.severity or "error") if leads else "ok"
     elif leads and leads.severity == "error" == page.tone:
-        page.headline += f": {leads.text}"
+        page.headline += f": {_said(leads)}"
     page.entries += [_cause(cause, diagnosis, page.headline) for cause in causes[:MOST_CAUSES]]
     networks = [
         [h.name, h.kind, " ".join(h.bootstrap or ()), ", ".join(used_devices(h)), ", ".join(h.interfaces)]
@@ -289,12 +294,17 @@ def add_run(page: Page, record: SavedRun) -> None:
     """How a run ended, its attempts, environment and findings."""
     how, took = OUTCOMES.get(record.outcome, record.outcome), show_seconds(record.seconds)
     page.headline = f"{how} after {took}"
+    if len(record.attempts) > 1:
+        page.headline += f", in attempt {len(record.attempts)}"
     if record.outcome == "ok":
         page.headline += ": all ranks exited with 0"
     page.tone = "ok" if record.outcome in ("ok", "saved") else "note" if record.exit_code is None else "error"
     plan = record.plan
     if plan:
-        what = [plural(len(record.ranks), "rank"), f"on {summarize_names([n.node for n in plan.nodes], 8)}"]
+        what = [
+            plural(len(record.ranks) or plan.world_size, "rank"),
+            f"on {summarize_names([n.node for n in plan.nodes], 8)}",
+        ]
         page.facts.append(("run", f"{record.run}: {plan.job.script} ({' '.join(what)})"))
     began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.started))
     page.facts.append(("started", began))
@@ -303,8 +313,9 @@ def add_run(page: Page, record: SavedRun) -> None:
             ("first failure", f"{printable(failure.what, 160)}, {show_seconds(failure.at_s)} after the start")
         )
     for hang in [h for h in record.hangs if h.verdict == "stalled"][-1:]:
-        since, seen = show_seconds(max(hang.at_s - hang.quiet_s, 0)), show_seconds(hang.at_s)
-        page.facts.append(("no progress", f"from {since} after the start on; noticed after {seen}"))
+        quiet_s = max(hang.at_s - hang.quiet_s, 0.0)
+        since = f"{show_seconds(quiet_s)} after the start" if quiet_s >= 0.1 else "the start"
+        page.facts.append(("no progress", f"from {since} on; noticed after {show_seconds(hang.at_s)}"))
     if record.verdict and record.verdict.evidence:
         page.facts.append(("ranks", "\n".join(record.verdict.evidence)))
     page.details += _of_run(record)
@@ -416,7 +427,9 @@ def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: Sav
     if record:
         add_run(page, record)
         if whole and folder:
-            page.facts.append(("shown", f"{folder.name} of {len(whole.attempts)}, the first that failed"))
+            number, count = folder.name.removeprefix("attempt-"), len(whole.attempts)
+            words = f"attempt {number} of {count}, the first that failed: its cause and its timeline"
+            page.facts.append(("below", words))
         page.findings += map(_finding, record.findings)
     page.timeline = timeline_of(diagnosis, folder)
     add_logs(page, diagnosis)

@@ -71,19 +71,22 @@ def rank_words(line: RankLine, end_s: float) -> str:
     parts = [ROLES[line.role]] if line.role else []
     if line.failed_s is not None:
         parts[-1:] = [f"failed first, {show_seconds(line.failed_s)} after the start"]
-    if line.where:
+    if line.where and line.role == "differs":
+        parts[-1] = f"calls {line.where}"
+    elif line.where:
         waits = "waits in " if line.waits_s is not None and not line.role else ""
         parts.append(f"{waits}{line.where}")
     elif line.waits_s is not None and not line.role:
         parts.append("waits for other ranks")
     if line.waits_s is not None:
         until = end_s if line.ended_s is None else line.ended_s
-        parts[-1] += f" for {show_seconds(max(until - line.waits_s, 0.0))}"
+        since = max(line.waits_s, line.began_s or 0.0)
+        parts[-1] += f" for {show_seconds(max(until - since, 0.0))}"
     if line.began_s is None and line.code is None and line.first_s is None:
         parts.append("no process was seen")
     elif not parts and line.code is None:
         parts.append("no end recorded")
-    elif line.code == 0:
+    elif line.code == 0 and "code 0" not in line.where:
         parts.append("finished")
     elif line.code is not None and (line.role == "failed" or not parts):
         parts.append(f"exit code {line.code}" if line.code > 0 else f"ended by {signal_name(-line.code)}")
@@ -113,11 +116,12 @@ def _likeness(line: RankLine, end_s: float) -> tuple[object, ...]:
 
 def _row(group: Sequence[RankLine], timeline: Timeline, stalled_s: float | None) -> Row:
     line, end_s = group[0], timeline.end_s
-    label = (
-        f"rank {line.rank}"
-        if len(group) == 1
-        else f"{len(group)} ranks ({show_ranks([g.rank for g in group])})"
-    )
+    if len(group) == 1:
+        label = line.title
+    elif line.name:
+        label = f"{len(group)} processes"
+    else:
+        label = f"{len(group)} ranks ({show_ranks([g.rank for g in group])})"
     nodes = list(dict.fromkeys(one.node for one in group))
     node = safe(nodes[0], 64) if len(nodes) == 1 else f"{len(nodes)} nodes"
     words = rank_words(line, end_s)
@@ -133,6 +137,8 @@ def _row(group: Sequence[RankLine], timeline: Timeline, stalled_s: float | None)
 
 def _bars(line: RankLine, end_s: float, stalled_s: float | None) -> Iterator[Bar]:
     until = end_s if line.ended_s is None else line.ended_s
+    if stalled_s is not None and line.began_s is not None:
+        stalled_s = max(stalled_s, line.began_s)
     for phase in line.phases(end_s):
         bar = Bar(phase.name, phase.from_s, phase.to_s)
         if stalled_s is not None and line.role in ("missing", "differs") and bar.to_s > stalled_s:

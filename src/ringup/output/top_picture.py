@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ringup.hang.rank_rows import RowLine, state_counts
+from ringup.hang.watched_node import GpuUse
 from ringup.hosts.folding import folded
 from ringup.output import terminal
 from ringup.units import plural, printable, ranges, show_bytes, show_seconds, summarize_names
@@ -77,6 +78,17 @@ def _size(values: Iterable[int]) -> str:
     return show_bytes(most).replace(" ", "") if most else ""
 
 
+def _gpu_memory(used: Sequence[GpuUse]) -> str:
+    """
+    The most that a rank uses; where a rank's share is not known, at most what all use together.
+
+    >>> _gpu_memory([GpuUse(97.0, 60 << 30, 9 << 30)]), _gpu_memory([GpuUse(97.0, 60 << 30, None)])
+    ('9GiB', '≤60GiB')
+    """
+    own = [one.own_bytes for one in used if one.own_bytes is not None]
+    return _size(own) if len(own) == len(used) else f"≤{_size(one.all_bytes for one in used)}"
+
+
 def network(nodes: Iterable[str], rates: Mapping[str, Mapping[str, float]]) -> str:
     """
     Each interface with its rate, the fastest first; of several nodes the range.
@@ -101,7 +113,8 @@ def _cells(line: RowLine, rates: Mapping[str, Mapping[str, float]]) -> dict[str,
     states, places = state_counts(rows), Counter(row.where for row in rows)
     steps = [row.step for row in rows]
     speed = [row.steps_per_s for row in rows if row.steps_per_s is not None]
-    names = ranges(numbers) if len(numbers) == len(rows) else rows[0].name
+    names = rows[0].name if len(rows) == 1 else f"{len(rows)} processes"
+    names = ranges(numbers) if len(numbers) == len(rows) else names
     mark = "  " if line.is_inner else "- " if line.is_open else "+ " if len(rows) > 1 else "  "
     return {
         "RANKS": mark + (names if len(names) <= 16 else f"{len(rows)} ({names[:9]}…)"),
@@ -112,8 +125,8 @@ def _cells(line: RowLine, rates: Mapping[str, Mapping[str, float]]) -> dict[str,
         "STEP": _span(steps),
         "SPEED": _rate(min(speed)) if speed else "",
         "CPU": _span((row.cpu_percent for row in rows), "%"),
-        "GPU": _span((row.gpu[0] for row in rows if row.gpu), "%"),
-        "GPUMEM": _size(row.gpu[1] for row in rows if row.gpu),
+        "GPU": _span((row.gpu.busy_percent for row in rows if row.gpu), "%"),
+        "GPUMEM": _gpu_memory([row.gpu for row in rows if row.gpu]),
         "MEM": _size(row.memory_bytes for row in rows),
         "NET": network((row.node for row in rows), rates),
         "WHERE": summarize_names((place for place, _ in places.most_common() if place), 1, "; "),
@@ -152,8 +165,12 @@ def details(line: RowLine, view: View) -> str:
     row, found = line.rows[0], _cells(line, view.rates)
     who = f"rank {row.name}" if row.rank >= 0 else row.name
     parts = [f"{who} on {row.node}" if row.node else who, f"pid {row.pid}" if row.pid else "", row.where]
-    sizes = ("MEM", "memory"), ("GPUMEM", "GPU memory")
-    parts += [f"{found[name]} {words}" for name, words in sizes if found[name]]
+    parts.append(f"{found['MEM']} memory" if found["MEM"] else "")
+    if row.gpu:
+        every = f"{_size([row.gpu.all_bytes])} of all processes on that GPU"
+        parts.append(
+            f"{_gpu_memory([row.gpu])} GPU memory, {every}" if row.gpu.own_bytes else f"GPU memory: {every}"
+        )
     parts.append(network([row.node], view.rates))
     return printable("; ".join(part for part in parts if part), 1000)
 

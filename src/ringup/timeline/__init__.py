@@ -25,6 +25,9 @@ UNKNOWN, PENDING = math.nan, math.inf
 """End of a call: unknown, or not ended."""
 
 
+SCRIPT = "script"
+
+
 class RankPhase(NamedTuple):
     name: PhaseName
     from_s: float
@@ -80,7 +83,10 @@ class RankLine:
     """Information about one rank; times in seconds since the run began, None if unknown."""
 
     rank: int
+    """Its place, too: of a rank with a name of its own that alone."""
     node: str = ""
+    name: str = ""
+    """"rank 3" or "process 4711" of what a script has started itself, SCRIPT of the script; else ""."""
     began_s: float | None = None
     ended_s: float | None = None
     code: int | None = None
@@ -100,6 +106,10 @@ class RankLine:
     waits_s: float | None = None
     """Since when it waits for other ranks, if it did at the end."""
     clock_error_s: float | None = None
+
+    @property
+    def title(self) -> str:
+        return self.name or f"rank {self.rank}"
 
     def phases(self, end_s: float) -> Iterator[RankPhase]:
         """Its phases from the run's begin to its own end (or the run's), as far as known."""

@@ -43,6 +43,18 @@ class RankBegan(msgspec.Struct, tag_field="what", tag="rank"):
     """Error of its node's clock; None if unknown."""
 
 
+class OwnRank(msgspec.Struct, tag_field="what", tag="own"):
+    """A rank that the run's script has started itself; `at_s`: when it began."""
+
+    at_s: float
+    rank: int
+    """Below 0 where only the script knows it."""
+    pid: int
+    node: str
+    error_s: float | None
+    """As above."""
+
+
 class RankEnded(msgspec.Struct, tag_field="what", tag="exit"):
     at_s: float
     rank: int
@@ -100,7 +112,7 @@ class Calls(msgspec.Struct, tag_field="what", tag="calls"):
     calls: list[RecordedCall]
 
 
-Mark = Began | RankBegan | RankEnded | Written | Used | Calls
+Mark = Began | RankBegan | OwnRank | RankEnded | Written | Used | Calls
 
 
 @dataclass
@@ -186,6 +198,7 @@ class Times:
     files: dict[str, Lengths] = field(default_factory=dict)
     used: dict[int, list[Used]] = field(default_factory=dict)
     calls: dict[int, Calls] = field(default_factory=dict)
+    own: list[OwnRank] = field(default_factory=list)
 
     def of_rank(self, rank: int) -> Lengths | None:
         """For a rank's own file."""
@@ -213,12 +226,14 @@ def read(folder: Path) -> Times | None:
                             _add(found, mark, began_s)
     except OSError:
         return None
-    return found if found.ranks else None
+    return found if found.ranks or found.own else None
 
 
 def _add(found: Times, mark: Mark, began_s: float) -> None:
     if isinstance(mark, RankBegan):
         found.ranks[mark.rank] = mark
+    elif isinstance(mark, OwnRank):
+        found.own.append(mark)
     elif isinstance(mark, RankEnded):
         found.ends[mark.rank] = mark
     elif isinstance(mark, Used):

@@ -14,7 +14,7 @@ from ringup.logs import counts, files
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.read import Diagnosis, read_attempts, read_logs
 from ringup.saved_run import SavedRun
-from ringup.timeline import PENDING, CallSource, RankLine, RankUse, Role, Timeline, Track
+from ringup.timeline import PENDING, SCRIPT, CallSource, RankLine, RankUse, Role, Timeline, Track
 from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, recorded
 from ringup.timeline.marks import Times, recorded_calls
 from ringup.timeline.marks import read as times_in
@@ -40,9 +40,16 @@ class _Reading:
     ranks: dict[int, RankLine] = field(default_factory=dict)
     is_ordered: bool = False
     """Whether calls have only their order, no times."""
+    own: dict[int, RankLine] = field(default_factory=dict)
+    """Ranks that the script started itself, by their number, or by minus their pid."""
 
     def rank(self, number: int) -> RankLine:
         return self.ranks.setdefault(number, RankLine(number))
+
+    def seen(self, number: int) -> RankLine | None:
+        """The rank that the run's processes call so, if it is known."""
+        lines = self.own if any(one >= 0 for one in self.own) else self.ranks
+        return lines.get(number)
 
 
 def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
@@ -80,6 +87,7 @@ def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
         found.clock = "order"
     elif reading.times:
         errors = [one.error_s for one in reading.times.ranks.values()]
+        errors += [own.error_s for own in reading.times.own]
         known = [error_s for error_s in errors if error_s is not None]
         found.clock, found.clock_error_s = "one", max(known) if len(known) == len(errors) else None
     return found
@@ -88,7 +96,8 @@ def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
 def _add_ranks(reading: _Reading) -> None:
     """Every rank of the plan, of run.json and of the logs, each with its begin and end."""
     record, times = reading.record, reading.times
-    for node in record.plan.nodes if record and record.plan else ():
+    starts_own = record is not None and record.plan is not None and record.plan.job.launcher == "spawn"
+    for node in record.plan.nodes if record and record.plan and not starts_own else ():
         for number in range(node.first_rank, min(node.first_rank + node.nproc, MOST_RANKS)):
             reading.rank(number).node = node.node
     for one in record.ranks if record else ():
@@ -101,10 +110,17 @@ def _add_ranks(reading: _Reading) -> None:
     for number, ended in times.ends.items() if times else ():
         if number in reading.ranks:
             reading.ranks[number].ended_s, reading.ranks[number].code = ended.at_s, ended.code
+    for place, own in enumerate(times.own if times else (), MOST_RANKS):
+        line = reading.rank(place)
+        line.name = f"rank {own.rank}" if own.rank >= 0 else f"process {own.pid}"
+        line.node, line.began_s, line.clock_error_s = own.node, own.at_s, own.error_s
+        reading.own[own.rank if own.rank >= 0 else -own.pid] = line
+    for line in reading.ranks.values() if reading.own else ():
+        line.name = line.name or SCRIPT
     for number, used in times.used.items() if times else ():
-        if number in reading.ranks:
-            reading.ranks[number].use = [RankUse(one.at_s, one.cpu_s, one.io_bytes) for one in used]
-    if not record:
+        if known := reading.seen(number):
+            known.use = [RankUse(one.at_s, one.cpu_s, one.io_bytes) for one in used]
+    if not record or (starts_own and not reading.own):
         for info in reading.diagnosis.story.files:
             if info.rank is not None and 0 <= info.rank < MOST_RANKS:
                 line = reading.rank(info.rank)
@@ -121,8 +137,8 @@ def _add_recorded(reading: _Reading) -> CallSource:
     times, dumps = reading.times, reading.diagnosis.story.recorded.dumps
     if times and times.calls:
         for number, found in times.calls.items():
-            if number in reading.ranks:
-                reading.ranks[number].tracks = list(recorded(found.calls, reading.kinds))
+            if line := reading.seen(number):
+                line.tracks = list(recorded(found.calls, reading.kinds))
         return "watch"
     if not dumps:
         return ""
@@ -237,17 +253,20 @@ def _add_verdict(found: Timeline, reading: _Reading) -> None:
     record, ranks = reading.record, reading.ranks
     hang = next((h for h in reversed(record.hangs) if h.verdict == "stalled"), None) if record else None
     if record and record.verdict:
-        for number in record.verdict.ranks:
-            if number in ranks:
-                ranks[number].role = ROLES.get(record.verdict.rule, "named")
+        named = [reading.seen(number) for number in record.verdict.ranks]
+        named += [reading.own.get(-one.pid) for one in hang.missing if one.rank is None] if hang else []
+        for known in filter(None, named):
+            known.role = ROLES.get(record.verdict.rule, "named")
     failure = record.first_failure if record else None
     if failure and failure.rank in ranks:
         ranks[failure.rank].role, ranks[failure.rank].failed_s = "failed", failure.at_s
     if not any(line.role for line in found.ranks):
         _name_by_cause(found, reading)
+    _set_differing_calls(found)
     for one in hang.missing if hang else ():
-        if one.rank in ranks:
-            ranks[one.rank].where = one.where
+        absent = reading.own.get(-one.pid) if one.rank is None else reading.seen(one.rank)
+        if absent:
+            absent.where = one.where
     for line in found.ranks:
         pending = _first_pending(line.tracks)
         if pending:
@@ -255,8 +274,22 @@ def _add_verdict(found: Timeline, reading: _Reading) -> None:
             kind = found.kinds[track.kind[place]]
             line.where = line.where or " ".join(filter(None, (kind.op, kind.where)))
             line.waits_s = None if line.role == "missing" else track.begun_s[place]
-        elif hang and line.role != "missing" and line.code != 0:
+        elif hang and line.role != "missing" and line.code != 0 and line.name != SCRIPT:
             line.waits_s = max(hang.at_s - hang.quiet_s, 0.0)
+
+
+def _set_differing_calls(found: Timeline) -> None:
+    """Of ranks whose calls differ: what each one called where the first of them still waits."""
+    odd = [line for line in found.ranks if line.role == "differs"]
+    pending = [one for line in odd if (one := _first_pending(line.tracks))]
+    if not pending:
+        return
+    first, place = min(pending, key=lambda one: one[0].begun_s[one[1]])
+    for line in odd:
+        for track in line.tracks:
+            if track.group == first.group and first.number[place] in track.number:
+                kind = found.kinds[track.kind[track.number.index(first.number[place])]]
+                line.where = " ".join(filter(None, (kind.op, kind.what, kind.where)))
 
 
 def _first_pending(tracks: Iterable[Track]) -> tuple[Track, int] | None:

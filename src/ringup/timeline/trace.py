@@ -56,8 +56,8 @@ def events(timeline: Timeline) -> Iterator[str]:
     order = 0
     for line in timeline.ranks:
         pid = nodes[line.node]
-        own = [(line.rank + 1, f"rank {line.rank}")]
-        own += [(tid + n, f"rank {line.rank}: {safe(track.group)}") for n, track in enumerate(line.tracks, 1)]
+        own = [(line.rank + 1, line.title)]
+        own += [(tid + n, f"{line.title}: {safe(track.group)}") for n, track in enumerate(line.tracks, 1)]
         for number, name in own:
             order += 1
             yield _meta("thread_name", pid, number, name=name)
@@ -101,7 +101,7 @@ def _rank_events(line: RankLine, pid: int, end_s: float) -> Iterator[str]:
                 "bytes per s": (second.io_bytes - first.io_bytes) / took_s,
             }
             for name, rate in rates.items():
-                counter = {"name": f"rank {line.rank} {name}", "ph": "C", **base, "ts": _us(first.at_s)}
+                counter = {"name": f"{line.title} {name}", "ph": "C", **base, "ts": _us(first.at_s)}
                 yield json.dumps({**counter, "args": {"value": round(rate, 3)}})
 
 

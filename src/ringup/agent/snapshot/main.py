@@ -64,14 +64,31 @@ class RanksHere:
         self.env, self.all = {}, []
         keys = {pid: self._key(pid, run, place) for pid in self.table if pid != os.getpid()}
         candidates = {pid: key for pid, key in keys.items() if key}
+        launchers = {pid for pid in candidates if self._launches(pid, candidates)}
+        ranks = candidates.keys() - launchers
         for pid, key in sorted(candidates.items()):
             if candidates.get(self.table[pid][0]) == key or len(self.all) >= MOST_RANKS:
                 continue  # its parent is the rank
-            rank = self._python(pid, key, candidates)
-            below_it = [candidates.get(one, (False,))[0] for one in below([pid], self.children)]
-            # Slurm or MPI may have started a launcher here instead of the rank.
-            if rank and (key[0] or not any(below_it)):
+            rank = 0 if pid in launchers or ranks & self._above(pid) else self._python(pid, key, candidates)
+            if rank:
                 self.all.append((rank, key))
+
+    def _launches(self, pid, candidates):
+        """
+        Whether it started the ranks but is not a rank: a launcher that Slurm or MPI started here, or a script
+        that starts the ranks of a larger world.
+        """
+        own, others = candidates[pid], below([pid], self.children)
+        keys = [candidates[one] for one in others if one in candidates]
+        return any(key[0] and (not own[0] or key[3] > own[3]) for key in keys)
+
+    def _above(self, pid):
+        """Its ancestors: a process that a rank started belongs to that rank, whatever rank it has."""
+        found = set()
+        while pid in self.table and pid not in found:
+            pid = self.table[pid][0]
+            found.add(pid)
+        return found
 
     def _key(self, pid, run, place):
         env = environ(pid)
@@ -191,9 +208,9 @@ def user_name(user):
         return "user %d" % user
 
 
-def snapshot(ranks, mode, with_details=True):
-    """`with_details`: also the processes below the ranks, and NCCL's own report."""
-    found = [entry(ranks, pid, key, with_details) for pid, key in ranks.all]
+def snapshot(ranks, mode, with_details=True, parents=()):
+    """`with_details`: the processes below the ranks (else of `parents`), and NCCL's own report, too."""
+    found = [entry(ranks, pid, key, with_details or pid in parents) for pid, key in ranks.all]
     answer = {
         "type": "look",
         "mode": mode,

@@ -10,6 +10,12 @@ NOBODYS = re.compile(
 )
 """The interpreter, its standard library, torch, and ringup's own runner of the script."""
 
+WAITS_IN = "torch/multiprocessing/spawn.py"
+"""
+`spawn` and `start_processes` wait in ProcessContext.join there (torch 2.0 to 2.13): their
+children are the ranks, without a rank in their environment.  Which number each has only the script knows.
+"""
+
 
 def own_frame(files):
     """

@@ -20,10 +20,13 @@ from ringup.agent.proc.files import integer, listed
 from ringup.agent.proc.process import stat, status
 from ringup.agent.snapshot import main
 from ringup.agent.snapshot.gpus import Gpus
+from ringup.agent.snapshot.stack_frames import WAITS_IN
 
 SHARES = {"ranks": 0.001, "count": 0.003, "stacks": 0.004, "asked": 0.01}
 """Most CPU time for each kind of work, as a share of one core; requests wait for it."""
 EVERY_S = {"ranks": 10.0, "stacks": 10.0, "asked": 1.0}
+FIRST_S = 1.1
+"""Until the second count, whatever the first work cost: somebody waits for the first picture."""
 MODES = ("count", "stacks", "threads", "flight")
 SILENT_S = 60.0
 MOST_ASKED_S = 10.0
@@ -61,6 +64,12 @@ class Journal:
         return data[skipped:].decode("utf-8", "replace").splitlines()
 
 
+def waits_for_spawned(rank):
+    """Whether its main thread is in torch.multiprocessing.spawn (or start_processes)."""
+    frames = rank["threads"][0][0] if rank.get("threads") else []
+    return any(frame[0].endswith(WAITS_IN) for frame in frames)
+
+
 def cpu_s():
     """CPU seconds of this process, its threads, and its children that have ended."""
     both = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -72,6 +81,8 @@ class Watch:
         self.every_s, self.used_s = dict(EVERY_S, count=every_s), cpu_s()
         self.due = dict.fromkeys(SHARES, 0.0)
         self.journal, self.gpus, self.ranks, self.asked = Journal(journal), Gpus(), None, []
+        self.parents = set()
+        """Ranks that wait for processes which they have started as ranks."""
 
     def work(self, kind, now):
         """Do the work of a kind, and schedule its pause."""
@@ -84,7 +95,8 @@ class Watch:
         rest_s = (self.used_s - before) / SHARES[kind]
         if kind == "asked":
             rest_s = min(rest_s, MOST_ASKED_S)
-        self.due[kind] = now + max(self.every_s[kind], rest_s)
+        is_first = kind == "count" and not self.due[kind]
+        self.due[kind] = now + (FIRST_S if is_first else max(self.every_s[kind], rest_s))
 
     def is_whole(self):
         return bool(self.ranks and self.ranks.all) and all(
@@ -92,14 +104,21 @@ class Watch:
         )
 
     def tell(self, mode, number):
-        answer = main.snapshot(self.ranks, mode, mode != "count" or number)
+        answer = main.snapshot(self.ranks, mode, mode != "count" or number, self.parents)
+        if mode != "count":
+            self.parents = {rank["pid"] for rank in answer["ranks"] if waits_for_spawned(rank)}
         for (pid, key), rank in zip(self.ranks.all, answer["ranks"]):
-            pids = main.below([pid], self.ranks.children)
             visible = main.first(self.ranks.env.get(pid, {}), "CUDA_VISIBLE_DEVICES")
-            rank["memory_bytes"] = integer(status(pid).get("VmRSS", "").partition(" ")[0]) * 1024
-            rank["gpu"] = self.gpus.of_rank(pids, key[2], visible)
+            self.add_use(rank, key[2], visible)
+            for child in rank["children"] if pid in self.parents else ():
+                self.add_use(child, -1, "")
         self.gpus.wanted.set()
         print(json.dumps(dict(answer, number=number, printed=self.journal.lines())), flush=True)
+
+    def add_use(self, found, local_rank, visible):
+        pids = main.below([found["pid"]], self.ranks.children)
+        resident = status(found["pid"]).get("VmRSS", "").partition(" ")[0]
+        found.update(memory_bytes=integer(resident) * 1024, gpu=self.gpus.of_rank(pids, local_rank, visible))
 
     def run(self):
         rest, last = b"", time.monotonic()

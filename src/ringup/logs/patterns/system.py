@@ -43,7 +43,7 @@ TAGS = (
         r"no CUDA-capable device is detected|No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE|No HIP GPUs are available|hipErrorNoDevice|no supported devices found for platform (?:CUDA|ROCM)"),
     tag("visible-devices", "context", r"CUDA_VISIBLE_DEVICES(?:=|: ?\[?)(?P<devices>[\d,]+)", keep=4),
     tag("gpu-oom", "failure local",
-        r"CUDA out of memory|OutOfMemoryError|HIP out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Tried to allocate [\d.]+ [GMK]iB|\b(?:cuda|hip)\w* (?:call )?(?:failed|returned)\b.{0,40}\bout of memory"),
+        r"CUDA out of memory|OutOfMemoryError(?!: out of resource)|HIP out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Tried to allocate [\d.]+ [GMK]iB|\b(?:cuda|hip)\w* (?:call )?(?:failed|returned)\b.{0,40}\bout of memory"),
     tag("ecc", "",
         r"uncorrectable ECC error(?!s?(?: count)? ?[:=] ?(?:0\b|N/A|none))|CUDA_ERROR_ECC_UNCORRECTABLE|ECC_UNCORRECTABLE|[Uu]ncorrectable ECC(?!(?: errors?)?(?: count)? ?[:=]? ?(?:0\b|N/A|none))|[Dd]ouble[- ]?[Bb]it ECC|row remapp?ing (?:fail|pending)"),
     tag("nvlink-error", "",
