@@ -105,7 +105,7 @@ def compare(flights: Mapping[int, Flight]) -> list[Difference]:
 
 
 def roots(differences: Sequence[Difference]) -> list[tuple[Difference, list[int]]]:
-    """Each difference with those behind in it who do not themselves wait for others, in another group."""
+    """Each difference with the ranks behind in it that do not wait for others in another group."""
     found = []
     for one in differences:
         waiting = {rank for other in differences if other is not one for rank in _pending(other)}
@@ -114,12 +114,12 @@ def roots(differences: Sequence[Difference]) -> list[tuple[Difference, list[int]
 
 
 def _pending(one: Difference) -> Numbered:
-    """Rank -> the call in which it waits for those behind."""
+    """Rank -> the call in which it waits for the ranks that are behind."""
     return {rank: call for rank, call in one.usual.items() if not call.is_done}
 
 
 def _circle(behind: list[Difference]) -> list[Difference]:
-    """The groups in which everybody who is behind waits in another one of them; empty for none."""
+    """Groups in which each rank that is behind waits in another one of them; empty if there are none."""
     while behind:
         free = [one for one, _ in roots(behind)]
         if not free:
@@ -129,7 +129,7 @@ def _circle(behind: list[Difference]) -> list[Difference]:
 
 
 def _crossed(circle: Sequence[Difference]) -> Difference:
-    """What ranks that entered groups in another order wait in, group by group."""
+    """The calls in which ranks wait that entered groups in another order, group by group."""
     places = []
     for one in circle[:3]:
         calls = _pending(one)

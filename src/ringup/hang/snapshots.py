@@ -228,7 +228,7 @@ def started(ranks: Sequence[RankLook]) -> Sequence[RankLook]:
 
 
 def with_started(nodes: Iterable[NodeLook]) -> list[NodeLook]:
-    """The same with the processes that parents have started, so that their counters can be compared, too."""
+    """The same with processes that parents started, so that their counters can also be compared."""
     return [
         dataclasses.replace(node, ranks=(*node.ranks, *itertools.chain(*map(_started, node.ranks))))
         for node in nodes
@@ -279,7 +279,7 @@ def _as_rank(parent: RankLook, child: Child) -> RankLook:
 
 
 TICKS_PER_S = 100
-"""USER_HZ, in which /proc/PID/stat counts: the same on every architecture that runs GPUs."""
+"""USER_HZ, the unit of /proc/PID/stat: the same on every architecture with GPUs."""
 LIMIT_S = 60.0
 """For all nodes: connecting, then at most 20 s for the stacks of each."""
 

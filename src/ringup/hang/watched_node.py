@@ -42,7 +42,7 @@ class GpuUse(NamedTuple):
     all_bytes: int
     """In use by every process on it."""
     own_bytes: int | None
-    """In use by the rank and its descendants; None where the driver does not tell it."""
+    """In use by the rank and its descendants; None if the driver does not report it."""
 
 
 class Usage(msgspec.Struct, frozen=True):

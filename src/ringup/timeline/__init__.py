@@ -83,10 +83,10 @@ class RankLine:
     """Information about one rank; times in seconds since the run began, None if unknown."""
 
     rank: int
-    """Its place, too: of a rank with a name of its own that alone."""
+    """Includes its place; a rank with its own name has only that name."""
     node: str = ""
     name: str = ""
-    """"rank 3" or "process 4711" of what a script has started itself, SCRIPT of the script; else ""."""
+    """"rank 3" or "process 4711" if a script started it itself, SCRIPT for the script; else ""."""
     began_s: float | None = None
     ended_s: float | None = None
     code: int | None = None

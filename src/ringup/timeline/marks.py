@@ -44,11 +44,11 @@ class RankBegan(msgspec.Struct, tag_field="what", tag="rank"):
 
 
 class OwnRank(msgspec.Struct, tag_field="what", tag="own"):
-    """A rank that the run's script has started itself; `at_s`: when it began."""
+    """A rank that the run's script started itself; `at_s`: when it began."""
 
     at_s: float
     rank: int
-    """Below 0 where only the script knows it."""
+    """Negative if only the script knows it."""
     pid: int
     node: str
     error_s: float | None

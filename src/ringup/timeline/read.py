@@ -47,7 +47,7 @@ class _Reading:
         return self.ranks.setdefault(number, RankLine(number))
 
     def seen(self, number: int) -> RankLine | None:
-        """The rank that the run's processes call so, if it is known."""
+        """The rank with that name among the run's processes, if known."""
         lines = self.own if any(one >= 0 for one in self.own) else self.ranks
         return lines.get(number)
 
@@ -279,7 +279,7 @@ def _add_verdict(found: Timeline, reading: _Reading) -> None:
 
 
 def _set_differing_calls(found: Timeline) -> None:
-    """Of ranks whose calls differ: what each one called where the first of them still waits."""
+    """For ranks whose calls differ: the call of each at the place where the first of them still waits."""
     odd = [line for line in found.ranks if line.role == "differs"]
     pending = [one for line in odd if (one := _first_pending(line.tracks))]
     if not pending:

@@ -26,7 +26,7 @@ SHARES = {"ranks": 0.001, "count": 0.003, "stacks": 0.004, "asked": 0.01}
 """Most CPU time for each kind of work, as a share of one core; requests wait for it."""
 EVERY_S = {"ranks": 10.0, "stacks": 10.0, "asked": 1.0}
 FIRST_S = 1.1
-"""Until the second count, whatever the first work cost: somebody waits for the first picture."""
+"""Seconds until the second snapshot, whatever the first one cost, because the user waits for a picture."""
 MODES = ("count", "stacks", "threads", "flight")
 SILENT_S = 60.0
 MOST_ASKED_S = 10.0
@@ -82,7 +82,7 @@ class Watch:
         self.due = dict.fromkeys(SHARES, 0.0)
         self.journal, self.gpus, self.ranks, self.asked = Journal(journal), Gpus(), None, []
         self.parents = set()
-        """Ranks that wait for processes which they have started as ranks."""
+        """Ranks that wait for processes that they started as ranks."""
 
     def work(self, kind, now):
         """Do the work of a kind, and schedule its pause."""
