@@ -499,7 +499,7 @@ def test_one_long_read_that_fills_memory_is_work(faults: int, call: str, kind: s
     second = [*ranks[:3], dataclasses.replace(reader, faults=faults)]
     verdict = judge(nodes(ranks, 0.0), nodes(second, 10.0), expected=4)
     assert verdict.kind == kind, verdict
-    assert ("what it reads arrives" in verdict.lines[0]) == (kind == "busy")
+    assert ("the data it reads arrives" in verdict.lines[0]) == (kind == "busy")
 
 
 def test_a_rank_that_waits_for_a_disk_that_takes_nothing_is_missing() -> None:

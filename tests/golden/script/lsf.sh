@@ -3,7 +3,7 @@
 # Written by `ringup script lsf`, yours to change; the nodes need no ringup.  Submit: bsub <FILE
 #BSUB -J mingpt
 #BSUB -n 192
-# So many slots a host, so that the job has as many hosts as nodes are wanted.
+# Slots per host, so that the job gets one host per node.
 #BSUB -R "span[ptile=96]"
 #BSUB -gpu "num=8/host:mode=shared"
 #BSUB -o mingpt-%J.out
@@ -11,7 +11,7 @@
 ##BSUB -q NAME
 ##BSUB -P NAME
 #BSUB -W 10:00
-# shellcheck disable=SC2016  # what stands in single quotes is for the nodes to expand
+# shellcheck disable=SC2016  # the nodes expand the text in single quotes
 set -euo pipefail
 
 stop() { echo "$*" >&2; exit 1; }
@@ -24,13 +24,13 @@ export NPROC=8
 export NCCL_DEBUG=WARN
 # yours (--env)
 : "${HF_TOKEN:?set it before you start this}"
-# The card that the ranks use; empty: the job finds the fastest that joins all nodes.
+# The NIC of the ranks; empty: the job finds the fastest one that reaches all nodes.
 export INTERFACE=''
 
 main() {
   # The job's hosts in order; the first is this one.
   read -ra hosts <<<"$(awk '{for (i = 1; i < NF; i += 2) printf "%s ", $i}' <<<"$LSB_MCPU_HOSTS")"
-  # CSM systems list the launch node first, where this script then runs; it is no compute node.
+  # CSM systems list the launch node first, where this script then runs; it is not a compute node.
   case ${hosts[0]} in batch* | login*) stop "${hosts[0]} is a launch node: start this with jsrun" ;; esac
   export NNODES=${#hosts[@]} RUN_ID=$LSB_JOBID
   # What the other nodes need: this shell's environment and these functions, in a file that they see.
@@ -53,7 +53,7 @@ node_file() {
   echo 'export NODE_RANK=$1; shift; "$@"'
 }
 
-# Run a function on every node; the first that fails ends the job, and with it all others.
+# Run a function on every node; the first failure ends the job and all other nodes.
 everywhere() {
   local rank started=()
   for rank in "${!hosts[@]}"; do
@@ -85,16 +85,16 @@ wait_all() {
   done
 }
 
-# What each node executes.
+# The commands of each node.
 on_node() {
   set -eu
-  # This node's own address and card on that network.
+  # This node's own address and NIC on that network.
   read -r _ ADDRESS INTERFACE <<<"$(grep "^$NODE_RANK " <<<"$PLACES")"
   export ADDRESS
-  # NCCL and Gloo choose an interface each for themselves, and may choose another; yours wins.
+  # NCCL and Gloo each choose an interface, maybe another one; yours has priority.
   export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$INTERFACE}
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$INTERFACE}
-  # What an earlier launcher left in the shell would change torchrun's defaults.
+  # Variables of an earlier launcher in the shell would change torchrun's defaults.
   unset RANK LOCAL_RANK WORLD_SIZE "${!PET_@}" "${!TORCHELASTIC_@}"
   exec "$PYTHON" -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$NPROC" \
     "--node-rank=$NODE_RANK" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" \
@@ -103,7 +103,7 @@ on_node() {
 }
 
 # Find the network: an address of this node, the first, that all nodes reach, and a free port there.
-# `hostname -i` and the node's name may mean 127.0.1.1 or a card that leads nowhere.
+# `hostname -i` and the node's name may give 127.0.1.1 or an unreachable NIC.
 meet() {
   PLACES=$("$PYTHON" -c "$MEET" lead "$NNODES" "$@") || stop "the nodes have found no common network"
   read -r MASTER_ADDR MASTER_PORT <<<"$PLACES"

@@ -2,7 +2,7 @@
 # main.py on 2 nodes with 8 ranks each: one torchrun a node.
 # Written by `ringup script pbs`, yours to change; the nodes need no ringup.  Submit: qsub FILE
 #PBS -N mingpt
-# A chunk is a node, each on a machine of its own; one line a node in PBS_NODEFILE.
+# A chunk is a node on its own machine; one line per node in PBS_NODEFILE.
 #PBS -l select=2:ncpus=96:ngpus=8:mpiprocs=1
 #PBS -l place=scatter
 # With Torque instead: -l nodes=2:ppn=96:gpus=8
@@ -11,7 +11,7 @@
 ##PBS -q NAME
 ##PBS -A NAME
 #PBS -l walltime=10:00:00
-# shellcheck disable=SC2016  # what stands in single quotes is for the nodes to expand
+# shellcheck disable=SC2016  # the nodes expand the text in single quotes
 set -euo pipefail
 
 stop() { echo "$*" >&2; exit 1; }
@@ -24,7 +24,7 @@ export NPROC=8
 export NCCL_DEBUG=WARN
 # yours (--env)
 : "${HF_TOKEN:?set it before you start this}"
-# The card that the ranks use; empty: the job finds the fastest that joins all nodes.
+# The NIC of the ranks; empty: the job finds the fastest one that reaches all nodes.
 export INTERFACE=''
 
 main() {
@@ -52,7 +52,7 @@ node_file() {
   echo 'export NODE_RANK=$1; shift; "$@"'
 }
 
-# Run a function on every node; the first that fails ends the job, and with it all others.
+# Run a function on every node; the first failure ends the job and all other nodes.
 everywhere() {
   local rank started=()
   for rank in "${!hosts[@]}"; do
@@ -66,7 +66,7 @@ join() {
   "$PYTHON" -c "$MEET" join "$NODE_RANK" "$@"
 }
 
-# pbsdsh alone would start one for each line of PBS_NODEFILE, so eight a node with mpiprocs=8.
+# pbsdsh alone would start one per line of PBS_NODEFILE: eight per node with mpiprocs=8.
 on() {
   exec pbsdsh -n "${lines[$1]}" -- bash "$NODE" "$@"
 }
@@ -85,16 +85,16 @@ wait_all() {
   done
 }
 
-# What each node executes.
+# The commands of each node.
 on_node() {
   set -eu
-  # This node's own address and card on that network.
+  # This node's own address and NIC on that network.
   read -r _ ADDRESS INTERFACE <<<"$(grep "^$NODE_RANK " <<<"$PLACES")"
   export ADDRESS
-  # NCCL and Gloo choose an interface each for themselves, and may choose another; yours wins.
+  # NCCL and Gloo each choose an interface, maybe another one; yours has priority.
   export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$INTERFACE}
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$INTERFACE}
-  # What an earlier launcher left in the shell would change torchrun's defaults.
+  # Variables of an earlier launcher in the shell would change torchrun's defaults.
   unset RANK LOCAL_RANK WORLD_SIZE "${!PET_@}" "${!TORCHELASTIC_@}"
   exec "$PYTHON" -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$NPROC" \
     "--node-rank=$NODE_RANK" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" \
@@ -103,7 +103,7 @@ on_node() {
 }
 
 # Find the network: an address of this node, the first, that all nodes reach, and a free port there.
-# `hostname -i` and the node's name may mean 127.0.1.1 or a card that leads nowhere.
+# `hostname -i` and the node's name may give 127.0.1.1 or an unreachable NIC.
 meet() {
   PLACES=$("$PYTHON" -c "$MEET" lead "$NNODES" "$@") || stop "the nodes have found no common network"
   read -r MASTER_ADDR MASTER_PORT <<<"$PLACES"

@@ -3,7 +3,7 @@
 # Written by `ringup script slurm`, yours to change; the nodes need no ringup.  Submit: sbatch FILE
 #SBATCH --job-name=mingpt
 #SBATCH --nodes=2
-# One task a node: it starts all ranks of its node.
+# One task per node: it starts all ranks of its node.
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=96
@@ -14,7 +14,7 @@
 ##SBATCH --partition=NAME
 ##SBATCH --account=NAME
 #SBATCH --time=10:00:00
-# shellcheck disable=SC2016  # what stands in single quotes is for the nodes to expand
+# shellcheck disable=SC2016  # the nodes expand the text in single quotes
 set -euo pipefail
 
 stop() { echo "$*" >&2; exit 1; }
@@ -27,12 +27,12 @@ export NPROC=8
 export NCCL_DEBUG=WARN
 # yours (--env)
 : "${HF_TOKEN:?set it before you start this}"
-# The card that the ranks use; empty: the job finds the fastest that joins all nodes.
+# The NIC of the ranks; empty: the job finds the fastest one that reaches all nodes.
 export INTERFACE=''
 
 main() {
   [ "${SLURM_NTASKS_PER_NODE:-1}" = 1 ] ||
-    stop "ntasks-per-node is $SLURM_NTASKS_PER_NODE: torchrun wants one task a node"
+    stop "ntasks-per-node is $SLURM_NTASKS_PER_NODE: torchrun needs one task per node"
   export NNODES=$SLURM_NNODES RUN_ID=$SLURM_JOB_ID
   # From Slurm 22.05 on srun does not take this over from sbatch: every node would have one core.
   [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
@@ -41,21 +41,21 @@ main() {
   MEET=$(meet_program)
   export MEET
   meet "${srun[@]}" bash -c 'exec "$PYTHON" -c "$MEET" join "$SLURM_NODEID" "$@"' join
-  # What the nodes need is in the environment, and the function in the command.  The node's own number
-  # is known on the node alone: here, in the batch script, it would be 0 for all.
+  # The nodes get settings by the environment, and the function in the command.  The node's own number
+  # is known only on the node: here, in the batch script, it would be 0 for all.
   "${srun[@]}" --label bash -c "$(declare -f on_node); NODE_RANK=\$SLURM_NODEID on_node"
 }
 
-# What each node executes.
+# The commands of each node.
 on_node() {
   set -eu
-  # This node's own address and card on that network.
+  # This node's own address and NIC on that network.
   read -r _ ADDRESS INTERFACE <<<"$(grep "^$NODE_RANK " <<<"$PLACES")"
   export ADDRESS
-  # NCCL and Gloo choose an interface each for themselves, and may choose another; yours wins.
+  # NCCL and Gloo each choose an interface, maybe another one; yours has priority.
   export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$INTERFACE}
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$INTERFACE}
-  # What an earlier launcher left in the shell would change torchrun's defaults.
+  # Variables of an earlier launcher in the shell would change torchrun's defaults.
   unset RANK LOCAL_RANK WORLD_SIZE "${!PET_@}" "${!TORCHELASTIC_@}"
   exec "$PYTHON" -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$NPROC" \
     "--node-rank=$NODE_RANK" "--master-addr=$MASTER_ADDR" "--master-port=$MASTER_PORT" \
@@ -64,7 +64,7 @@ on_node() {
 }
 
 # Find the network: an address of this node, the first, that all nodes reach, and a free port there.
-# `hostname -i` and the node's name may mean 127.0.1.1 or a card that leads nowhere.
+# `hostname -i` and the node's name may give 127.0.1.1 or an unreachable NIC.
 meet() {
   PLACES=$("$PYTHON" -c "$MEET" lead "$NNODES" "$@") || stop "the nodes have found no common network"
   read -r MASTER_ADDR MASTER_PORT <<<"$PLACES"
