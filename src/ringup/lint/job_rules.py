@@ -243,13 +243,17 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 break
 
 
-_COUNTS = {"nodes": r"\s*\d+(?::\d+)?\s*", "nproc": r"\s*(?:\d+|[a-z]+)\s*", "world_size": r"\s*\d+\s*"}
+_COUNTS = {
+    "nodes": re.compile(r"\d{1,9}(?::\d{1,9})?"),
+    "nproc": re.compile(r"\d{1,9}|[a-z]{1,20}"),
+    "world_size": re.compile(r"\d{1,9}"),
+}
 """torchrun also takes gpu, cpu, auto and the name of a backend for its processes."""
 
 
 def _is_no_count(meaning: str, value: str) -> bool:
     written = value.isascii() and not has_mark(value)
-    return meaning in _COUNTS and written and not re.fullmatch(_COUNTS[meaning], value)
+    return meaning in _COUNTS and written and not _COUNTS[meaning].fullmatch(value.strip())
 
 
 def _same_meaning(launcher: str, name: str, others: Sequence[str]) -> str:
