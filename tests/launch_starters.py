@@ -253,6 +253,10 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
             {**shell("sbatch -N $N --wrap='bash run.sh 1 $H t.py'"), "run.sh": PASSED},
         ],
     ),
+    "variable-never-set": (
+        [shell("docker run --ipc=host -e P=$no_proxies img torchrun --standalone t.py")],
+        [shell("docker run --ipc=host -e P=$no_proxy img torchrun --standalone t.py")],
+    ),
     "launcher-option-wrong": (
         [
             shell("torchrun --nnodes=all --nproc_per_node=8 t.py"),
