@@ -110,6 +110,7 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
                 **job("srun python t.py --devices 4", asks="--ntasks-per-node=2"),
                 "t.py": LIGHTNING.replace("=4", "=args.devices"),
             },
+            {**job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"), "t.py": LIGHTNING},
             # fabric/plugins/environments/slurm.py, validate_settings
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto'")},
             {**job("srun python t.py"), "t.py": ON_ALL},
@@ -121,6 +122,8 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             {**job("srun python t.py", asks=f"{ONE} --gpu-bind=single:1"), "t.py": ON_ALL},
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto', accelerator='cpu'")},
             {**job("srun --ntasks-per-node=4 python t.py"), "t.py": LIGHTNING},
+            {**job("srun python t.py", asks="--ntasks=8 --ntasks-per-node=4"), "t.py": LIGHTNING},
+            job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"),
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("lightning", "lighting")},
             job("srun python t.py --devices 4"),
         ],

@@ -309,7 +309,13 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             continue
         devices, nodes = _of_trainer(job, launch)
         step = launch.srun
-        if step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
+        if step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job, tasks)):
+            if _LIGHTNING.search(file_at_hand(job, launch.script) or ""):
+                found = (
+                    f"--ntasks counts, and starts fewer tasks than --ntasks-per-node={tasks} tells Lightning"
+                )
+                yield line, found, "--ntasks-per-node alone"
+        elif step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
             found = f"Lightning waits for {devices * nodes} ranks, and without srun there is one"
             yield launch.line, found, "srun in front of it"
         elif step and gpus and devices > gpus:
@@ -319,6 +325,12 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             if each and each != devices:
                 found = f"{plural(each, 'task')} a node, and devices={devices}"
                 yield launch.line, found, f"--ntasks-per-node={devices}"
+
+
+def _fewer(job: JobFile, each: int) -> int:
+    """The line of a smaller --ntasks, 0 for none; sbatch(1): it takes precedence over --ntasks-per-node."""
+    (total, line), nodes = last(job.job.directives, "ntasks", "n"), node_count(job.job.directives)[0] or 1
+    return line if total.isdecimal() and 0 < int(total) < each * nodes else 0
 
 
 def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
