@@ -217,6 +217,7 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
         [slurm(f"srun {MEGATRON} --num-layers 70"), shell(SLIME.format(6))],
         [
             slurm(f"srun {MEGATRON} --num-layers 70 --pp-partition-method type:transformer"),
+            slurm(f"srun {MEGATRON} --num-layers 70 --hybrid-layer-pattern M*-"),
             shell(SLIME.format(8)),
         ],
     ),

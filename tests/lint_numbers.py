@@ -10,6 +10,8 @@ READS_RANK = 'import os, torch\nrank = int(os.environ.get("RANK", 0))\n'
 READS_LOCAL = 'n = int(os.environ["LOCAL_RANK"])\n'
 NEEDS_RANK = "import os\n" + READS_LOCAL
 BY_COLOSSALAI = "import colossalai\ndef main():\n    colossalai.launch_from_torch({})\nmain()\n"
+TPU_SSH = 'gcloud compute tpus tpu-vm ssh t {} --command="{}"\n'
+TPU = "gcloud compute tpus tpu-vm create t --accelerator-type=v4-{}\n" + TPU_SSH
 LIGHTNING = "import lightning as L\nL.Trainer(devices=4, num_nodes=2).fit(m)\n"
 ALL_NAMES = "H=$(scontrol show hostnames $SLURM_JOB_NODELIST);"
 BY_LOCAL_ID = 'import os, torch\nn = int(os.environ["SLURM_LOCALID"])\ntorch.cuda.set_device(n)\n'
@@ -110,6 +112,7 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
                 **job("srun python t.py --devices 4", asks="--ntasks-per-node=2"),
                 "t.py": LIGHTNING.replace("=4", "=args.devices"),
             },
+            {**job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"), "t.py": LIGHTNING},
             # fabric/plugins/environments/slurm.py, validate_settings
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto'")},
             {**job("srun python t.py"), "t.py": ON_ALL},
@@ -121,6 +124,8 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             {**job("srun python t.py", asks=f"{ONE} --gpu-bind=single:1"), "t.py": ON_ALL},
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto', accelerator='cpu'")},
             {**job("srun --ntasks-per-node=4 python t.py"), "t.py": LIGHTNING},
+            {**job("srun python t.py", asks="--ntasks=8 --ntasks-per-node=4"), "t.py": LIGHTNING},
+            job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"),
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("lightning", "lighting")},
             job("srun python t.py --devices 4"),
         ],
@@ -167,6 +172,23 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             {
                 **job("srun python t.py", asks="--gpus-per-node=8 --ntasks-per-node=8"),
                 "t.py": "import jax\njax.distributed.initialize()\n",
+            },
+        ],
+    ),
+    # gcloud compute tpus tpu-vm ssh --help: --worker is 0; JAX, "multi-process": on every host of the slice
+    "tpu-host-alone": (
+        [
+            {"a.sh": TPU.format(32, "--worker=0", "cd a; python3 train.py --b 1")},
+            {"a.sh": TPU.format(32, "", "python -m pkg.train")},
+        ],
+        [
+            {"a.sh": TPU.format(8, "--worker=0", "python3 train.py")},
+            {"a.sh": TPU.format(32, "--worker=all", "python3 train.py")},
+            {"a.sh": TPU.format(32, "--worker=$i", "python3 train.py")},
+            {"a.sh": TPU.format(32, "--worker=0", "python3 prepare.py")},
+            {
+                "a.sh": TPU.format(32, "--worker=all", "nohup ./run.sh")
+                + TPU_SSH.format("", "python train.py")
             },
         ],
     ),

@@ -962,7 +962,7 @@ _SPLIT = (
 )
 _UNEVEN = re.compile(
     "decoder-(?:first|last)-|pipeline-model-parallel-layout|account-for-|encoder-num|standalone-embedding"
-    "|custom-pipeline|schedule-method|pp-partition-method"
+    "|custom-pipeline|schedule-method|pp-partition-method|hybrid-"
 )
 
 
