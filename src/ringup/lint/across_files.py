@@ -1,4 +1,4 @@
-"""What does not fit between files: the lines for several nodes, a script and the line that starts it."""
+"""Contradictions between files: the lines for several nodes, a script and the line that starts it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _ADDRESS = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){3})(?![\d.])")
 
 
 class Part:
-    """One node's launch line, with what it says about the rendezvous; "" for what it leaves to the shell."""
+    """One node's launch line, with its rendezvous settings; "" for those that it leaves to the shell."""
 
     def __init__(self, job: JobFile, launch: Launch, hosts: Sequence[str]) -> None:
         self.job, self.launch = job, launch
         self.hosts = hosts
-        """Addresses that the comments above it name: where it is to be run."""
+        """Addresses in the comments above it: the hosts to run it on."""
         variable = {n: v for n, v in launch.command.variables.items() if isinstance(v, str)}.get
         is_bare = launch.launcher == "python"
         address, colon, port = launch.endpoint.rpartition(":")
@@ -65,7 +65,7 @@ class All:
         return [part for job in self.jobs for part in _parts(job)]
 
     def started(self) -> Iterator[tuple[Part, Reading]]:
-        """Launch lines together with the script they start, where that was given."""
+        """Launch lines with the scripts they start, if those were given."""
         by_name: dict[str, list[Reading]] = {}
         for script in self.scripts:
             by_name.setdefault(posixpath.basename(script.script.path), []).append(script)
@@ -93,7 +93,7 @@ class All:
         return [one for rounds in groups.values() for one in rounds if one]
 
     def differ(self, name: str, words: str, wanted: str) -> Iterator[Finding]:
-        """A finding for each line whose value is not that of the first line of its start."""
+        """A finding for each line whose value differs from the first line of its start."""
         for first, *others in self.rounds():
             own = getattr(first, name)
             for other in others:
@@ -104,8 +104,8 @@ class All:
 
 def _is_shown_again(part: Part, parts: Sequence[Part]) -> bool:
     """
-    Whether a line begins another start: its rank stands in this one already, and nothing says that both
-    are to be run at once (comments that name two hosts; a file each).
+    Whether a line begins another start: its rank is already in this one, and nothing shows that both run at
+    once (comments that name two hosts; a file each).
     """
     same = [other for other in parts if other.rank == part.rank]
     if not same:
@@ -279,11 +279,11 @@ def ranks_started_twice(files: All) -> Iterator[Finding]:
 
 
 BY_SCHEDULER = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-"""Variables by which a scheduler or MPI numbers the tasks that it starts itself."""
+"""Variables with which a scheduler or MPI numbers the tasks that it starts itself."""
 
 
 def scheduler_rank(script: Script) -> str:
-    """What the script takes its rank from where that is the scheduler's task alone; "" for anything else."""
+    """The variable from which the script takes its rank, if it only numbers the scheduler's tasks."""
     if "RANK" in script.strings or "LOCAL_RANK" in script.strings:
         return ""
     named = next((name for name in BY_SCHEDULER if name in script.strings), "")
@@ -317,7 +317,7 @@ _PLAIN = sys.stdlib_module_names | {
     "transformers",
     "yaml",
 }
-"""Packages that set no rank; any other, also one beside the script, may."""
+"""Packages that set no rank; any other, also one next to the script, may."""
 
 
 @fault("rank-not-set", ACROSS)

@@ -20,7 +20,7 @@ from ringup.rules import Finding, Severity
 from ringup.units import lines_of, printable
 
 OLDEST = (2, 18)
-"""The oldest release of NCCL that anybody still uses."""
+"""The oldest release of NCCL that is still in use."""
 _FOR_RANKS = re.compile(r"(?:NCCL|GLOO)_\w+")
 _SLOTS = re.compile(r"(\S+)\s+slots=(\d{1,9})")
 
@@ -28,10 +28,10 @@ _SLOTS = re.compile(r"(\S+)\s+slots=(\d{1,9})")
 @fault("preset-without-effect", SHELL, severity="warning")
 def preset_without_effect(job: JobFile) -> Iterator[Finding]:
     """
-    A variable of NCCL that the file sets does nothing, or something else than it says.
+    A variable of NCCL that the file sets has no effect, or another one than its value suggests.
 
-    Why: another variable rules it out, no release of NCCL since 2.18 reads it, or its value is no number.  It
-    looks like a setting and is none; `ringup env` judges those of a running environment alike.
+    Why: another variable rules it out, no release of NCCL since 2.18 reads it, or its value is not a number.
+    `ringup env` checks the variables of a running environment in the same way.
 
     Fix: leave it out, or change the one that rules it out.
     """
@@ -172,7 +172,7 @@ def _several(launch: Launch) -> bool:
 
 
 def _not_passed(job: JobFile, launch: Launch, step: Step) -> Iterator[Finding]:
-    """Variables for NCCL and Gloo that are set outside a container and not handed on."""
+    """Variables for NCCL and Gloo that are set outside a container and not passed into it."""
     outside = {*launch.command.env, *(n for n, why in launch.command.withheld.items() if why == step.program)}
     left = sorted(n for n in outside - launch.env.keys() if _FOR_RANKS.fullmatch(n) and not keeps(step, n))
     if left:
@@ -311,7 +311,7 @@ def deepspeed_batch_disagrees(job: JobFile) -> Iterator[Finding]:
 
 
 def file_at_hand(job: JobFile, name: str) -> str | None:
-    """A file that the line names, where it is at hand."""
+    """A file that the line names, if it is available."""
     if has_mark(name):
         return None
     text = job.job.files.get(name) or job.others.get(name)

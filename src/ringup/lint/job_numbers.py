@@ -1,4 +1,4 @@
-"""What each node or rank is given by the line that starts it: an address to meet at, GPUs, a port."""
+"""Settings of each node or rank in the line that starts it: rendezvous address, GPUs, port."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HOSTS_WITH_SLOTS = re.compile(r"[\w.-]{1,255}(?::\d{1,4})?(?:,[\w.-]{1,255}(?::
 _LITERAL = re.compile(r"\b(devices|gpus|num_nodes) ?= ?(\d{1,4})\b(?! ?[-+*/])")
 _EACH = r"(?:int\()?os\.environ\[.SLURM_GPUS_ON_NODE.\]|torch\.cuda\.device_count\(\)"
 _EACH_GPU = re.compile(rf"\b(?:devices|gpus) ?= ?(?:.auto[\"']|-1\b|{_EACH})")
-"""The Trainer is told to take each GPU that it sees."""
+"""The Trainer uses each GPU that it sees."""
 _SAID_BEFORE = re.compile(rf"(?m)^ *(\w{{1,60}}) = ({_EACH})")
 _BY_A_NAME = re.compile(r"\b(devices|gpus) ?= ?(\w{1,60})\b")
 _OF_TRAINER = re.compile(r"(?:\+{0,2}|--)trainer\.(devices|num_nodes)=(\d{1,4})")
@@ -253,7 +253,7 @@ def gpu_count_with_type(job: JobFile) -> Found:
     """
     A launcher takes its number of ranks from a variable of Slurm that also holds the GPU's type.
 
-    Why: `--gpus-per-node=a100:4` makes SLURM_GPUS_PER_NODE `a100:4`, which is no number.
+    Why: `--gpus-per-node=a100:4` makes SLURM_GPUS_PER_NODE `a100:4`, which is not a number.
 
     Fix: SLURM_GPUS_ON_NODE, or the number itself.
     """
@@ -354,7 +354,7 @@ def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
 
 
 _BINDS = re.compile(r"gpus?-per-task|(?i:gpu[-_]bind|tres[-_]bind|VISIBLE_DEVICES|LOCAL_DEVICE_IDS)")
-"""What decides which GPUs of its node a task sees."""
+"""Options that decide which GPUs of its node a task sees."""
 _BY_TASK = re.compile(r"(?m)^ *(\w{1,60}) = int\(os\.environ\[.SLURM_LOCALID.\]\)$")
 
 
