@@ -27,7 +27,7 @@ LINE_BYTES = LONGEST_LINE
 """Bytes of one line that are read: its head and, of a longer one, its tail.  NCCL cuts lines at 1 KiB."""
 
 DAY_S = 86400
-"""What `seconds_of` gives is above it where the line has a date."""
+"""`seconds_of` returns more if the line has a date."""
 
 TEXT_CHARS = 300
 """Characters of a line that are stored as evidence."""
@@ -358,7 +358,7 @@ def gate() -> Gate:
 def matches(
     text: str, patterns: Iterable[Pattern], labels: Labels = NO_LABELS, *, is_code: bool = False
 ) -> Iterator[tuple[str, dict[str, str], int]]:
-    """Tag, fields and place of every pattern that fits the text and is no mere mention; each tag once."""
+    """Tag, fields and place of every pattern that fits the text, except in mentions; each tag once."""
     said: set[str] = set()
     body: str | None = None
     quoted: list[tuple[int, int]] | None = None

@@ -70,9 +70,9 @@ _COUNTED = {"coll", "flight", "run-apart", "run-ended", "run-hung"}
 
 _OF_A_CLOSE = OF_ROLE["consequence"] | {"killed-word"}
 _OF_THE_HOST = {"oom-kill", "ray-head", "killed-word", "store-timeout", "client-timeout"}
-"""What a host or a cluster prints when the job is over, too."""
+"""Lines that a host or a cluster also prints after the job."""
 _LASTING = {"xid", "sxid", "ecc", "aer", "ib-port-down", "async-event", "nvlink-error", "gpu-lost"}
-"""What is broken after the line, too, though the job goes on for a time."""
+"""Faults that last, although the job continues for a time."""
 _OF_A_KERNEL = _LASTING | {"oom-kill"}
 _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}
 _TAKEN_AWAY = re.compile(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc")
@@ -264,8 +264,8 @@ class Outcome:
         """
         Whether its rank worked on after a line and before a process ended: the end has another reason.
 
-        What stands before all lines of the job is followed by the job's own work, whoever prints that.  Of
-        several ranks in one stream those that wait for the failed one come a step or two further.  Python
+        Any work of the job follows a line above all lines of the job.  In a stream of several ranks those
+        that wait for the failed one do one or two more steps.  Python
         prints what it has buffered after a traceback: an exception needs another failure after the steps.
         """
         marks, is_own, at = self._own_marks(event), False, event.line
@@ -289,7 +289,7 @@ class Outcome:
 
     def _is_preface(self, event: Event) -> bool:
         """
-        Whether a line stands before all lines of the job's ranks, and none of them printed it.
+        Whether a line is above all lines of the job's ranks, and no rank printed it.
 
         LSF puts its report of a job's end there.
         """

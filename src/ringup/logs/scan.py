@@ -322,7 +322,7 @@ class Scanner:
         source = _source(head)
         if tag == "made-do":
             severity = severity_of(match.text, message_of(match.text, self._labels))
-            if severity != "info":  # a step that is skipped is no title
+            if severity != "info":  # a skipped step is not a title
                 self._made_do, self._logged = (source, match.line), bool(severity)
             return
         if tag == "traceback":

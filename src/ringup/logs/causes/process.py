@@ -104,7 +104,7 @@ def oom_killer_ran(log: LogEvidence) -> Found:
 
 
 _RANKS = re.compile(r"python|pt_\w|ray\b|torchrun|deepspeed|accelerate|vllm|sglang|train", re.IGNORECASE)
-"""What the kernel calls the processes of training and serving; it keeps 15 characters."""
+"""Names of training and serving processes in the kernel, which keeps 15 characters."""
 
 
 @cause("node-lost", overcome=None)
