@@ -17,7 +17,7 @@ SETTINGS = SETTING_UP | frozenset(
     env-set command batch-option slurm-variable min-nodes node-rank world-size visible-devices run-id-shown
     rdzv-backend rdzv-endpoint spawn-call file-init main-first rdzv-create semaphore frame
     collective-frame build-lock progress nccl-tests nccl-tests-row wrong-values
-    sum-check jax-barrier jax-late-barrier launcher-usage step loss
+    sum-check jax-barrier jax-late-barrier launcher-usage step loss made-do
     """.split()  # noqa: SIM905
 )
 """Tags that a command, a setting, a stack or a table carries; all others are things that happen."""
