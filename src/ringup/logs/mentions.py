@@ -42,7 +42,7 @@ CODE = re.compile(
 _OPENS = re.compile(r"(?<![\w)\]])['\"`](?=\S)")
 _CLOSES = {"'": re.compile(r"'(?!\w)"), '"': re.compile(r'"(?!\w)'), "`": re.compile(r"`(?!\w)")}
 _OF_THE_SPEAKER = re.compile(
-    r"(?i)(?:fail|err|exc|stat|reason|message|msg|detail|cause|warn|entry|what\(|say|said|got\b|stderr|returned\b"
+    r"(?i)(?:fail|err(?!ors\b)|exc|stat|reason|message|msg|detail|cause|warn|entry|what\(|say|said|got\b|stderr|returned\b"
     r"|with\b|thrown|instance of\b|\bat\b)[a-z]{0,12}(?: \([\w ]{1,40}| [\w./-]{1,80}\.[a-z]{1,3})?$"
 )
 _NO_WORD = " :=()[]{}'\"0123456789"
