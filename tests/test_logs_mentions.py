@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ringup.logs.mentions import is_mention
 from ringup.logs.read import Diagnosis, read_logs
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -162,3 +163,16 @@ def test_a_server_that_the_kernel_kills_had_not_ended(tmp_path: Path) -> None:
         read(tmp_path, f"INFO:     Application startup complete.\n{killed}").causes[0].rule
         == "oom-killer-ran"
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "returned non-zero exit status 1: error: no space left on device",
+        "while dialing node1: connection refused",
+        "assertion failed: expected 4 ranks",
+        "with error: RuntimeError: CUDA out of memory",
+    ],
+)
+def test_a_sentence_that_begins_like_code_is_none(text: str) -> None:
+    assert not is_mention(text)

@@ -30,10 +30,13 @@ NONE = re.compile(
 )
 """What counts nothing, or answers no."""
 CODE = re.compile(
-    r"(?:[-+](?= ))?\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus)[^\W\d]|\$ \S|(?:[*-] )?[Ff]ix(?:e[sd])?\b"
+    r"(?:[-+](?= ))?\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus|ERROR|FATAL)[^\W\d]|\$ \S"
+    r"|(?:[*-] )?[Ff]ix(?:e[sd])?\b"
     r"|--?[a-z][\w-]{0,40}(?:,? -{0,2}[\w{<\[][^\s]{0,40}){0,3} {2,40}\S"
-    r"|(?:if|elif|while|for|with|except|class|def|try|else)\b[^:]{0,200}:(?:\s|$).{0,200}$(?<![.!?])"
-    r"|(?:raise|return|assert|yield|self\.)\W?\S|(?:print|echo|export|import|trap)\b\W{1,3}\S{1,200}[=('\"]"
+    r"|(?:if|elif|while|for|with|except|class|def|try|else)\b[^:]{0,200}:\s{0,4}"
+    r"(?:$|#|(?:raise|return|continue|break|pass)\b|\w[\w.]{0,60}[(=])"
+    r"|(?:raise|return(?! code| value| status)|assert|yield)\b[ (]|self\.\w"
+    r"|(?:print|echo|export|import|trap)\b\W{1,3}\S{1,200}[=('\"]"
     r"|from \S{1,80} import\b)"
     r"|[-+]?\s+\w[\w.]{0,80}\(.{0,400}[,)](?:\s{1,4}#.{0,200})?$"
 )
