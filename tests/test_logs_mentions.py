@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ringup.logs.mentions import is_mention
 from ringup.logs.read import Diagnosis, read_logs
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -132,3 +133,46 @@ def test_what_is_printed_after_a_good_end_is_no_reason(tmp_path: Path) -> None:
     for after in (thread, "rm: cannot remove '/dev/shm/nccl-*': No such file or directory\n"):
         assert read(tmp_path, end + after).healthy
     assert not read(tmp_path, end + UNCAUGHT).healthy
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "rule"),
+    [
+        ("what():  CUDA error: an illegal memory access was encountered", "Aborted", "rank-raised-exception"),
+        ("t.sh: line 3: 77 Killed python train.py", "Exited with exit code 137", "rank-killed"),
+        (
+            "torch api.py: failed (exitcode: -9) local_rank: 3 (pid: 77)",
+            "Exited with exit code 1",
+            "rank-killed",
+        ),
+        (OOM, "Exited with exit code 1", "gpu-out-of-memory"),
+    ],
+)
+def test_steps_that_other_ranks_had_buffered_take_back_no_end(
+    tmp_path: Path, first: str, last: str, rule: str
+) -> None:
+    text = f"{first}\n{STEPS}srun: error: n1: task 3: {last}\n"
+    assert read(tmp_path, text).causes[0].rule == rule
+
+
+def test_a_server_that_the_kernel_kills_had_not_ended(tmp_path: Path) -> None:
+    killed = (
+        "Nov 26 09:40:02 n1 kernel: Out of memory: Killed process 41 (VLLM::EngineCor) total-vm:129331200kB\n"
+    )
+    assert (
+        read(tmp_path, f"INFO:     Application startup complete.\n{killed}").causes[0].rule
+        == "oom-killer-ran"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "returned non-zero exit status 1: error: no space left on device",
+        "while dialing node1: connection refused",
+        "assertion failed: expected 4 ranks",
+        "with error: RuntimeError: CUDA out of memory",
+    ],
+)
+def test_a_sentence_that_begins_like_code_is_none(text: str) -> None:
+    assert not is_mention(text)

@@ -17,7 +17,7 @@ SETTINGS = SETTING_UP | frozenset(
     env-set command batch-option slurm-variable min-nodes node-rank world-size visible-devices run-id-shown
     rdzv-backend rdzv-endpoint spawn-call file-init main-first rdzv-create semaphore frame
     collective-frame build-lock progress nccl-tests nccl-tests-row wrong-values
-    sum-check jax-barrier jax-late-barrier launcher-usage step loss
+    sum-check jax-barrier jax-late-barrier launcher-usage step loss made-do
     """.split()  # noqa: SIM905
 )
 """Tags that a command, a setting, a stack or a table carries; all others are things that happen."""
@@ -30,10 +30,13 @@ NONE = re.compile(
 )
 """Counts of none, and the answer no."""
 CODE = re.compile(
-    r"(?:[-+](?= ))?\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus)[^\W\d]|\$ \S|(?:[*-] )?[Ff]ix(?:e[sd])?\b"
+    r"(?:[-+](?= ))?\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus|ERROR|FATAL)[^\W\d]|\$ \S"
+    r"|(?:[*-] )?[Ff]ix(?:e[sd])?\b"
     r"|--?[a-z][\w-]{0,40}(?:,? -{0,2}[\w{<\[][^\s]{0,40}){0,3} {2,40}\S"
-    r"|(?:if|elif|while|for|with|except|class|def|try|else)\b[^:]{0,200}:(?:\s|$).{0,200}$(?<![.!?])"
-    r"|(?:raise|return|assert|yield|self\.)\W?\S|(?:print|echo|export|import|trap)\b\W{1,3}\S{1,200}[=('\"]"
+    r"|(?:if|elif|while|for|with|except|class|def|try|else)\b[^:]{0,200}:\s{0,4}"
+    r"(?:$|#|(?:raise|return|continue|break|pass)\b|\w[\w.]{0,60}[(=])"
+    r"|(?:raise|return(?! code| value| status)|assert|yield)\b[ (]|self\.\w"
+    r"|(?:print|echo|export|import|trap)\b\W{1,3}\S{1,200}[=('\"]"
     r"|from \S{1,80} import\b)"
     r"|[-+]?\s+\w[\w.]{0,80}\(.{0,400}[,)](?:\s{1,4}#.{0,200})?$"
 )
@@ -42,7 +45,7 @@ CODE = re.compile(
 _OPENS = re.compile(r"(?<![\w)\]])['\"`](?=\S)")
 _CLOSES = {"'": re.compile(r"'(?!\w)"), '"': re.compile(r'"(?!\w)'), "`": re.compile(r"`(?!\w)")}
 _OF_THE_SPEAKER = re.compile(
-    r"(?i)(?:fail|err|exc|stat|reason|message|msg|detail|cause|warn|entry|what\(|say|said|got\b|stderr|returned\b"
+    r"(?i)(?:fail|err(?!ors\b)|exc|stat|reason|message|msg|detail|cause|warn|entry|what\(|say|said|got\b|stderr|returned\b"
     r"|with\b|thrown|instance of\b|\bat\b)[a-z]{0,12}(?: \([\w ]{1,40}| [\w./-]{1,80}\.[a-z]{1,3})?$"
 )
 _NO_WORD = " :=()[]{}'\"0123456789"

@@ -69,11 +69,15 @@ _COUNTED = {"coll", "flight", "run-apart", "run-ended", "run-hung"}
 """Counted or recorded facts: later progress does not cancel them."""
 
 _OF_A_CLOSE = OF_ROLE["consequence"] | {"killed-word"}
+RANK_PROGRAMS = re.compile(r"(?i)python|pt_\w|ray\b|torchrun|deepspeed|accelerate|vllm|sglang|train")
+"""Names of training and serving processes in the kernel, which keeps 15 characters."""
 _OF_THE_HOST = {"oom-kill", "ray-head", "killed-word", "store-timeout", "client-timeout"}
 """Lines that a host or a cluster also prints after the job."""
 _LASTING = {"xid", "sxid", "ecc", "aer", "ib-port-down", "async-event", "nvlink-error", "gpu-lost"}
 """Faults that last, although the job continues for a time."""
 _OF_A_KERNEL = _LASTING | {"oom-kill"}
+_NEVER_PASSED = _LASTING | SETTINGS | OF_ROLE["end"] | {"killed-word", "crash-word", "abort-word", "oom-kill"}
+"""Lasting facts and ends of processes: buffered lines of other ranks may follow."""
 _ENDED_A_PROCESS = {"exit", "exit-signal", "child-failed"}
 _TAKEN_AWAY = re.compile(r"CANCELLED|TIME LIMIT|PREEMPT|death signal|walltime|Ctrl-C to proc")
 PREPARES = re.compile(
@@ -244,7 +248,7 @@ class Outcome:
             return True
         if self._handled(event) or self._had_finished(event) or self._finished_after(event):
             return True
-        if not (event.tag in _LASTING or event.tag in SETTINGS) and self._worked_before_the_end(event):
+        if event.tag not in _NEVER_PASSED and self._worked_before_the_end(event):
             return True
         ended, again = self._last_end[event.file], self._last_restart[event.file]
         if ended > event.line and again < ended:
@@ -262,14 +266,13 @@ class Outcome:
 
     def _worked_before_the_end(self, event: Event) -> bool:
         """
-        Whether its rank worked on after a line and before a process ended: the end has another reason.
+        Whether its rank worked on after a line, and failed later of something else.
 
-        Any work of the job follows a line above all lines of the job.  In a stream of several ranks those
-        that wait for the failed one do one or two more steps.  Python
-        prints what it has buffered after a traceback: an exception needs another failure after the steps.
+        Python prints its standard output last, so steps may belong before the line: only another failure after
+        them shows that the rank went on.  Any work of the job follows a line above all lines of the job.  In a
+        stream of several ranks those that wait for the failed one do one or two more steps.
         """
-        marks, is_own, at = self._own_marks(event), False, event.line
-        need = ENOUGH_OF_OTHERS
+        marks, is_own, need, at = self._own_marks(event), False, ENOUGH_OF_OTHERS, event.line
         if self._is_preface(event):
             marks, need, at = self._all_marks[event.file], ENOUGH, self._begun[event.file]
         elif event.label.isdigit():
@@ -279,13 +282,11 @@ class Outcome:
         places = self._break_lines[event.file]
         end = next(iter(places[bisect_right(places, at) :]), sys.maxsize)
         lines = {m.event.line: m.weight for m in marks if event.line < m.event.line < end}
-        if not lines:
-            return False
-        later = [e for e in self._own_failures if e.file == event.file and e.line > min(lines)]
+        later = [e for e in self._own_failures if lines and e.file == event.file and e.line > min(lines)]
         later = [e for e in later if (e.tag, e["type"]) != (event.tag, event["type"])]
         if is_own and any(e.label == event.label and (e.label or e.rank == event.rank) for e in later):
             return True
-        return sum(lines.values()) >= need and (bool(later) or not self._may_have_ended(event))
+        return bool(later) and sum(lines.values()) >= need
 
     def _is_preface(self, event: Event) -> bool:
         """
@@ -299,17 +300,14 @@ class Outcome:
         ends = (e for e in self._breaks if e.file == event.file and e.tag in _ENDED_A_PROCESS)
         return not any(e.line < begun for e in ends)
 
-    def _may_have_ended(self, event: Event) -> bool:
-        """Whether an exception may have ended its process: nobody is seen to have caught it."""
-        raised = (e for e in self._log.at(*event.place) if e.tag == "exception")
-        return any(_is_uncaught(e) or not (e["traceback"] or _is_import(e)) for e in raised)
-
     @cached_property
     def _own_failures(self) -> list[Event]:
-        """Failures that do not follow from another rank's end."""
+        """Failures that do not follow from another rank's end, and ends from outside."""
         of_others = OF_ROLE["consequence"] | OF_ROLE["end"] | OF_ROLE["nccl"]
         tags = (tag for tag in OF_ROLE["failure"] if tag not in of_others)
-        return [e for e in self._log.all(*tags, "cancelled") if not self._log.tags_at(e) & of_others]
+        found = [e for e in self._log.all(*tags) if not self._log.tags_at(e) & of_others]
+        killed = self._log.all("exit", has=r"(?i)exitcode\W{1,6}-9\b|Killed|signal\W{0,3}9\b|SIGKILL")
+        return [*found, *killed, *self._log.all("cancelled", "oom-kill", "xid", "work", "watchdog-stuck")]
 
     @cached_property
     def _all_marks(self) -> defaultdict[int, list[_Mark]]:
@@ -379,6 +377,8 @@ class Outcome:
 
     def _finished_after(self, event: Event) -> bool:
         """Whether a later attempt finished: the event's own rank did, else all that worked in it."""
+        if self._is_preface(event) and not self._last_end[event.file]:
+            return any(_is_the_end(m.event) for m in self._all_marks[event.file])
         done = {_who(e) for e in self._last_finishes if self._follows(e, event)}
         if event.rank is not None or not done:
             return event.rank in done
@@ -402,7 +402,8 @@ class Outcome:
         """Whether a stream had done its work before it lost peers, helpers or threads, and none failed."""
         in_thread = any(e["thread"] for e in self._log.at(*event.place))
         is_close = event.tag in _OF_A_CLOSE and not any(e.line <= event.line for e in self._raised)
-        return (is_close or in_thread or event.tag in _OF_THE_HOST) and self.aftermath(event)
+        of_a_host = event.tag in _OF_THE_HOST and not RANK_PROGRAMS.match(event["victim"] or event["victim2"])
+        return (is_close or in_thread or of_a_host) and self.aftermath(event)
 
     def aftermath(self, event: Event) -> bool:
         """Whether a line follows the end of its stream's work, else of its file's, and no process failed."""
@@ -476,7 +477,8 @@ class Outcome:
     def _marks(self) -> dict[tuple[int, str], list[_Mark]]:
         """The lines of each stream that show work."""
         marks = [_Mark(e, 1, e.number("step")) for e in self._log.all("step", "loss", "nccl-tests-row")]
-        marks += [_Mark(e) for e in self._log.all("epoch-done", "saved", "served")]
+        marks += [_Mark(e) for e in self._log.all("epoch-done", "saved")]
+        marks += [_Mark(e, ENOUGH if e["began"] else 1) for e in self._log.all("served")]
         marks += [_Mark(e, ENOUGH) for e in self._log.all("finished")]
         bars = [e for e in self._log.all("progress") if not is_preparing(e)]
         marks += [_Mark(e, ENOUGH if e["percent"] == "100" else 1, e.number("percent")) for e in bars]

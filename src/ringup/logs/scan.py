@@ -150,7 +150,7 @@ class Scanner:
         """Of each source: what the lines above its next exception say of that."""
         self._titled: tuple[str, int] = ("", -9)
         self._made_do: tuple[str, int] = ("", -9)
-        self._logged = False
+        self._title = ""
         self._summary: dict[str, dict[str, str]] = {}
         self._near: tuple[int, Head] = (0, Head())
         self._read_on = 0
@@ -321,15 +321,15 @@ class Scanner:
         tag, fields, head = match.tag, match.fields, match.head
         source = _source(head)
         if tag == "made-do":
-            severity = severity_of(match.text, message_of(match.text, self._labels))
-            if severity != "info":  # a skipped step is not a title
-                self._made_do, self._logged = (source, match.line), bool(severity)
+            self._made_do, self._title = (source, match.line), match.text
             return
         if tag == "traceback":
             self._open[source] = ""
             self._titled = source, match.line
             if self._made_do == (source, match.line - 1):
-                self._note(source, "logged" if self._logged else "handled")
+                severity = severity_of(self._title, message_of(self._title, self._labels))
+                if severity != "info":  # a step that is skipped is no title
+                    self._note(source, "logged" if severity else "handled")
         elif tag == "frame":
             if self._titled == (source, match.line - 1) and fields.get("function") in _OUTERMOST:
                 self._note(source, "uncaught")

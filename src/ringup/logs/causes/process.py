@@ -14,7 +14,7 @@ from ringup.logs.causes.symptoms import (
 )
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event, ranks_of
-from ringup.logs.outcome import made_do
+from ringup.logs.outcome import RANK_PROGRAMS, made_do
 from ringup.logs.patterns import OF_ROLE
 from ringup.logs.patterns.forms import PROGRAM_XIDS
 from ringup.logs.rule import Cause, Confidence, Found, cause, report
@@ -96,15 +96,11 @@ def oom_killer_ran(log: LogEvidence) -> Found:
     lines = [e for e in lines if not log.outcome.overcome(e)]
     victims = {name for e in lines if (name := e["victim"] or e["victim2"])}
     known = {e.pid for e in log.events if e.pid} | {e["pid"] for e in log.all("exit", "exit-signal")} - {""}
-    is_rank = any(_RANKS.match(v) for v in victims) or known & {e["pid"] for e in lines}
+    is_rank = any(RANK_PROGRAMS.match(v) for v in victims) or known & {e["pid"] for e in lines}
     if not victims or is_rank or any(number == 9 for number, _ in exits(log)):
         return report(lines, "a process was killed for host memory, and the log says so")
     text = f"the kernel killed {', '.join(sorted(victims))} for host memory, which may be another job's"
     return report(lines, text, "low")
-
-
-_RANKS = re.compile(r"python|pt_\w|ray\b|torchrun|deepspeed|accelerate|vllm|sglang|train", re.IGNORECASE)
-"""Names of training and serving processes in the kernel, which keeps 15 characters."""
 
 
 @cause("node-lost", overcome=None)
