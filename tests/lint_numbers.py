@@ -8,9 +8,15 @@ C10D = "srun torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=1 --rdzv-backend=c
 BY_MPI = "mpirun -np 2 -npernode 1 "
 READS_RANK = 'import os, torch\nrank = int(os.environ.get("RANK", 0))\n'
 LIGHTNING = "import lightning as L\nL.Trainer(devices=4, num_nodes=2).fit(m)\n"
+ALL_NAMES = "H=$(scontrol show hostnames $SLURM_JOB_NODELIST);"
+BY_LOCAL_ID = 'import os, torch\nn = int(os.environ["SLURM_LOCALID"])\ntorch.cuda.set_device(n)\n'
+ON_ALL = 'import os\nN = int(os.environ["SLURM_GPUS_ON_NODE"])\n' + LIGHTNING.replace("=4", "=N")
+ONE = "--gpus-per-node=8 --ntasks-per-node=1"
+EIGHT = "--gpus-per-node=8 --ntasks-per-node=8"
+BOUND = "--ntasks-per-node=4 --gpus-per-task=1"
 
 
-def job(*lines: str, asks: str = "--gpus-per-node=8 --ntasks-per-node=1") -> Files:
+def job(*lines: str, asks: str = ONE) -> Files:
     return {"job.sh": "\n".join(["#!/bin/bash", f"#SBATCH --nodes=2 {asks}", *lines, ""])}
 
 
@@ -20,8 +26,13 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             job(C10D + "$SLURM_JOB_NODELIST:29500 t.py"),
             job("H=$(scontrol show hostnames $SLURM_JOB_NODELIST)", C10D + "$H:29500 t.py"),
             job(C10D + "gpu[01-02]:29500 t.py"),
+            job(C10D + "$SLURM_SUBMIT_HOST:29500 t.py"),
+            job(f'{ALL_NAMES} A=("$H")', "srun --nodes=1 --ntasks=1 -w ${A[0]} ray start --head"),
         ],
         [
+            job(f"{ALL_NAMES} A=($H)", "srun --nodes=1 --ntasks=1 -w ${A[0]} ray start --head"),
+            job(f'{ALL_NAMES} A=("$H")', "srun -w ${A[0]} python t.py"),
+            job("torchrun --nnodes=1 --rdzv-backend=c10d --rdzv-endpoint=$SLURM_SUBMIT_HOST:0 t.py"),
             job(HEAD, C10D + "$H:29500 t.py"),
             job("H=${SLURM_JOB_NODELIST%%,*}", C10D + "$H:29500 t.py"),
             {"a.sh": "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=[fe80::1]:29500 t.py"},
@@ -96,10 +107,16 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
                 **job("srun python t.py --devices 4", asks="--ntasks-per-node=2"),
                 "t.py": LIGHTNING.replace("=4", "=args.devices"),
             },
+            # fabric/plugins/environments/slurm.py, validate_settings
+            {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto'")},
+            {**job("srun python t.py"), "t.py": ON_ALL},
         ],
         [
             {**job("srun python t.py", asks="--ntasks-per-node=4"), "t.py": LIGHTNING},
-            {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto'")},
+            {**job("srun python t.py", asks="--ntasks-per-node=1"), "t.py": ON_ALL},
+            {**job("srun python t.py", asks=EIGHT), "t.py": LIGHTNING.replace("=4", "=-1")},
+            {**job("srun python t.py", asks=f"{ONE} --gpu-bind=single:1"), "t.py": ON_ALL},
+            {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto', accelerator='cpu'")},
             {**job("srun --ntasks-per-node=4 python t.py"), "t.py": LIGHTNING},
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("lightning", "lighting")},
             job("srun python t.py --devices 4"),
@@ -147,6 +164,26 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             {
                 **job("srun python t.py", asks="--gpus-per-node=8 --ntasks-per-node=8"),
                 "t.py": "import jax\njax.distributed.initialize()\n",
+            },
+        ],
+    ),
+    # sbatch(1), --gpus-per-task: it sets --tres-bind=gres/gpu:per_task; jax/_src/clusters/cluster.py
+    "gpu-hidden-from-task": (
+        [
+            {**job("srun python t.py", asks=BOUND), "t.py": LIGHTNING},
+            {**job("srun python t.py", asks=BOUND), "t.py": "import jax\njax.distributed.initialize()\n"},
+            {**job("srun python t.py", asks=BOUND), "t.py": BY_LOCAL_ID},
+        ],
+        [
+            {**job("srun python t.py", asks=BOUND), "t.py": LIGHTNING.replace("=4", "=1")},
+            {**job("srun python t.py", asks=BOUND + " --gpu-bind=none"), "t.py": LIGHTNING},
+            {**job("srun --tres-bind=none python t.py", asks=BOUND), "t.py": BY_LOCAL_ID},
+            {**job("srun python t.py", asks="--ntasks-per-node=4 --gpus-per-node=4"), "t.py": BY_LOCAL_ID},
+            {**job("srun python t.py", asks=BOUND.replace("=4", "=1")), "t.py": BY_LOCAL_ID},
+            {**job("srun python t.py", asks=BOUND), "t.py": BY_LOCAL_ID.replace("(n)", "(0)")},
+            {
+                **job("srun python t.py", asks=BOUND),
+                "t.py": "jax.distributed.initialize(local_device_ids=[0])\n",
             },
         ],
     ),

@@ -108,7 +108,7 @@ def test_most_ranks_are_not_blamed_for_a_collective_that_one_has_begun() -> None
         call["pg_config"] = config
     verdict = judged(*with_flights(ranks, *map(from_data, calls)))
     assert verdict.is_stalled and not verdict.missing
-    assert any("ranks 0, 2-3 of default_pg: 0 collectives begun" in line for line in verdict.lines), verdict
+    assert any("ranks 0, 2-3 started 0 collectives of default_pg" in line for line in verdict.lines), verdict
 
 
 def test_a_rank_that_polls_with_short_sleeps_is_not_busy() -> None:
@@ -259,7 +259,7 @@ def test_a_rank_that_is_behind_and_at_its_gpu_may_compute_there(cpu_s: float) ->
     calls = [recorded(80.0, number=3, done=True)] + [recorded(80.0)] * 3
     verdict = judged(*with_flights(ranks, *calls))
     assert verdict.kind == "waiting" and not verdict.missing
-    assert any("rank 0 of default_pg: 3 collectives begun, the others 4" in line for line in verdict.lines)
+    assert any("rank 0 has not started collective 4 of default_pg" in line for line in verdict.lines)
     counts = (
         RAS.replace('"AllReduce": 42', '"AllReduce": 43')
         .replace('100, "collective_counts": {"AllReduce": 43', '100, "collective_counts": {"AllReduce": 41')
@@ -355,6 +355,13 @@ def test_a_rank_that_left_with_code_0_is_named() -> None:
     verdict = judged(*(rank(n, waits()) for n in range(3)), ended=[Missing(3, "node1", "ended with code 0")])
     assert verdict.is_stalled and verdict.missing[0].rank == 3
     assert "which has ended with code 0" in verdict.headline
+    assert verdict.rule == "uneven-batches-between-ranks"
+
+
+def test_a_rank_that_is_there_and_one_that_left_are_both_behind() -> None:
+    left = [Missing(2, "node1", "ended with code 0")]
+    verdict = judged(*(rank(n, waits()) for n in range(2)), rank(3, SLEEPS), ended=left)
+    assert verdict.rule == "rank-fell-behind" and {m.rank for m in verdict.missing} == {2, 3}
 
 
 def test_a_rank_that_never_came_is_no_hang_of_those_who_did() -> None:

@@ -157,7 +157,8 @@ def test_two_groups_entered_in_another_order_name_both(tmp_path: Path) -> None:
     one = dump([*STEPS, call(group="1:a"), call(group="2:b"), waits(group="1:a", retired=True)])
     other = dump([*STEPS, call(group="1:a"), call(group="2:b"), waits(group="2:b", retired=True)])
     cause = first(diagnosed(tmp_path, {0: one, 1: other}))
-    assert cause.rule == "rank-fell-behind" and "stands in all_reduce [8] Float" in cause.text
+    assert (cause.rule, cause.ranks, cause.confidence) == ("collective-mismatch", (0, 1), "high")
+    assert "rank 0 is in collective" in cause.text and "each waits for the other" in cause.text
 
 
 def test_the_node_of_the_rank_is_taken_from_nccls_own_lines(tmp_path: Path) -> None:

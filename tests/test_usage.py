@@ -50,6 +50,13 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
             "options of the script go after --: ringup script slurm ... -- train.py --lr",
         ),
         (
+            "bench --size 1G",
+            "ringup bench: no option --size",
+            "the sizes are --min and --max: --min 1G --max 1G",
+        ),
+        ("bench --lr 3", "ringup bench: no option --lr", "`ringup bench --help` shows the options"),
+        ("test --size 1G", "ringup test: no option --size", "`ringup test --help` shows the options"),
+        (
             "run --nodes 2 -- train.py",
             "ringup: --nodes 2, but only this machine is known",
             "name the nodes with -H node0,node1",

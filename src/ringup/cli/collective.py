@@ -73,7 +73,7 @@ OPTIONS = (
         options.ANYWAY,
         options.LOG_DIR,
     ),
-    options.words("script", options.SCRIPT_WORDS, "a start line whose nodes, ranks and variables are taken"),
+    options.words("script", options.LINE_WORDS, "a start line whose nodes, ranks and variables are taken"),
 )
 
 

@@ -24,7 +24,7 @@ HOSTS = {
     "zsh": "",
     "fish": "",
 }
-FILES = ("F", "PY", "PATH", options.SCRIPT_WORDS, "SCRIPT")
+FILES = ("F", "PY", "PATH", options.SCRIPT_WORDS, options.LINE_WORDS, "SCRIPT")
 HOSTS_OF = {"bash": "_ringup_hosts", "zsh": "_hosts", "fish": "(__fish_print_hostnames)"}
 """Names of nodes, from ssh's configuration."""
 

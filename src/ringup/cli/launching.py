@@ -286,6 +286,7 @@ def show_end(result: RunResult, more: Sequence[str], write: RankLines, args: arg
     if args.quiet:  # lost output is said all the same
         findings = tuple(one for one in result.findings if one.severity != "note")
         shown = replace(result, notes=(result.problem,) if result.problem else (), findings=findings)
-    for line in (*run_lines(shown, terminal.Style(sys.stderr)), *more):
+    quoted = f"{END_FILE}:"  # evidence from the lines of `run_lines`
+    for line in (*run_lines(shown, terminal.Style(sys.stderr)), *(one for one in more if quoted not in one)):
         terminal.say(line)
     return write.code(result.exit_code)

@@ -182,8 +182,10 @@ ANYWAY = flag("--anyway", "start despite errors")
 LOG_DIR = value("--log-dir", "D", "one file per rank, run.json (default: runs/RUN)", None, folder)
 SCRIPT_WORDS = "-- SCRIPT ARGS"
 """Metavar of the words behind `--`."""
+LINE_WORDS = "-- START LINE"
+"""Words of which only the nodes, ranks and variables are taken."""
 KIND_WORDS = "KIND -- SCRIPT ARGS"
-"""The same, with the kind of file in front."""
+"""As SCRIPT_WORDS, with the kind of file in front."""
 SCRIPT = words("script", SCRIPT_WORDS, "the training script and its arguments")
 _FROM = "use a file written by --save; no node is contacted"
 

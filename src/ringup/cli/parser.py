@@ -11,7 +11,7 @@ from pathlib import Path
 from shutil import which
 from typing import NoReturn
 
-from ringup.cli.options import KIND_WORDS, SCRIPT_WORDS, Options, add
+from ringup.cli.options import KIND_WORDS, LINE_WORDS, SCRIPT_WORDS, Options, add
 from ringup.errors import UsageError
 
 
@@ -92,7 +92,8 @@ class Parser(argparse.ArgumentParser):
     def _separated(self, words: Sequence[str]) -> list[str]:
         """The words with `--` in front of a start line that begins with a launcher, an interpreter or -m."""
         known, at = self._option_string_actions, 0
-        if "--" in words or not any(action.metavar in (SCRIPT_WORDS, KIND_WORDS) for action in self._actions):
+        given = {action.metavar for action in self._actions}
+        if "--" in words or not given & {SCRIPT_WORDS, KIND_WORDS, LINE_WORDS}:
             return list(words)
         from ringup.planning.start_line import starts_ranks  # other commands start quicker without it
 
@@ -131,4 +132,6 @@ class Parser(argparse.ArgumentParser):
         hints = [f"did you mean {near}?" for near in difflib.get_close_matches(option, known, 1, 0.75)]
         if any(action.metavar in (SCRIPT_WORDS, KIND_WORDS) for action in self._actions):
             hints.append(f"options of the script go after --: {self.prog} ... -- train.py {option}")
+        if "--min" in known and re.search("size|bytes", option):
+            hints = ["the sizes are --min and --max: --min 1G --max 1G"]
         return f"no option {option}", " ".join(hints) or shows

@@ -8,7 +8,7 @@ compared: each pair counts its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -89,13 +89,54 @@ def compare(flights: Mapping[int, Flight]) -> list[Difference]:
     Where the ranks' collectives differ, group by group: a different call first, then who is behind.
 
     Who is behind in a collective that others have finished was looked at earlier than they: no difference.
+    Groups that ranks entered in another order are one difference.
     """
-    found = []
+    found: list[Difference] = []
     for group in groups_of(flights):
         difference = _different_call(group) or _behind(group, flights)
         if difference:
             found.append(difference)
-    return found
+    circle = _circle([one for one in found if one.kind == "behind" and not one.doubt])
+    return [_crossed(circle), *(one for one in found if one not in circle)] if circle else found
+
+
+def roots(differences: Sequence[Difference]) -> list[tuple[Difference, list[int]]]:
+    """Each difference with those behind in it who do not themselves wait for others, in another group."""
+    found = []
+    for one in differences:
+        waiting = {rank for other in differences if other is not one for rank in _pending(other)}
+        found.append((one, sorted(set(one.odd) - waiting)))
+    return [pair for pair in found if pair[1]]
+
+
+def _pending(one: Difference) -> Numbered:
+    """Rank -> the call in which it waits for those behind."""
+    return {rank: call for rank, call in one.usual.items() if not call.is_done}
+
+
+def _circle(behind: list[Difference]) -> list[Difference]:
+    """The groups in which everybody who is behind waits in another one of them; empty for none."""
+    while behind:
+        free = [one for one, _ in roots(behind)]
+        if not free:
+            return behind
+        behind = [one for one in behind if one not in free]
+    return []
+
+
+def _crossed(circle: Sequence[Difference]) -> Difference:
+    """What ranks that entered groups in another order wait in, group by group."""
+    places = []
+    for one in circle[:3]:
+        calls = _pending(one)
+        call = next(iter(calls.values()))
+        is_in = "is" if len(calls) == 1 else "are"
+        shown = f"{show_ranks(sorted(calls))} {is_in} in collective {call.number} of {show_group(one.group)}"
+        places.append(f"{shown} ({call.call}{f', {call.where}' if call.where else ''})")
+    text = f"{', '.join(places)}: each waits for {'the other' if len(circle) == 2 else 'another'}"
+    odd = {rank: call for one in circle[1:] for rank, call in _pending(one).items()}
+    first = circle[0]
+    return Difference(first.group, (), text, "", "mismatch", first.number, odd, _pending(first))
 
 
 def standing(flights: Mapping[int, Flight]) -> list[tuple[Group, int, dict[int, Entry]]]:
@@ -183,9 +224,15 @@ def _behind(group: Group, flights: Mapping[int, Flight]) -> Difference | None:
     own = {rank: group.calls[rank][last[rank]] if last[rank] else None for rank in lowest}
     first = own[lowest[0]]
     furthest = max(last[rank] for rank in behind)
-    begun = f"{least}" if least == furthest else f"{least} to {furthest}"
-    text = f"{show_ranks(behind)} of {group.shown}: {begun} collectives begun, the others {most}"
-    text += f" ({ahead.call}{f', {ahead.where}' if ahead.where else ''})"
+    call = f"{ahead.call}{f', {ahead.where}' if ahead.where else ''}"
+    if least + 1 == most:
+        has = "has" if len(behind) == 1 else "have"
+        text = f"{show_ranks(behind)} {has} not started collective {most} of {group.shown}: {call}"
+    else:
+        begun = f"{least}" if least == furthest else f"{least} to {furthest}"
+        text = (
+            f"{show_ranks(behind)} started {begun} collectives of {group.shown}, the others {most} ({call})"
+        )
     doubt = "" if entered else "the others' records of the first that it lacks are lost"
     doubt = _doubt(group, 1, (), ()) or doubt
     usual = entered or {r: entries[most] for r, entries in group.calls.items() if most in entries}

@@ -15,7 +15,7 @@ from typing import Any
 
 from ringup.hang.activity import identity, moves
 from ringup.hang.snapshots import NodeLook, decode, own_ranks, silent
-from ringup.hang.verdict import PENDING_S, Missing, Verdict, judge
+from ringup.hang.verdict import DONE, PENDING_S, Missing, Verdict, judge
 from ringup.runtime import Event
 from ringup.runtime.node_state import NodeRun
 from ringup.timeline.marks import OwnRank, Used
@@ -177,7 +177,7 @@ class HangWatch:
         # Where a script starts its ranks itself, we know of one process a node, whose number is the node's.
         whole = [node for node in nodes if len(node.ranks) >= node.plan.nproc]
         ranks = [(rank, node.name) for node in whole for rank in node.ranks.values()]
-        ended = [Missing(rank.rank, node, "ended with code 0") for rank, node in ranks if rank.code == 0]
+        ended = [Missing(rank.rank, node, DONE) for rank, node in ranks if rank.code == 0]
         count = sum(node.plan.nproc for node in nodes)
         long_s = min(PENDING_S, 0.8 * self.window_s)
         return judge(self._base, looks, ended=ended, expected=count, long_s=long_s)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from ringup.flight_recorder.compare import Difference, compare
+from ringup.flight_recorder.compare import Difference, compare, roots
 from ringup.flight_recorder.dump import Entry, Flight
 from ringup.hang import grouping, ras
 from ringup.hang.activity import Move, busiest_child, flowing, identity, moves, troubles, written
@@ -34,14 +34,17 @@ LEAST_FAULTS = 16
 """Pages touched for the first time during one read that show that its data arrives."""
 
 
+DONE = "ended with code 0"
+
+
 @dataclass(frozen=True)
 class Missing:
     rank: int
     """Below 0 when only its script knows it."""
     node: str
     where: str
-    """"data.py:14 in fetch: ...", what the kernel says, or that it has ended."""
-    pid: int = field(default=0, repr=False)
+    """"data.py:14 in fetch: ...", what the kernel says, or `DONE`."""
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Verdict:
             return ""
         if self.apart:
             return "collective-mismatch"
+        if self.missing and all(one.where == DONE for one in self.missing):
+            return "uneven-batches-between-ranks"
         if self.missing:
             return "rank-fell-behind"
         return "init-never-finished" if self.in_init else "collective-stalled"
@@ -265,11 +270,11 @@ class _Case:
         gone = [f"rank {one.rank} ({one.node})" for one in self.gone]
         if not self._is_proven():
             who = [f"{name} uses nothing" for name in names]
-            who += [f"{name} has ended with code 0" for name in gone]
+            who += [f"{name} has {DONE}" for name in gone]
             return self._say(
                 "waiting", f"{summarize_names(who, MOST_NAMED)}; {_at_gpu(self.waiting)}", is_open=True
             )
-        names += [f"{name}, which has ended with code 0," for name in gone]
+        names += [f"{name}, which has {DONE}," for name in gone]
         verb = "is" if len(names) == 1 else "are"
         of = f": the others wait for {self.what}" if self.what in GPU else f" from {self.what}"
         asleep = not self.gone and all(seen.is_asleep for seen in self.missing)
@@ -391,10 +396,13 @@ class _Case:
         compute there.
         """
         flights = {seen.look.rank: seen.look.flight for seen in self.ranks if seen.look.flight}
-        for difference in compare(flights):
+        differences = compare(flights)
+        causes = {id(one): ranks for one, ranks in roots(differences)}
+        for difference in differences:
             if difference.doubt or (only and difference.kind != only):
                 continue
-            late = [seen for seen in self.ranks if seen.look.rank in difference.ranks]
+            blamed = causes.get(id(difference), ()) if difference.kind == "behind" else difference.ranks
+            late = [seen for seen in self.ranks if seen.look.rank in blamed]
             if difference.kind == "behind" and any(seen.may_compute for seen in late):
                 continue
             if difference.kind == "behind" and len(late) > len(difference.usual or ()):

@@ -40,6 +40,7 @@ class Scope:
     site: str = "batch"
     around: tuple[Step, ...] = ()
     branches: tuple[tuple[int, int], ...] = ()
+    is_of_some: bool = False
     loop: str | None = None
     reads_input: bool = False
     """Whether it is in a loop `while read ...`, whose input a command in it may take away."""
@@ -239,6 +240,10 @@ class Expansion:
                 end = int(part[1]) + int(part[2]) if part[2] else None
                 value = value[int(part[1]) : end]
             return self._element(value, index, raw, scope, quoted)
+        part = re.fullmatch(r":\s?(\d{1,3})(?::(\d{1,3}))?", rest) if name in ("@", "*") else None
+        if part and isinstance(value, tuple):
+            begin = max(int(part[1]) - 1, 0)
+            value, rest = value[begin : begin + int(part[2]) if part[2] else None], ""
         if rest:
             return self._with_default(name, value, rest, scope, quoted)
         return _joined(value, name in ("@", "*"), quoted)

@@ -26,6 +26,8 @@ class Mark(NamedTuple):
 
 NODES = "@nodes"
 """The names of the allocation's nodes."""
+NAMES = "@names"
+"""The names of all nodes in one word."""
 NODE_COUNT = "@node-count"
 SLOT_COUNT = "@slot-count"
 """Lines of a node file that names a node once for each of its tasks."""
@@ -36,6 +38,7 @@ OWN_NAME, OWN_ADDRESS = "@own-name", "@own-address"
 GPU_COUNT = "@gpu-count"
 SHOWN = {
     NODES: "(names of the nodes)",
+    NAMES: "(names of all nodes)",
     NODE_COUNT: "(number of nodes)",
     SLOT_COUNT: "(lines of the node file)",
     FIRST_NODE: "(first node)",

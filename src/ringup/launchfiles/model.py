@@ -251,7 +251,7 @@ class Launch:
     @property
     def instances(self) -> int | None:
         """How many times the launcher is started."""
-        if self.nodes is None or self.per_node is None:
+        if self.nodes is None or self.per_node is None or self.command.is_of_some:
             return None
         return self.nodes * self.per_node
 

@@ -56,6 +56,14 @@ _ASKS_FOR_DEFAULT = re.compile(r"\s-[zn]\s|\+x\}|:-\}|\$#")
 _ENDS_ON_ERROR = re.compile(r"#!.{0,99}sh .{0,99}-\w{0,9}e")
 _LAST_OF_PIPE = re.compile(r"shopt -s lastpipe|\A#!.{0,99}\b[zk]sh")
 """Where a pipe's last command runs in the shell itself."""
+_OWN_FOLDER = re.compile(r"dirname[^|;]{0,60}(?:\$\{?0|BASH_SOURCE)|^PWD$|^\$\(pwd\)$|^SLURM_SUBMIT_DIR$")
+"""How a script names the folder in which it lies, or from which it is started."""
+_READS_ARGUMENTS_IN_TURN = re.compile(r"\bgetopts?\b|\b(?:while|until|for)\b[^\n]{0,80}\$[\[({\"]{0,3}[#@*1]")
+"""Options of a script that a loop reads: what each of them sets is not known."""
+_POSITIONAL = re.compile(r"\$(?:[1-9@*]|\{[1-9@*])")
+_SPEAKING = re.compile("chmod|cat|cp|mv|rm|ls|scp|rsync|vim?|wget|curl|git|test|sed|grep|dos2unix")
+"""Programs that do something with a script and do not run it."""
+_ASKS_WHICH_TASK = re.compile(r"(?i)PROCID|NODEID|LOCALID|RANK|hostname")
 _CHANGE = re.compile(
     r"(?P<first>\+\+|--)(?P<before>[A-Za-z_]\w{0,60})"
     r"|(?P<name>[A-Za-z_]\w{0,60}) ?(?P<sign>\+\+|--|[-+]?=) ?(?P<by>\d{0,9})"
@@ -93,6 +101,8 @@ class Command:
     """A variable set outside its shell -> what keeps it out: a program, or `export` that is missing."""
     branches: tuple[tuple[int, int], ...] = ()
     """(line, number) of each `if` or `case` branch that it is in."""
+    is_of_some: bool = False
+    """Whether a branch around it asks each task which one it is: not all of them run it."""
     loop: str | None = None
     """What the loop around it goes over; None for none."""
     reads_input: bool = False
@@ -385,9 +395,11 @@ class _Walk(Expansion):
         """Each branch on a copy; afterwards what differs between them is unknown."""
         line = self.line(node, scope)
         is_default = node.type == "if_statement" and bool(_ASKS_FOR_DEFAULT.search(self.raw(node)[:200]))
+        asks_task = scope.site == "task" and bool(_ASKS_WHICH_TASK.search(self.raw(node).partition("\n")[0]))
         ends = []
         for number, body in enumerate(bodies):
             inner = replace(self.copied(scope), branches=(*scope.branches, (line, number)))
+            inner.is_of_some = scope.is_of_some or asks_task
             self.body(body, inner, depth)
             if not inner.has_ended:
                 ends.append(inner)
@@ -494,7 +506,7 @@ class _Walk(Expansion):
             value = ""
         elif value_node.type == "array":
             items = [c for c in value_node.named_children if c.type != "comment"]
-            value = tuple(w for c in items for w in self.words_of(c, scope))
+            value = tuple(w for c in items for w in self._element_of(c, scope))
         else:
             value = self.value(value_node, scope, 0, True).replace(BREAK, " ").replace(EMPTY, "")[:MOST_VALUE]
         known = scope.variables.get(name, () if index else "")
@@ -511,6 +523,12 @@ class _Walk(Expansion):
         if self.nested < 2:
             self.job.assigned.append(made)
         return made
+
+    def _element_of(self, node: Node, scope: Scope) -> list[str]:
+        """The elements that a word gives an array; a list in double quotes is one of them."""
+        words = self.words_of(node, scope)
+        is_one = node.type == "string" and len(words) == 1 and self._is_list(words[0])
+        return [self.marks.make(marks.NAMES, scope.site)] if is_one and "[@]" not in self.raw(node) else words
 
     def _variable_assignments(self, node: Node, scope: Scope, depth: int) -> None:
         for child in node.named_children:
@@ -641,7 +659,7 @@ class _Walk(Expansion):
         command = Command(words, start, words[0].line, env, {}, cut_at=cut_at, branches=scope.branches)
         command.variables = {**scope.variables, **prefix} if start.launcher else {}
         command.site, command.around, command.loop = scope.site, scope.around, scope.loop
-        command.reads_input = scope.reads_input
+        command.reads_input, command.is_of_some = scope.reads_input, scope.is_of_some
         command.detached, command.withheld = scope.detached, scope.withheld
         command.background, command.is_nested = scope.background, self.nested > 1 or bool(scope.around)
         command.last_line = node.end_point[0] + 1 + offset if offset >= 0 else words[-1].line
@@ -673,7 +691,7 @@ class _Walk(Expansion):
             self._source(texts[1], scope)
 
     def _source(self, name: str, scope: Scope) -> None:
-        text = self.job.files.get(name) or self.sibling(name)
+        text = self.job.files.get(name) or self.sibling(self.own_file(name))
         if text is None:
             self.job.sources.append(name)
             return
@@ -691,7 +709,7 @@ class _Walk(Expansion):
         if name in scope.functions and depth < MOST_DEPTH - 10 and self.nested < MOST_NESTED:
             self._call(name, command, scope, depth)
             return
-        if start.text is None and document is None and not (start.steps or (start.rest and self.job.files)):
+        if start.text is None and document is None and not (start.steps or start.rest):
             return
         is_away = any(step.role == "starter" for step in start.steps)
         inner = replace(
@@ -730,13 +748,22 @@ class _Walk(Expansion):
             inner.arguments = tuple(start.arguments if shell else start.rest[1:])
             self._nested_text(written, inner, directives=name == "sbatch")
             return
-        if (is_away or shell) and target and not has_mark(target) and target.endswith((".sh", ".bash")):
-            other = self.sibling(target)
-            is_boxed = any(posixpath.basename(step.program) in (*DOCKER, *APPTAINER) for step in start.steps)
-            if other is not None and (is_away or is_boxed):
-                inner.line_offset, inner.at_line = -1, command.line
-                inner.arguments = tuple(start.arguments if shell else start.rest[1:])
-                self._nested_text(marks.without_marks(other), inner)
+        if not target.endswith((".sh", ".bash")) or _SPEAKING.fullmatch(name):
+            return
+        given = tuple(start.arguments if shell else start.rest[1:])
+        other = self.sibling(self.own_file(target))
+        is_boxed = any(posixpath.basename(step.program) in (*DOCKER, *APPTAINER) for step in start.steps)
+        # Another file is judged by itself, unless this one decides where it runs or what it is given.
+        if other is not None and (is_away or is_boxed or (given and _takes_arguments(other))):
+            inner.line_offset, inner.at_line = -1, command.line
+            inner.arguments = None if _READS_ARGUMENTS_IN_TURN.search(other) else given
+            self._nested_text(marks.without_marks(other), inner)
+
+    def own_file(self, name: str) -> str:
+        """`$(dirname "$0")/env.sh` and the like as the name of a file in the same folder."""
+        held = self.marks.all_of(name)
+        own = re.fullmatch(r"(.)/(?:\./)?([^/].*)", name) if len(held) == 1 else None
+        return own[2] if own and is_mark(own[1]) and _OWN_FOLDER.search(held[0].name) else name
 
     def _new_shell(self, inner: Scope, start: CommandLine) -> None:
         """Leave a shell that is started the variables that reach it."""
@@ -788,6 +815,10 @@ def _set(texts: Sequence[str], scope: Scope) -> None:
             scope.exports_all = is_on
         if "e" in letters or name == "errexit":
             scope.ends_on_error = is_on
+
+
+def _takes_arguments(text: str) -> bool:
+    return bool(_POSITIONAL.search(text)) and not _READS_ARGUMENTS_IN_TURN.search(text)
 
 
 def _listed(value: Value) -> tuple[str, ...]:

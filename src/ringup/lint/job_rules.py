@@ -8,14 +8,15 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import pairwise
 
 from ringup.launchfiles import marks
 from ringup.launchfiles.directives import last, tasks_per_node
 from ringup.launchfiles.marks import has_mark
 from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
-from ringup.launchfiles.programs import LAUNCHERS, OPTIONS, PROGRAMS
+from ringup.launchfiles.programs import LAUNCHERS, MODULES, OPTIONS, PROGRAMS, meaning_of
 from ringup.launchfiles.shell import Word
-from ringup.launchfiles.start import PYTHON
+from ringup.launchfiles.start import PYTHON, CommandLine
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.job_numbers import coordinator_at_itself
@@ -115,6 +116,11 @@ def command_cut_short(job: JobFile) -> Found:
     yield from (
         (n, "a comment behind the backslash ends the command", "nothing behind it") for n in sorted(cut)
     )
+    for command in job.job.commands:
+        shell = command.start.steps[-1].role if command.start.steps else ""
+        if shell == "shell" and command.start.text == "" and re.fullmatch(r"-\w{0,6}c", command.texts[-1]):
+            found = f"`{command.start.steps[-1].program} {command.texts[-1]}` ends here, without a command"
+            yield command.line, found, "the command in quotes behind it"
     for command in job.commands:
         end = command.last_line
         follows = next((n for n in range(end + 1, len(texts)) if not texts[n].lstrip().startswith("#")), 0)
@@ -161,6 +167,10 @@ def launcher_argument_misread(job: JobFile) -> Found:
     for launch in job.launches:
         start, known = launch.start, LAUNCHERS.keys() | PROGRAMS.keys()
         program = posixpath.basename(start.script)
+        behind = dict(pairwise(start.arguments)).get("-m", "")
+        if launch.launcher == "python" and start.kind == "script" and behind in MODULES:
+            found = f"-m {behind} behind {printable(program, 60)}: python does not see it"
+            yield launch.line, found, f"python -m {behind} in front of the script"
         if launch.launcher not in OPTIONS or launch.command.cut_at:
             continue
         word = launch.command.words[start.at]
@@ -173,8 +183,18 @@ def launcher_argument_misread(job: JobFile) -> Found:
         elif start.kind == "script" and (program in known or PYTHON.fullmatch(program)):
             found = f"{launch.launcher} takes `{program}` for the script, and runs it by Python"
             yield launch.line, found, "the script itself"
+        elif start.kind == "script" and _HOSTS_OR_COUNT.fullmatch(program) and _begins_with_script(start):
+            found = f"{launch.launcher} takes `{start.script}` for the script"
+            yield launch.line, found, "an option in front of it (--hostfile), or the script alone"
         elif not (start.script or launch.is_opaque or _is_cut(job, launch) or launch.has("help")):
             yield launch.line, f"{launch.launcher} is given no script", "the script behind the options"
+
+
+_HOSTS_OR_COUNT = re.compile(r"(?i)(?:\w*[-_.])?(?:host|machine|node)_?(?:file|list|s)?(?:\.txt)?|\d+")
+
+
+def _begins_with_script(start: CommandLine) -> bool:
+    return "".join(start.arguments[:1]).endswith(".py")
 
 
 def _is_cut(job: JobFile, launch: Launch) -> bool:
@@ -204,19 +224,36 @@ def launcher_option_wrong(job: JobFile) -> Found:
                 others = [n for n, options in OPTIONS.items() if option.name in options]
                 same = _same_meaning(launch.launcher, option.name, others)
                 of = f": it is {others[0]}'s" if others else ""
+                is_of_script = option.name[2:] in launch.arguments
+                of = ": it is the script's" if is_of_script else of
                 yield job.finding(
                     line,
                     f"{launch.launcher} has no option {printable(option.written.split()[0], 60)}{of}",
                     same or (near[0] if near else "an option of the launcher, or the script in front of it"),
-                    severity="error" if near or others else "warning",
+                    severity="error" if near or others or is_of_script else "warning",
                 )
             elif option.is_known and not option.is_flag and not option.value and line not in placeholders:
                 why = ": the variable in it is empty" if "$" in _word(launch, option.at).raw else ""
                 yield line, f"{option.written.partition('=')[0].split()[0]} has no value{why}", "a value"
+            elif _is_no_count(meaning_of(launch.launcher, option.name), option.value):
+                yield line, f"{option.name} is {printable(option.value, 60)!r}", "a number"
         for line, text in job.job.placeholders:
             if launch.line <= line <= launch.command.last_line + 1:
                 yield line, f"{text} is a placeholder, and the shell takes `<` for a file", "the value"
                 break
+
+
+_COUNTS = {
+    "nodes": re.compile(r"\d{1,9}(?::\d{1,9})?"),
+    "nproc": re.compile(r"\d{1,9}|[a-z]{1,20}"),
+    "world_size": re.compile(r"\d{1,9}"),
+}
+"""torchrun also takes gpu, cpu, auto and the name of a backend for its processes."""
+
+
+def _is_no_count(meaning: str, value: str) -> bool:
+    written = value.isascii() and not has_mark(value)
+    return meaning in _COUNTS and written and not _COUNTS[meaning].fullmatch(value.strip())
 
 
 def _same_meaning(launcher: str, name: str, others: Sequence[str]) -> str:
@@ -253,7 +290,11 @@ def launcher_option_behind_script(job: JobFile) -> Found:
         options = OPTIONS.get(launch.launcher, {})
         late = [n for n in launch.arguments if n in _ITS_OWN and f"--{n}" in options and not launch.has(n)]
         is_read = bool(late) and not launch.is_opaque and not _DASHES.match(launch.start.script)
-        if launch.launcher not in (*TORCH, "accelerate") or not is_read:
+        if launch.launcher == "deepspeed" and "hostfile" in launch.arguments and not launch.has("hostfile"):
+            late, is_read = ["hostfile"], not launch.is_opaque
+        elif launch.launcher not in (*TORCH, "accelerate"):
+            continue
+        if not is_read:
             continue
         name = posixpath.basename(launch.script)
         text = next((t for path, t in job.others.items() if posixpath.basename(path) == name), None)
@@ -261,6 +302,7 @@ def launcher_option_behind_script(job: JobFile) -> Found:
         takes = text is not None and any(n in text or n.replace("-", "_") in text for n in late)
         is_bare = not launch.has("nproc-per-node", "nnodes", "num-processes", "num-machines", "config-file")
         is_sure = is_bare and ("standalone" in late or "nproc-per-node" in late or len(late) > 1)
+        is_sure = is_sure or late == ["hostfile"]
         if not takes and not launch.setting("nproc-per-node"):
             found = f"--{late[0]} behind the script: {launch.launcher} does not see it"
             severity: Severity = "error" if is_sure else "warning"
@@ -350,6 +392,19 @@ def several_worlds(job: JobFile) -> Found:
         found = f"{launch.started_by} starts it on {launch.nodes} nodes, and {launch.launcher} {told}"
         found += f": {worlds} worlds"
         yield launch.line, found, wanted
+    yield from _worlds_by_pdsh(job)
+
+
+def _worlds_by_pdsh(job: JobFile) -> Found:
+    """accelerate hands several machines to `deepspeed --launcher pdsh`: prepare_deepspeed_cmd_env."""
+    for launch in job.launches:
+        is_many = launch.launcher == "accelerate" and (launch.nnodes or 0) > 1 and not launch.is_opaque
+        is_by = launch.config.get("distributed_type") == "DEEPSPEED" or launch.has("use-deepspeed")
+        own, how = launch.node_rank_text, launch.option("deepspeed-multinode-launcher")
+        is_each = has_mark(own) or own.strip("0").isdecimal() or (launch.worlds or launch.instances or 0) > 1
+        if is_many and is_by and is_each and how != "standard" and not launch.has("deepspeed-hostfile"):
+            found = "each machine starts it, and DeepSpeed, without a host file, trains on its machine alone"
+            yield launch.line, found, "--deepspeed_multinode_launcher standard"
 
 
 @fault("rendezvous-endpoint-missing", SHELL)
@@ -863,7 +918,8 @@ def parallel_sizes_do_not_divide(job: JobFile) -> Iterator[Finding]:
         names = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
         sizes = {n: size for n in names if (size := given.get(n))}
         yield from _indivisible(job, launch, given)
-        world, product = launch.world_size, 1
+        actors = (given.get("actor-num-nodes") or 0) * (given.get("actor-num-gpus-per-node") or 0)
+        world, product = launch.world_size or actors, 1
         for size in sizes.values():
             product *= size
         if (

@@ -34,7 +34,10 @@ ORDER = {
             process-group-started-twice nccl-called-wrongly communicator-left-over shared-file-raced
             rank-raised-exception
         """,
-        3: "oom-killer-ran terminal-closed rank-crashed rank-killed orphan-of-earlier-run job-cancelled",
+        3: """
+            node-lost oom-killer-ran terminal-closed rank-crashed rank-killed orphan-of-earlier-run
+            job-cancelled
+        """,
         4: "shm-too-small memlock-too-low open-files-too-low process-limit-reached",
         5: """
             gloo-ifname-in-nccl-syntax interface-name-missing interface-down nccl-versions-differ

@@ -122,6 +122,8 @@ def unpacked(text: str) -> list[str]:
     >>> unpacked('level=error msg="ValueError: no" rank=3')
     ['[rank3]: ValueError: no']
     """
+    if text.startswith(_NOT_OFFERED):
+        return []
     record = _record(text)
     said = list(_texts(record)) if record else []
     if not said:
@@ -136,8 +138,15 @@ def unpacked(text: str) -> list[str]:
     return [before + line for part in said for line in part.splitlines()][:400]
 
 
+_OF_A_TEST = "@ringup "
+"""Before what a rank of `ringup test` or `ringup bench` reports."""
+_NOT_OFFERED = _OF_A_TEST + '{"kind": "unsupported"'
+"""An operation that the backend does not have, or that needs more ranks."""
+
+
 def _record(text: str) -> dict[str, object]:
     """The fields of a record, {} where a line is none."""
+    text = text.removeprefix(_OF_A_TEST)
     if text.startswith("{") and text.endswith("}"):
         try:
             record = json.loads(text)

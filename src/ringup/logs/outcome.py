@@ -251,6 +251,10 @@ class Outcome:
         streams = [marks for (at, _), marks in self._marks.items() if at == file]
         return sum(mark.weight for marks in streams for mark in marks if mark.event.line > line)
 
+    def worked_before(self, event: Event) -> bool:
+        """Whether the line's own rank, else its stream, had worked before it."""
+        return any(mark.event.line < event.line for mark in self._own_marks(event))
+
     def _own_marks(self, event: Event) -> list[_Mark]:
         marks = self._marks.get((event.file, event.label), ())
         return [m for m in marks if m.event.rank == event.rank or None in (m.event.rank, event.rank)]

@@ -13,6 +13,8 @@ from ringup.logs.lines import Event
 from ringup.units import printable
 
 MOST_BYTES = 16 << 20
+MOST_LINES = 5
+"""Lines of proof above the last line."""
 
 
 class RunVerdict(msgspec.Struct):
@@ -40,6 +42,8 @@ class RunEnd(NamedTuple):
     outcome: str
     verdict: RunVerdict
     line: Event
+    proof: tuple[Event, ...] = ()
+    """The lines above it: where the missing ranks are, and what the flight recorder has of them."""
     left_before: tuple[str, ...] = ()
     """Ranks that had ended with code 0 when the others lost them: "rank 3 on node1, 0.2 s before"."""
 
@@ -58,6 +62,10 @@ def end_of_run(paths: Sequence[str]) -> RunEnd | None:
         return None
     if not lines:
         return None
-    line = Event("run-ended", own[0], len(lines), printable(lines[-1], 300))
+    numbered = [*enumerate(lines, 1)][-1 - MOST_LINES :]
+    shown = [(n, text) for n, text in numbered if text.startswith(("  rank ", "  flight recorder: "))]
+    *proof, line = (
+        Event("run-ended", own[0], n, printable(text.strip(), 300)) for n, text in [*shown, numbered[-1]]
+    )
     left = tuple(printable(one, 120) for one in (record.first_failure or _FirstFailure()).left_before[:8])
-    return RunEnd(record.outcome, record.verdict or RunVerdict(), line, left)
+    return RunEnd(record.outcome, record.verdict or RunVerdict(), line, tuple(proof), left)

@@ -62,6 +62,16 @@ _RAISED = re.compile(
 _NOT_RAISED = re.compile(
     r".*(?:Warning|Logger)|(?:Note|Info|Error|Usage|Rank|Step|Epoch|Loss|Last|Node|Job|Task)\d*"
 )
+_AT = r"[^\s:]{1,200}:\d+"
+QUOTED_CODE = re.compile(
+    rf" *(?:(?:\d+ (?:ranks|processes)|(?:rank|process) \d+) \([^)]{{1,400}}\): {_AT}(?: in [^\s:]{{1,200}})?"
+    rf"|(?: {{2}}|rank \d+: ){_AT} in [^\s:]{{1,200}}): "
+)
+"""A rank's place in its code as `ringup stacks` and the hang report print it; source code follows."""
+AFTER_THE_RUN = re.compile(r"warning [^\s:]{1,80}: could not be checked after the run: ")
+"""By `ringup run`, of a node that it had lost before."""
+OF_A_CANDIDATE = re.compile(r"\btorch/_inductor/(?:select_algorithm|autotune_process)\.py:\d{1,6}\]")
+"""By the logger of torch.compile's autotuning: a kernel that it tried and rejects; others remain."""
 SCARY = TAGS["scare"].patterns
 _TELLING = OF_ROLE["failure"] | OF_ROLE["hang"] | {"warn", "exception", "xid", "oom-kill"}
 """Tags of lines that are looked at for why the run failed, whatever words they hold."""
@@ -201,6 +211,10 @@ class Scanner:
             self._read(number, raw, text, patterns)
 
     def _read(self, number: int, raw: bytes, text: str, patterns: tuple[Pattern, ...]) -> None:
+        if quoted := QUOTED_CODE.match(text):
+            text = quoted[0]
+        elif AFTER_THE_RUN.match(text) or OF_A_CANDIDATE.search(text):
+            return
         head: Head | None = None
         tags: set[str] = set()
         # By `ringup run`; it goes on with what such an end may mean.

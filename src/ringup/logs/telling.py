@@ -150,8 +150,12 @@ def answered(log: LogEvidence, causes: list[Cause]) -> list[Cause]:
     strongest = min((clue.form for clue in own if not follows(clue)), default=Form.INFO)
     if best.form >= strongest:
         return causes
-    # An exception is how the failure of a library below it came up.
+    # An exception is how the failure of a library below it came up; NCCL meets a broken GPU again at its end.
+    at_the_end = "cuda-failure" in best.tags and any(
+        e.file == best.event.file and e.line < best.event.line for e in first.evidence
+    )
     came_up = first.rule == "rank-raised-exception" and best.form < Form.EXCEPTION <= strongest
+    came_up = came_up and not at_the_end
     is_weak = place(first) == 8 or first.confidence == "low"
     wraps = not is_weak and bool(own) and all(map(follows, own)) and best.event.file == own[0].event.file
     is_generic = first.rule in GENERIC and first.confidence == "low" and not came_up
@@ -182,6 +186,8 @@ def _reason_above(log: LogEvidence, own: list[Clue]) -> Clue | None:
     raised = next((clue for clue in own if clue.form == Form.EXCEPTION and not follows(clue)), None)
     if raised is None or any(one.regex.search(raised.message) for one in SPECIFIC[:2]):
         return None  # it names an errno or an object itself
+    if "illegal-access" in raised.tags:
+        return None  # the GPU's own lines above it say the same
     for clue in standing(log):
         is_error = clue.severity in ("error", "fatal") or bool(_BUILD.match(clue.message))
         is_error = is_error and clue.form in (Form.PROGRAM, Form.ERROR, Form.ERRNO) and not follows(clue)

@@ -285,6 +285,9 @@ def held_up(result: RunResult) -> tuple[str, list[str]]:
         return "", []
     hang, missing = hangs[-1], [one for one in hangs[-1]["missing"] if one["rank"] is not None]
     lines = [f"  rank {one['rank']}: {printable(one['where'], 300)}" for one in missing[:8] if one["where"]]
+    own = tuple(f"flight recorder: rank {one['rank']} " for one in missing)
+    recorded = [line for line in hang.get("lines", ()) if line.startswith((*own, "flight recorder: ranks "))]
+    lines += [f"  {printable(line, 300)}" for line in recorded[:2]]
     words = f" missing from {printable(hang['collective'], 64)}"
     if not missing or not hang["collective"] or words not in hang.get("headline", words):
         # It has called something else, or is behind; which process it is may be all that is known.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ringup.hosts.folding import node_set
 from ringup.output.terminal import Style, in_columns
-from ringup.recovery.table import NODE_LOST
 from ringup.saved_run import AttemptProgress, SavedAttempt
 from ringup.units import printable, show_seconds
 
@@ -70,7 +69,7 @@ def decision_lines(
 
 def would_lines(decision: Decision, rule: str) -> list[str]:
     """Without --max-restarts: whether a restart would help after that cause."""
-    why = f" (`ringup explain {rule}`)" if rule and rule != NODE_LOST else ""
+    why = f" (`ringup explain {rule}`)" if rule else ""
     if decision.stopped == "limit":
         return [f"restart: may help, --max-restarts K tries it{why}"]
     if decision.stopped == "will-fail-again":

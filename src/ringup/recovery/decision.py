@@ -40,7 +40,7 @@ class FailureCause:
     """The root cause of a failed attempt: the first of `ringup logs`, else of the run's own verdict."""
 
     rule: str = ""
-    """Of the catalogue, or `table.NODE_LOST`; "" where none was found."""
+    """A cause of the catalogue; "" where none was found."""
     confidence: Confidence = "low"
     nodes: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()

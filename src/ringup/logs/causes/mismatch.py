@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringup.logs.causes.pasted_stacks import standing_elsewhere, standing_together
@@ -155,10 +156,13 @@ def rank_fell_behind(log: LogEvidence) -> Found:
 
 
 def _printed_behind(log: LogEvidence) -> Cause | None:
-    for event in log.all("run-hung")[:1]:  # `ringup run` has looked at every rank
-        ranks = _numbers(event["ranks"])
-        text = f"{show_ranks(ranks)} never came to {event['op']}; the run was ended as hung"
-        return report([event], text, ranks=ranks, nodes=event["nodes"].split(", "))
+    judged = log.ended and log.ended.verdict.rule
+    for event in log.all("run-hung")[: not judged]:  # `ringup run` has looked at every rank
+        ranks = _numbers(event["ranks"] or " ".join(re.findall(r"\brank \d+", event["who"])))
+        nodes = event["nodes"].split(", ") if event["nodes"] else re.findall(r"\(([^()]+)\)", event["who"])
+        what = event["op"] or "what the others wait for"
+        text = f"{show_ranks(ranks)} never came to {what}; the run was ended as hung"
+        return report([event], text, ranks=ranks, nodes=nodes)
     if log.run and log.run.behind:
         return _counted_behind(log, log.run.behind)
     if named := log.all("monitored-barrier"):
@@ -175,7 +179,9 @@ def _printed_behind(log: LogEvidence) -> Cause | None:
 def _silent(log: LogEvidence) -> Cause | None:
     """Who is behind, by the ranks that timed out and the watchdog's own numbers (enqueued, completed)."""
     timed_out = _waiting(log)
-    states = by_rank(log.all("work-state"))
+    # The watchdog prints its numbers also where a call failed of a peer's end.
+    failed = ranks_of(e for e in log.all("work-async") if "timeout" not in e["text"].lower())
+    states = {r: e for r, e in by_rank(log.all("work-state")).items() if r not in failed or r in timed_out}
     events = [*timed_out.values(), *states.values()]
     if not events:
         lonely = [e for e in _timeouts(log) if e["op"]]
@@ -263,6 +269,8 @@ def uneven_batches(log: LogEvidence) -> Found:
     Fix: equal lengths, `drop_last=True`, the Join context, or end by a collective decision.
     In logs: step lines end on one rank, the others stop in the next all-reduce.
     """
+    if ended := ended_as(log, "uneven-batches-between-ranks"):
+        return replace(ended, confidence="medium")  # it may have left for another reason
     if ran_out := log.all("uneven-word", has="exhausted all|still have inputs"):
         return report(ran_out, "a rank has no input left while others still have some")
     if (left := _left_the_loop(log)) and (apart := _apart(log)):

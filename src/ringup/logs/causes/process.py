@@ -88,6 +88,22 @@ def oom_killer_ran(log: LogEvidence) -> Found:
     return report(lines, "a process was killed for host memory, and the log says so")
 
 
+@cause("node-lost", overcome=None)
+def node_lost(log: LogEvidence) -> Found:
+    """
+    A node stopped responding, and ringup ended the run.
+
+    Why: the node crashed, was powered off or booted again, or its network was cut.
+    Fix: `ping` and `ssh` to it from another node; `uptime` there, its console, the scheduler's state of it.
+    In logs: `first failure: node1: no contact for 14 s: the node or its network is down`.
+    """
+    lost = log.all("node-silent")
+    nodes = [e["host"] for e in lost]
+    return report(
+        lost, f"{', '.join(dict.fromkeys(nodes))} stopped responding: down, or cut off", nodes=nodes
+    )
+
+
 @cause("rank-killed", overcome=None)
 def rank_killed(log: LogEvidence) -> Found:
     """

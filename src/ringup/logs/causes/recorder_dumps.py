@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ringup.flight_recorder.compare import Difference, Group, compare, groups_of, show_group, standing
+from ringup.flight_recorder.compare import Difference, Group, compare, groups_of, roots, show_group, standing
 from ringup.flight_recorder.dump import Entry
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
@@ -34,7 +34,7 @@ def recorded_mismatches(log: LogEvidence) -> Cause | None:
 
 def recorded_behind(log: LogEvidence) -> Cause | None:
     """Ranks that have not entered a collective in which others are."""
-    for one, ranks in _roots(_differences(log, "behind")):
+    for one, ranks in roots(_differences(log, "behind")):
         stood = _waited(log, one.usual)
         if stood is None and "may not fit" in one.doubt:
             continue
@@ -56,19 +56,6 @@ def recorded_behind(log: LogEvidence) -> Cause | None:
         found = _report(log, one, text, confidence, ranks)
         return found if stood or not found else replace(found, severity="warning")
     return _unseen(log) or _alone(log)
-
-
-def _roots(differences: list[Difference]) -> list[tuple[Difference, list[int]]]:
-    """
-    Each difference with those behind who do not themselves wait for others, in another group.
-
-    Where everybody behind waits elsewhere (two groups entered in another order), all stay.
-    """
-    found = []
-    for one in differences:
-        waiting = {rank for other in differences if other is not one for rank in other.usual}
-        found.append((one, sorted(set(one.odd) - waiting)))
-    return [pair for pair in found if pair[1]] or [(one, sorted(one.odd)) for one in differences if one.odd]
 
 
 def _elsewhere(log: LogEvidence, rank: int, group: str) -> Entry | None:

@@ -89,7 +89,9 @@ def store_unreachable(log: LogEvidence) -> Found:
     if not refused and not log.has(*failed) and not log.outcome.went_on:
         refused = log.all("client-refused", errno="111")
     events = sorted([*log.all(*failed), *refused], key=lambda e: e.place)
-    jax = log.all("jax-register", "ray-head")
+    # To a rank that watches its peers, or has worked, the coordinator is gone: with the job, or rank 0.
+    jax = log.all("jax-register", "ray-head", lacks="WatchTasks|^:UNAVAILABLE:")
+    jax = [e for e in jax if not log.outcome.worked_before(e)]
     if not events and not jax:
         return _no_store_made(log)
     reasons = sorted({_UNREACHABLE.get(e["errno"], "") for e in events} - {""})

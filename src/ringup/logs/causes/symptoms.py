@@ -10,6 +10,7 @@ from ringup.logs.evidence import LogEvidence
 from ringup.logs.lines import Event
 from ringup.logs.outcome import PREPARES
 from ringup.logs.rule import Cause, report
+from ringup.rules import Fix
 from ringup.units import printable
 
 Key = TypeVar("Key")
@@ -56,9 +57,14 @@ def ended_as(log: LogEvidence, rule: str) -> Cause | None:
         return None
     text = f"{printable(end.verdict.text, 300)}; {_ENDED_AS[end.outcome]}"
     nodes = [printable(node, 64) for node in end.verdict.nodes]
-    return report([end.line], text, ranks=end.verdict.ranks, nodes=nodes)
+    known = rule == "rank-fell-behind" and any(one.text.startswith("rank ") for one in end.proof)
+    fix = Fix(_FROM_THERE) if known else None
+    return report([*end.proof, end.line], text, ranks=end.verdict.ranks, nodes=nodes, fix=fix)
 
 
+_FROM_THERE = (
+    "read the code from the line where the rank was: it never came to the call that the others wait in."
+)
 _ENDED_AS = {
     "hung": "the run was ended as hung",
     **dict.fromkeys(("interrupted", "not-saved"), "the run was interrupted while it hung"),

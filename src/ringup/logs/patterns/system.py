@@ -34,7 +34,7 @@ TAGS = (
     tag("hostfile-needed", "",
         r"no extra nodes available|Hostfile contains (?:a bad|multiple) entr|[Hh]ostfile is (?:empty|not formatted)|Num nodes is ?> ?1 but|Hostfile .{0,80}(?:does not exist|not found|is empty)|hostfile .{0,40}not (?:found|exist)"),
     tag("bad-ordinal", "",
-        r"invalid device ordinal|invalid device \d+(?:,\d+)* requested|insufficient CUDA devices|CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice|hipErrorInvalidDevice|CUDA error 101|Invalid device \d+ \(totalnDev=\d+\)|rank \d+ exceeds ndev|Attempting to deserialize object on CUDA device \d+ but torch\.cuda\.device_count\(\) is|You requested gpus?: ?\[[\d, ]*\]|Invalid device id|device_?id.{0,30}out of range|requested .{0,30}GPUs? .{0,30}only \d+ (?:are |is )?(?:available|visible)|nproc_per_node.{0,60}(?:exceeds|greater than|larger than|more than).{0,40}(?:gpu|device)|invalid device (?:number|id)|Using \d+ GPUs? .{0,20}only \d+"),
+        r"invalid device ordinal|no CUDA device \d+ for local rank|invalid device \d+(?:,\d+)* requested|insufficient CUDA devices|CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice|hipErrorInvalidDevice|CUDA error 101|Invalid device \d+ \(totalnDev=\d+\)|rank \d+ exceeds ndev|Attempting to deserialize object on CUDA device \d+ but torch\.cuda\.device_count\(\) is|You requested gpus?: ?\[[\d, ]*\]|Invalid device id|device_?id.{0,30}out of range|requested .{0,30}GPUs? .{0,30}only \d+ (?:are |is )?(?:available|visible)|nproc_per_node.{0,60}(?:exceeds|greater than|larger than|more than).{0,40}(?:gpu|device)|invalid device (?:number|id)|Using \d+ GPUs? .{0,20}only \d+"),
     tag("no-cuda", "",
         r"Torch not compiled with CUDA enabled|only supported with GPUs, no GPUs found|RuntimeError: Found no NVIDIA driver|no GPU resources available"
         r"|Cannot access accelerator device when none is available|No supported gpu backend found|Accelerator` can not run on your system since"
@@ -43,7 +43,7 @@ TAGS = (
         r"no CUDA-capable device is detected|No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE|No HIP GPUs are available|hipErrorNoDevice|no supported devices found for platform (?:CUDA|ROCM)"),
     tag("visible-devices", "context", r"CUDA_VISIBLE_DEVICES(?:=|: ?\[?)(?P<devices>[\d,]+)", keep=4),
     tag("gpu-oom", "failure local",
-        r"CUDA out of memory|OutOfMemoryError|HIP out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Tried to allocate [\d.]+ [GMK]iB|\b(?:cuda|hip)\w* (?:call )?(?:failed|returned)\b.{0,40}\bout of memory"),
+        r"CUDA out of memory|OutOfMemoryError(?!: out of resource)|HIP out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Tried to allocate [\d.]+ [GMK]iB|\b(?:cuda|hip)\w* (?:call )?(?:failed|returned)\b.{0,40}\bout of memory"),
     tag("ecc", "",
         r"uncorrectable ECC error(?!s?(?: count)? ?[:=] ?(?:0\b|N/A|none))|CUDA_ERROR_ECC_UNCORRECTABLE|ECC_UNCORRECTABLE|[Uu]ncorrectable ECC(?!(?: errors?)?(?: count)? ?[:=]? ?(?:0\b|N/A|none))|[Dd]ouble[- ]?[Bb]it ECC|row remapp?ing (?:fail|pending)"),
     tag("nvlink-error", "",
