@@ -20,7 +20,11 @@ from ringup.timeline.marks import Times, recorded_calls
 from ringup.timeline.marks import read as times_in
 
 MOST_RANKS = 1 << 16
-ROLES: dict[str, Role] = {"rank-fell-behind": "missing", "collective-mismatch": "differs"}
+ROLES: dict[str, Role] = {
+    "rank-fell-behind": "missing",
+    "uneven-batches-between-ranks": "missing",
+    "collective-mismatch": "differs",
+}
 
 
 def folder_of(diagnosis: Diagnosis) -> Path | None:
