@@ -64,7 +64,7 @@ def container_keeps_out(job: JobFile) -> Iterator[Finding]:
     NCCL and data loaders fail; RDMA registers memory, which the default memlock limit forbids; variables set
     outside do not reach the ranks inside.
 
-    A pod on the host's network does not ask the cluster for names.
+    A pod on the host's network does not use the cluster's name server.
 
     Fix: `docker run --network=host --ipc=host --ulimit memlock=-1 --device=/dev/infiniband -e NCCL_DEBUG ...`
     (`ringup script docker` writes it, and the Kubernetes kinds what a pod needs); apptainer without
@@ -190,7 +190,7 @@ def hostfile_wrong(job: JobFile) -> Iterator[Finding]:
 
     Why: without the file DeepSpeed trains on its own node alone, with a warning; every line must be
     `HOST slots=N` and each host appear once; a host of --include that is not in it, or more --num_nodes than
-    it has, is an error or fewer nodes than asked for (DeepSpeed 0.19.8 `launcher/runner.py`).  Open MPI
+    it has, is an error or fewer nodes than requested (DeepSpeed 0.19.8 `launcher/runner.py`).  Open MPI
     refuses more processes than the file has slots.
 
     ColossalAI takes each line whole for the name of a host (0.5.0 `cli/launcher/run.py`).

@@ -140,7 +140,7 @@ def deepspeed_settings_twice(job: JobFile) -> Found:
 @fault("accelerate-config-wrong", SHELL)
 def accelerate_config_wrong(job: JobFile) -> Found:
     """
-    accelerate's configuration asks for more processes than it names GPUs, or for nodes it cannot find.
+    accelerate's configuration requests more processes than it names GPUs, or for nodes it cannot find.
 
     Why: num_processes is the total, divided evenly among num_machines; gpu_ids are this machine's.  With
     `deepspeed_multinode_launcher: pdsh` DeepSpeed takes the other machines from a host file, and trains on

@@ -86,7 +86,7 @@ def directive_misspelt(job: JobFile) -> Found:
     """
     A line at the head of a job file is nearly `#SBATCH`, `#PBS` or `#BSUB`.
 
-    Why: the scheduler takes it for a comment, and what it asks for is not asked for.
+    Why: the scheduler takes it for a comment, and its request has no effect.
 
     Fix: the right word, in capitals and without a space behind `#`.
     """
@@ -157,7 +157,7 @@ def deepspeed_options_exclude(job: JobFile) -> Found:
 
     Why: its runner refuses them together (`Cannot specify num_nodes/gpus with include/exclude`).
 
-    Fix: leave out --num_gpus and --num_nodes; --include says which GPUs of which nodes.
+    Fix: leave out --num_gpus and --num_nodes; --include names the nodes and their GPUs.
     """
     for launch in job.launches:
         count = next((n for n in ("num-gpus", "num-accelerators", "num-nodes") if launch.has(n)), "")

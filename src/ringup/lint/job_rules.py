@@ -599,7 +599,7 @@ def starts_elsewhere(job: JobFile) -> bool:
 @fault("launcher-on-first-node-alone", SHELL)
 def launcher_on_first_node_alone(job: JobFile) -> Found:
     """
-    A job file asks for several nodes, and nothing in it starts the launcher on more than the first.
+    A job file requests several nodes, but starts the launcher only on the first.
 
     Why: Slurm and PBS run the file on the first node only; a launcher of several nodes then waits for the
     others, one of a single node leaves them idle.

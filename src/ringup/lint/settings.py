@@ -72,7 +72,7 @@ def nccl_filter_never_matches(read: JobFile | Reading) -> Found:
     """
     A list of interfaces or RDMA devices for NCCL is written so that an entry matches nothing.
 
-    Why: NCCL compares every letter: `==eth0` asks for a name that begins with `=`, a blank is part of the
+    Why: NCCL compares every letter: `==eth0` matches names that begin with `=`, a blank is part of the
     name, and `^` counts in front of `=` only.
 
     Fix: `^` and `=` once, in this order, in front of names without blanks: `^=eth0,eth1`.

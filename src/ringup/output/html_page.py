@@ -420,7 +420,7 @@ def add_logs_of(page: Page, paths: Sequence[str]) -> None:
 
 
 def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: SavedRun | None = None) -> None:
-    """Logs with their timeline, and their run; `whole`: the run of which it is an attempt."""
+    """Logs with their timeline, and their run; `whole`: the run that it is an attempt of."""
     from ringup.timeline.read import timeline_of
 
     record = whole or (saved_run.read(folder) if folder else None)

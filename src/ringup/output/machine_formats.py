@@ -1,7 +1,7 @@
 """
 Findings for other programs: SARIF and GitHub's annotations for lint, JUnit for checks.
 
-Sources: SARIF 2.1.0 (OASIS) with what GitHub's code scanning asks for ("SARIF support for code scanning",
+Sources: SARIF 2.1.0 (OASIS) with the fields of GitHub's code scanning ("SARIF support for code scanning",
 docs.github.com), GitHub's workflow commands, the JUnit XML that GitLab and Jenkins read.
 """
 

@@ -121,7 +121,7 @@ def hostfile_missing(log: LogEvidence) -> Found:
 @cause("device-ordinal-not-visible", overcome=None)
 def device_ordinal_not_visible(log: LogEvidence) -> Found:
     """
-    A rank asked for a GPU number its process does not see.
+    A rank selected a GPU number that its process does not see.
 
     Why: more ranks than visible GPUs, the global rank used as device on a second node, or one GPU
     bound per task.

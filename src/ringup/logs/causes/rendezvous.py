@@ -59,7 +59,7 @@ def port_in_use(log: LogEvidence) -> Found:
 @cause("ephemeral-ports-exhausted", overcome=None)
 def ephemeral_ports_exhausted(log: LogEvidence) -> Found:
     """
-    A process asked for any free port, and the host has none left.
+    A process requested any free port, but the host has none left.
 
     Why: NCCL's own sockets and outgoing connections take a port of net.ipv4.ip_local_port_range. An
     all-to-all of thousands of ranks without PXN uses it up, as do connections in TIME_WAIT.

@@ -159,7 +159,7 @@ TAGS = (
     tag("nccl-usage", "failure nccl",
         r"ncclInvalid(?:Usage|Argument)|invalid (?:usage|argument)(?: \(run with|, NCCL version)|NCCL failure \d: invalid"),
     tag("warn", "context", lines.WARNING, keep=12),
-    # Frames of NCCL's own monitor in a native stack, and the release of an installer: known defects ask for them.
+    # Frames of NCCL's own monitor in a native stack, and the release of an installer: known defects need them.
     tag("ras-frame", "context", r"(?:rasMsg|ncclRas)\w*", keep=2),
     tag("efa-installer", "context", r"EFA installer version: (?P<version>[\d.]+)", keep=2),
     tag("init-stopped", "failure hang choice nccl",

@@ -1,5 +1,5 @@
 """
-Needles: fixed strings of which a line holds at least one wherever a pattern matches.
+Needles of a pattern: fixed strings; each line that it matches contains at least one.
 
 They are derived from the pattern's text, as RE2's prefilter does, in a quarter of the time of `re`'s parser.
 """
@@ -41,7 +41,7 @@ _ANYTHING = _Part(("",), False)
 
 def needles_of(pattern: str) -> tuple[str, ...]:
     r"""
-    Strings in lower case, one of which is in every match; none where the pattern does not tell.
+    Strings in lower case: every match contains at least one; empty if unknown.
 
     >>> needles_of(r"(?:exit|return) code ?=? ?(?P<code>-?\d+)|[Kk]illed \w+")
     ('exit code', 'return code', 'killed ')
@@ -87,7 +87,7 @@ def _alternatives(tokens: Iterator[tuple[str, str]]) -> _Part:
 
 
 def _sequence(parts: list[_Part]) -> _Part:
-    """Parts one after the other: neighbours of which all strings are known are joined."""
+    """Parts in sequence: neighbours whose strings are all known are joined."""
     if len(parts) == 1 and "" not in parts[0].ends and parts[0].is_whole:
         return _Part(parts[0].ends, True, _better(parts[0].needles, parts[0].ends))
     best: tuple[str, ...] = ()

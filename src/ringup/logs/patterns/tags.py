@@ -41,7 +41,7 @@ class Pattern:
 
     @cached_property
     def needles(self) -> tuple[str, ...]:
-        """Fixed strings, one of which a line must hold before the pattern is tried."""
+        """Fixed strings: the pattern is tried only on lines with at least one of them."""
         return needles_of(self.source)
 
     @cached_property
@@ -51,7 +51,7 @@ class Pattern:
 
     @cached_property
     def anchored(self) -> bool:
-        """Whether it asks for the beginning of a message."""
+        """Whether it matches only at the beginning of a message."""
         return "^" in re.sub(r"\[\^|\\\^", "", self.source)
 
 
