@@ -328,7 +328,7 @@ class Scanner:
             self._titled = source, match.line
             if self._made_do == (source, match.line - 1):
                 severity = severity_of(self._title, message_of(self._title, self._labels))
-                if severity != "info":  # a step that is skipped is no title
+                if severity != "info":  # a skipped step is not a title
                     self._note(source, "logged" if severity else "handled")
         elif tag == "frame":
             if self._titled == (source, match.line - 1) and fields.get("function") in _OUTERMOST:
