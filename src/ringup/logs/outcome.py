@@ -269,7 +269,7 @@ class Outcome:
         Whether its rank worked on after a line, and failed later of something else.
 
         Python prints its standard output last, so steps may belong before the line: only another failure
-        after them shows that the rank went on.  Any work of the job follows a line above all lines of the job.
+        after them shows that the rank went on.  A line above all lines of the job precedes all its work.
         In a stream of several ranks those that wait for the failed one do one or two more steps.
         """
         marks, is_own, need, at = self._own_marks(event), False, ENOUGH_OF_OTHERS, event.line
