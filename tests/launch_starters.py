@@ -41,6 +41,7 @@ MEGATRON = (
     "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=$H:1 t.py"
     " --tensor-model-parallel-size 4 --pipeline-model-parallel-size 4"
 )
+SLIME = "python t.py --actor-num-nodes 1 --actor-num-gpus-per-node {} --tensor-model-parallel-size 4"
 TRAINER = "import lightning as L\nL.Trainer(devices=4, num_nodes=2).fit(m)\n"
 ON_ONE = "import lightning as L\nL.Trainer(devices=4).fit(m)\n"
 COUNTS_TASKS = "export WORLD_SIZE=$((SLURM_NNODES * SLURM_NTASKS_PER_NODE))"
@@ -55,6 +56,11 @@ wait
 """
 JSRUN = "#BSUB -nnodes 2\njsrun -n {} -r {} -a 1 -c 7 -g {} {}\n"
 SIX = "torchrun --nnodes=2 --nproc_per_node=6 t.py"
+BY_RANK = "accelerate launch --config_file a.yaml --num_machines 2 --machine_rank $R --main_process_ip h t.py"
+BY_DEEPSPEED = "distributed_type: DEEPSPEED\nnum_processes: 8\n"
+SOURCED = '. "$(cd "$(dirname "$0")" && pwd)/env.sh"'
+AT_PORT = "python {} --num-gpus 4 --dist-url tcp://127.0.0.1:{}"
+PASSED = 'torchrun --nnodes=$1 --nproc_per_node=8 --rdzv_endpoint=$2:1 --rdzv_backend=c10d "${@:3}"\n'
 OF_RANK = "bash -c 'RANK=0 WORLD_SIZE={} python t.py'"
 
 CASES: dict[str, tuple[list[Files], list[Files]]] = {
@@ -179,8 +185,15 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
         [{**shell(BY_HOSTS.replace("hosts", "hosts --include=a:2,3@b:0")), **HOSTS}],
     ),
     "port-used-twice": (
-        [shell("torchrun a.py &", "torchrun b.py &", "wait")],
-        [shell("torchrun a.py &", "torchrun --master_port=29501 b.py &", "wait")],
+        [
+            shell("torchrun a.py &", "torchrun b.py &", "wait"),
+            shell(AT_PORT.format("a.py", 50152) + " &", AT_PORT.format("b.py", 50152)),
+        ],
+        [
+            shell("torchrun a.py &", "torchrun --master_port=29501 b.py &", "wait"),
+            shell(AT_PORT.format("a.py", 50152) + " &", AT_PORT.format("b.py", 50153)),
+            shell(AT_PORT.format("a.py", 50152), AT_PORT.format("b.py", 50152)),
+        ],
     ),
     "container-keeps-out": (
         [
@@ -201,8 +214,81 @@ CASES: dict[str, tuple[list[Files], list[Files]]] = {
         ],
     ),
     "parallel-sizes-do-not-divide": (
-        [slurm(f"srun {MEGATRON} --num-layers 70")],
-        [slurm(f"srun {MEGATRON} --num-layers 70 --pp-partition-method type:transformer")],
+        [slurm(f"srun {MEGATRON} --num-layers 70"), shell(SLIME.format(6))],
+        [
+            slurm(f"srun {MEGATRON} --num-layers 70 --pp-partition-method type:transformer"),
+            slurm(f"srun {MEGATRON} --num-layers 70 --hybrid-layer-pattern M*-"),
+            shell(SLIME.format(8)),
+        ],
+    ),
+    # accelerate's utils/launch.py, prepare_deepspeed_cmd_env: pdsh unless told otherwise
+    "several-worlds": (
+        [
+            {**shell(BY_RANK), "a.yaml": BY_DEEPSPEED},
+            shell(BY_RANK.replace("--config_file a.yaml", "--use_deepspeed")),
+            {**slurm("srun bash run.sh 1 $H t.py"), "run.sh": PASSED},
+            {**slurm(SOURCED, "srun bash run.sh $N $H t.py"), "run.sh": PASSED, "env.sh": "N=1\n"},
+        ],
+        [
+            {**shell(BY_RANK), "a.yaml": BY_DEEPSPEED.replace("DEEPSPEED", "MULTI_GPU")},
+            {**shell(BY_RANK.replace("a.yaml", "a.yaml --deepspeed_hostfile h")), "a.yaml": BY_DEEPSPEED},
+            {**shell(BY_RANK), "a.yaml": BY_ITSELF + BY_DEEPSPEED.partition("\n")[0]},
+            {**shell(BY_RANK.replace("$R", "0")), "a.yaml": BY_DEEPSPEED},
+            {**slurm("srun bash run.sh 2 $H t.py"), "run.sh": PASSED},
+            {**slurm(SOURCED, "srun bash run.sh $N $H t.py"), "run.sh": PASSED, "env.sh": "N=2\n"},
+            {
+                **slurm("srun bash run.sh 1 $H t.py"),
+                "run.sh": "while [ $# -gt 0 ]; do shift; done\n" + PASSED,
+            },
+            slurm("srun bash -s <<'E'", "if [ $SLURM_PROCID -lt 1 ]; then", "torchrun t.py", "fi", "E"),
+        ],
+    ),
+    "launcher-on-first-node-alone": (
+        [
+            {**shell("sbatch -N 2 -n2 --wrap='. e; bash run.sh 2 $H t.py' -J a"), "run.sh": PASSED},
+            shell('sbatch --wrap "torchrun --nnodes=2 --rdzv_endpoint=$H:1 --rdzv_backend=c10d t.py" -N 2'),
+        ],
+        [
+            {**shell("sbatch -N 2 --wrap='. e; srun bash run.sh 2 $H t.py' -J a"), "run.sh": PASSED},
+            {**shell("sbatch -N 1 --wrap='bash run.sh 1 $H t.py'"), "run.sh": PASSED},
+            {**shell("sbatch -N $N --wrap='bash run.sh 1 $H t.py'"), "run.sh": PASSED},
+        ],
+    ),
+    "variable-never-set": (
+        [shell("docker run --ipc=host -e P=$no_proxies img torchrun --standalone t.py")],
+        [shell("docker run --ipc=host -e P=$no_proxy img torchrun --standalone t.py")],
+    ),
+    "launcher-option-wrong": (
+        [
+            shell("torchrun --nnodes=all --nproc_per_node=8 t.py"),
+            shell("torchrun --nproc_per_node=8 --batch 4 t.py --batch 4"),
+        ],
+        [
+            shell("torchrun --nnodes=1:4 --nproc_per_node=gpu t.py"),
+            shell("torchrun --nnodes=$N --nproc_per_node=xpu t.py --batch 4"),
+        ],
+    ),
+    # deepspeed/launcher/runner.py: user_script and user_args, argparse.REMAINDER
+    "launcher-option-behind-script": (
+        [shell("deepspeed t.py --hostfile hosts")],
+        [shell("deepspeed --hostfile hosts t.py"), shell("deepspeed --hostfile hosts t.py --hostfile h")],
+    ),
+    "launcher-argument-misread": (
+        [
+            shell("python t.py -m torch.distributed.launch --nproc_per_node=2"),
+            shell("deepspeed /hostfile t.py"),
+            shell("torchrun 4 t.py"),
+        ],
+        [
+            shell("python -m torch.distributed.launch --nproc_per_node=2 t.py"),
+            shell("deepspeed --hostfile /hostfile t.py"),
+            shell("python t.py -m resnet"),
+        ],
+    ),
+    # bash(1), -c: "-c: option requires an argument"
+    "command-cut-short": (
+        [shell("docker run img bash -c \\", "", "torchrun --standalone t.py")],
+        [shell("docker run --ipc=host img bash -c \\", "'torchrun --standalone t.py'")],
     ),
     "launcher-started-per-task": (
         [slurm("srun mpirun -np 8 python t.py", asked=FOUR)],

@@ -7,10 +7,21 @@ HEAD = "H=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)"
 C10D = "srun torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=1 --rdzv-backend=c10d --rdzv-endpoint="
 BY_MPI = "mpirun -np 2 -npernode 1 "
 READS_RANK = 'import os, torch\nrank = int(os.environ.get("RANK", 0))\n'
+READS_LOCAL = 'n = int(os.environ["LOCAL_RANK"])\n'
+NEEDS_RANK = "import os\n" + READS_LOCAL
+BY_COLOSSALAI = "import colossalai\ndef main():\n    colossalai.launch_from_torch({})\nmain()\n"
+TPU_SSH = 'gcloud compute tpus tpu-vm ssh t {} --command="{}"\n'
+TPU = "gcloud compute tpus tpu-vm create t --accelerator-type=v4-{}\n" + TPU_SSH
 LIGHTNING = "import lightning as L\nL.Trainer(devices=4, num_nodes=2).fit(m)\n"
+ALL_NAMES = "H=$(scontrol show hostnames $SLURM_JOB_NODELIST);"
+BY_LOCAL_ID = 'import os, torch\nn = int(os.environ["SLURM_LOCALID"])\ntorch.cuda.set_device(n)\n'
+ON_ALL = 'import os\nN = int(os.environ["SLURM_GPUS_ON_NODE"])\n' + LIGHTNING.replace("=4", "=N")
+ONE = "--gpus-per-node=8 --ntasks-per-node=1"
+EIGHT = "--gpus-per-node=8 --ntasks-per-node=8"
+BOUND = "--ntasks-per-node=4 --gpus-per-task=1"
 
 
-def job(*lines: str, asks: str = "--gpus-per-node=8 --ntasks-per-node=1") -> Files:
+def job(*lines: str, asks: str = ONE) -> Files:
     return {"job.sh": "\n".join(["#!/bin/bash", f"#SBATCH --nodes=2 {asks}", *lines, ""])}
 
 
@@ -20,8 +31,13 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             job(C10D + "$SLURM_JOB_NODELIST:29500 t.py"),
             job("H=$(scontrol show hostnames $SLURM_JOB_NODELIST)", C10D + "$H:29500 t.py"),
             job(C10D + "gpu[01-02]:29500 t.py"),
+            job(C10D + "$SLURM_SUBMIT_HOST:29500 t.py"),
+            job(f'{ALL_NAMES} A=("$H")', "srun --nodes=1 --ntasks=1 -w ${A[0]} ray start --head"),
         ],
         [
+            job(f"{ALL_NAMES} A=($H)", "srun --nodes=1 --ntasks=1 -w ${A[0]} ray start --head"),
+            job(f'{ALL_NAMES} A=("$H")', "srun -w ${A[0]} python t.py"),
+            job("torchrun --nnodes=1 --rdzv-backend=c10d --rdzv-endpoint=$SLURM_SUBMIT_HOST:0 t.py"),
             job(HEAD, C10D + "$H:29500 t.py"),
             job("H=${SLURM_JOB_NODELIST%%,*}", C10D + "$H:29500 t.py"),
             {"a.sh": "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=[fe80::1]:29500 t.py"},
@@ -96,11 +112,20 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
                 **job("srun python t.py --devices 4", asks="--ntasks-per-node=2"),
                 "t.py": LIGHTNING.replace("=4", "=args.devices"),
             },
+            {**job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"), "t.py": LIGHTNING},
+            # fabric/plugins/environments/slurm.py, validate_settings
+            {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto'")},
+            {**job("srun python t.py"), "t.py": ON_ALL},
         ],
         [
             {**job("srun python t.py", asks="--ntasks-per-node=4"), "t.py": LIGHTNING},
-            {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto'")},
+            {**job("srun python t.py", asks="--ntasks-per-node=1"), "t.py": ON_ALL},
+            {**job("srun python t.py", asks=EIGHT), "t.py": LIGHTNING.replace("=4", "=-1")},
+            {**job("srun python t.py", asks=f"{ONE} --gpu-bind=single:1"), "t.py": ON_ALL},
+            {**job("srun python t.py"), "t.py": LIGHTNING.replace("=4", "='auto', accelerator='cpu'")},
             {**job("srun --ntasks-per-node=4 python t.py"), "t.py": LIGHTNING},
+            {**job("srun python t.py", asks="--ntasks=8 --ntasks-per-node=4"), "t.py": LIGHTNING},
+            job("srun python t.py", asks="--ntasks=1 --ntasks-per-node=4"),
             {**job("srun python t.py"), "t.py": LIGHTNING.replace("lightning", "lighting")},
             job("srun python t.py --devices 4"),
         ],
@@ -150,12 +175,57 @@ NUMBERS: dict[str, tuple[list[Files], list[Files]]] = {
             },
         ],
     ),
+    # gcloud compute tpus tpu-vm ssh --help: --worker is 0; JAX, "multi-process": on every host of the slice
+    "tpu-host-alone": (
+        [
+            {"a.sh": TPU.format(32, "--worker=0", "cd a; python3 train.py --b 1")},
+            {"a.sh": TPU.format(32, "", "python -m pkg.train")},
+        ],
+        [
+            {"a.sh": TPU.format(8, "--worker=0", "python3 train.py")},
+            {"a.sh": TPU.format(32, "--worker=all", "python3 train.py")},
+            {"a.sh": TPU.format(32, "--worker=$i", "python3 train.py")},
+            {"a.sh": TPU.format(32, "--worker=0", "python3 prepare.py")},
+            {
+                "a.sh": TPU.format(32, "--worker=all", "nohup ./run.sh")
+                + TPU_SSH.format("", "python train.py")
+            },
+        ],
+    ),
+    # sbatch(1), --gpus-per-task: it sets --tres-bind=gres/gpu:per_task; jax/_src/clusters/cluster.py
+    "gpu-hidden-from-task": (
+        [
+            {**job("srun python t.py", asks=BOUND), "t.py": LIGHTNING},
+            {**job("srun python t.py", asks=BOUND), "t.py": "import jax\njax.distributed.initialize()\n"},
+            {**job("srun python t.py", asks=BOUND), "t.py": BY_LOCAL_ID},
+        ],
+        [
+            {**job("srun python t.py", asks=BOUND), "t.py": LIGHTNING.replace("=4", "=1")},
+            {**job("srun python t.py", asks=BOUND + " --gpu-bind=none"), "t.py": LIGHTNING},
+            {**job("srun --tres-bind=none python t.py", asks=BOUND), "t.py": BY_LOCAL_ID},
+            {**job("srun python t.py", asks="--ntasks-per-node=4 --gpus-per-node=4"), "t.py": BY_LOCAL_ID},
+            {**job("srun python t.py", asks=BOUND.replace("=4", "=1")), "t.py": BY_LOCAL_ID},
+            {**job("srun python t.py", asks=BOUND), "t.py": BY_LOCAL_ID.replace("(n)", "(0)")},
+            {
+                **job("srun python t.py", asks=BOUND),
+                "t.py": "jax.distributed.initialize(local_device_ids=[0])\n",
+            },
+        ],
+    ),
     "rank-not-set": (
         [
             {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK},
             {**job("srun python t.py", asks="--ntasks-per-node=8"), "t.py": READS_RANK},
+            {**job("python t.py"), "t.py": NEEDS_RANK},
+            {"a.sh": "cd x\npython -m pkg.t c.py\n", "pkg/t.py": BY_COLOSSALAI},
         ],
         [
+            {**job("export LOCAL_RANK=0", "python t.py"), "t.py": NEEDS_RANK},
+            {**job("torchrun --standalone t.py"), "t.py": NEEDS_RANK},
+            {**job("python t.py"), "t.py": "import os\nif 'LOCAL_RANK' in os.environ:\n    " + READS_LOCAL},
+            {**job("python t.py"), "t.py": "import os\nos.environ['LOCAL_RANK'] = '0'\n" + READS_LOCAL},
+            {**job("source env.sh", "python t.py"), "t.py": NEEDS_RANK},
+            {"a.sh": "python -m other.t c.py\n", "pkg/t.py": BY_COLOSSALAI},
             {"a.sh": "torchrun --nproc-per-node 8 t.py", "t.py": READS_RANK},
             {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + "import mpi4py\n"},
             {"a.sh": "mpirun -np 8 python t.py", "t.py": READS_RANK + "from own import setup\n"},

@@ -418,7 +418,7 @@ def test_the_same_crash_at_the_same_step_stops_whatever_is_allowed(cause: Any, r
 
 
 def test_every_cause_has_its_row() -> None:
-    assert CAUSES.keys() | PLACE.keys() == table.ROWS.keys() - {table.NODE_LOST}
+    assert CAUSES.keys() | PLACE.keys() == table.ROWS.keys()
 
 
 @pytest.mark.parametrize("name", table.ROWS)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringup.flight_recorder.compare import compare
+from ringup.flight_recorder.compare import compare, roots
 from ringup.flight_recorder.dump import Flight, FlightError, from_data, read
 
 DUMPS = """\
@@ -142,7 +142,7 @@ def test_the_rank_that_is_behind_is_named_with_its_last_call() -> None:
     (one,) = compare(flights)
     assert one.ranks == (1,) and one.where == "train.py:81"
     assert one.text == (
-        "rank 1 of default_pg: 1 collectives begun, the others 2 (all_reduce [8] Float, train.py:82)"
+        "rank 1 has not started collective 2 of default_pg: all_reduce [8] Float, train.py:82"
     )
 
 
@@ -154,7 +154,7 @@ def test_ranks_that_are_unequally_behind_are_not_given_one_count() -> None:
         3: dump(entry(1), waits(2), waits(3)),
     }
     (one,) = compare(flights)
-    assert one.text.startswith("ranks 0-1 of default_pg: 1 to 2 collectives begun, the others 3 ")
+    assert one.text.startswith("ranks 0-1 started 1 to 2 collectives of default_pg, the others 3 ")
 
 
 @pytest.mark.parametrize(
@@ -196,6 +196,41 @@ def test_groups_are_judged_apart_and_a_member_without_entries_is_behind() -> Non
     flights = {0: dump(in_group, pg_config=config), 1: dump(pg_config=config), 2: dump()}
     (one,) = compare(flights)
     assert one.group == "7:tp" and one.ranks == (1,)
+
+
+def of(group: str, number: int, **more: Any) -> dict[str, Any]:
+    return entry(number, process_group=(group, f"tp{group}"), **more)
+
+
+def test_groups_entered_in_another_order_are_one_difference_and_nobody_is_behind() -> None:
+    first = dump(of("1", 1), of("2", 1), of("1", 2, state="started"))
+    other = dump(of("1", 1), of("2", 1), of("2", 2, state="started"))
+    (one,) = compare({0: first, 1: other})
+    assert (one.kind, one.ranks, set(one.odd), set(one.usual)) == ("mismatch", (), {1}, {0})
+    assert one.text == (
+        "rank 0 is in collective 2 of tp1 (all_reduce [8] Float, train.py:82), "
+        "rank 1 is in collective 2 of tp2 (all_reduce [8] Float, train.py:82): each waits for the other"
+    )
+
+
+def test_a_circle_of_three_groups_is_found() -> None:
+    flights = {
+        rank: dump(*(of(g, 1) for g in "123"), of(str(rank + 1), 2, state="started")) for rank in range(3)
+    }
+    (one, *others) = compare(flights)
+    assert one.kind == "mismatch" and one.text.endswith("each waits for another") and not others
+
+
+def test_who_waits_for_a_rank_that_waits_for_nobody_makes_no_circle() -> None:
+    """Rank 1 is behind in group 1, for it waits in group 2, for rank 2."""
+    flights = {
+        0: dump(of("1", 1), of("1", 2, state="started")),
+        1: dump(of("1", 1), of("2", 1), of("2", 2, state="started")),
+        2: dump(of("2", 1)),
+    }
+    found = compare(flights)
+    assert [one.kind for one in found] == ["behind", "behind"]
+    assert [(one.group, ranks) for one, ranks in roots(found)] == [("2:tp2", [2])]
 
 
 def test_transfers_between_pairs_are_not_compared() -> None:

@@ -108,7 +108,7 @@ def test_most_ranks_are_not_blamed_for_a_collective_that_one_has_begun() -> None
         call["pg_config"] = config
     verdict = judged(*with_flights(ranks, *map(from_data, calls)))
     assert verdict.is_stalled and not verdict.missing
-    assert any("ranks 0, 2-3 of default_pg: 0 collectives begun" in line for line in verdict.lines), verdict
+    assert any("ranks 0, 2-3 started 0 collectives of default_pg" in line for line in verdict.lines), verdict
 
 
 def test_a_rank_that_polls_with_short_sleeps_is_not_busy() -> None:
@@ -259,7 +259,7 @@ def test_a_rank_that_is_behind_and_at_its_gpu_may_compute_there(cpu_s: float) ->
     calls = [recorded(80.0, number=3, done=True)] + [recorded(80.0)] * 3
     verdict = judged(*with_flights(ranks, *calls))
     assert verdict.kind == "waiting" and not verdict.missing
-    assert any("rank 0 of default_pg: 3 collectives begun, the others 4" in line for line in verdict.lines)
+    assert any("rank 0 has not started collective 4 of default_pg" in line for line in verdict.lines)
     counts = (
         RAS.replace('"AllReduce": 42', '"AllReduce": 43')
         .replace('100, "collective_counts": {"AllReduce": 43', '100, "collective_counts": {"AllReduce": 41')
@@ -329,7 +329,7 @@ def test_totals_that_went_away_with_a_descendant_are_no_sign_of_idleness(lost: d
 def test_a_rank_whose_stack_is_not_known_is_not_said_to_wait_with_the_others(cpu_s: float, kind: str) -> None:
     verdict = judged(*(rank(n, waits()) for n in range(3)), rank(3, (), cpu_s=cpu_s, why_not="no py-spy"))
     assert (verdict.kind, verdict.missing) == (kind, ())
-    assert verdict.headline.startswith("3 wait in all_reduce; what rank 3 (node1) does cannot be seen")
+    assert verdict.headline.startswith("3 wait in all_reduce; what rank 3 (node1) does is unknown")
 
 
 def test_backward_is_a_wait_only_while_idle() -> None:
@@ -355,6 +355,13 @@ def test_a_rank_that_left_with_code_0_is_named() -> None:
     verdict = judged(*(rank(n, waits()) for n in range(3)), ended=[Missing(3, "node1", "ended with code 0")])
     assert verdict.is_stalled and verdict.missing[0].rank == 3
     assert "which has ended with code 0" in verdict.headline
+    assert verdict.rule == "uneven-batches-between-ranks"
+
+
+def test_a_rank_that_is_there_and_one_that_left_are_both_behind() -> None:
+    left = [Missing(2, "node1", "ended with code 0")]
+    verdict = judged(*(rank(n, waits()) for n in range(2)), rank(3, SLEEPS), ended=left)
+    assert verdict.rule == "rank-fell-behind" and {m.rank for m in verdict.missing} == {2, 3}
 
 
 def test_a_rank_that_never_came_is_no_hang_of_those_who_did() -> None:
@@ -492,7 +499,7 @@ def test_one_long_read_that_fills_memory_is_work(faults: int, call: str, kind: s
     second = [*ranks[:3], dataclasses.replace(reader, faults=faults)]
     verdict = judge(nodes(ranks, 0.0), nodes(second, 10.0), expected=4)
     assert verdict.kind == kind, verdict
-    assert ("what it reads arrives" in verdict.lines[0]) == (kind == "busy")
+    assert ("the data it reads arrives" in verdict.lines[0]) == (kind == "busy")
 
 
 def test_a_rank_that_waits_for_a_disk_that_takes_nothing_is_missing() -> None:

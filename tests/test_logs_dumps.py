@@ -157,7 +157,8 @@ def test_two_groups_entered_in_another_order_name_both(tmp_path: Path) -> None:
     one = dump([*STEPS, call(group="1:a"), call(group="2:b"), waits(group="1:a", retired=True)])
     other = dump([*STEPS, call(group="1:a"), call(group="2:b"), waits(group="2:b", retired=True)])
     cause = first(diagnosed(tmp_path, {0: one, 1: other}))
-    assert cause.rule == "rank-fell-behind" and "stands in all_reduce [8] Float" in cause.text
+    assert (cause.rule, cause.ranks, cause.confidence) == ("collective-mismatch", (0, 1), "high")
+    assert "rank 0 is in collective" in cause.text and "each waits for the other" in cause.text
 
 
 def test_the_node_of_the_rank_is_taken_from_nccls_own_lines(tmp_path: Path) -> None:
@@ -282,12 +283,12 @@ def test_a_torn_dump_is_said_to_be_unreadable_and_the_others_are_judged(tmp_path
     (tmp_path / "nccl_trace_rank_2").write_bytes(whole[: len(whole) // 2])
     found = read_logs([str(tmp_path)])
     assert [Path(u.path).name for u in found.unreadable] == ["nccl_trace_rank_2"]
-    assert "no flight recorder dump" in found.unreadable[0].reason
+    assert "not a flight recorder dump" in found.unreadable[0].reason
 
 
 def test_only_unreadable_dumps_is_an_error_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "nccl_trace_rank_0").write_bytes(b"\x80\x02}q\x00X\x07\x00\x00\x00entries")
-    with pytest.raises(LogsError, match="no flight recorder dump"):
+    with pytest.raises(LogsError, match="not a flight recorder dump"):
         read_logs([str(tmp_path)])
 
 

@@ -131,3 +131,36 @@ def test_a_rank_that_had_left_without_error_is_the_cause(tmp_path: Path, left: l
     cause = read_logs([folder]).causes[0]
     assert (cause.rule, cause.confidence) == (rule, "medium")
     assert not left or (cause.ranks, cause.nodes) == ((1,), ("node1",))
+
+
+def test_a_node_that_was_lost_is_the_cause(tmp_path: Path) -> None:
+    """Not the error of the look at that node after the run, nor what its peers print of its end."""
+    after = "warning node1: could not be checked after the run: srun: error: Node failure on node1"
+    last = "first failure: node1: no contact for 14 s: the node or its network is down, 15 s after the start"
+    folder = run_folder(tmp_path, "rank-failed", None, f"{after}\n{last}")
+    (tmp_path / "rank-00000-node0.log").write_text("step 3\n" + CLOSED)
+    (cause, *_) = read_logs([folder]).causes
+    assert (cause.rule, cause.confidence, cause.nodes) == ("node-lost", "high", ("node1",))
+
+
+BEHIND = "rank 1 (node1) is missing: the others wait for the GPU"
+PROOF = (
+    "  rank 1: train.py:40 in sleep: time.sleep(3600), asleep\n"
+    "  flight recorder: rank 1 has not started collective 4 of default_pg: all_reduce [8], a.py:9\n"
+)
+
+
+def test_where_the_missing_rank_was_is_the_evidence(tmp_path: Path) -> None:
+    verdict = verdict_json("hung", [hang(rule="rank-fell-behind", headline=BEHIND, apart=[])])
+    (cause,) = read_logs([run_folder(tmp_path, "hung", verdict, f"{PROOF}hung after 21 s: {BEHIND}")]).causes
+    assert [e.line for e in cause.evidence] == [2, 3, 4] and cause.evidence[0].text.startswith(
+        "rank 1: train.py:40"
+    )
+    assert cause.fix and "read the code from the line where the rank was" in cause.fix.text
+
+
+def test_a_rank_that_left_the_loop_while_the_others_hung(tmp_path: Path) -> None:
+    rule, headline = "uneven-batches-between-ranks", "rank 1 (node1), which has ended with code 0, is missing"
+    verdict = verdict_json("hung", [hang(rule=rule, headline=headline, apart=[])])
+    (cause,) = read_logs([run_folder(tmp_path, "hung", verdict, f"hung after 21 s: {headline}")]).causes
+    assert (cause.rule, cause.confidence) == (rule, "medium")

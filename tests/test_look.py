@@ -349,6 +349,57 @@ def test_an_environment_of_odd_values_spoils_no_look(env: dict[str, str], tmp_pa
         assert len(rank.look("count").ranks) == ("RANK" not in env)
 
 
+STARTS = (
+    "ends = [sys.executable, '-c', 'import sys; sys.stdin.read()']; "
+    "numbers = [dict(os.environ, RANK=str(n), WORLD_SIZE='2') for n in range(2)]; "
+    "started = [subprocess.Popen(ends, env=env, stdin=subprocess.PIPE) for env in numbers]; started[0].wait()"
+)
+
+
+@pytest.mark.parametrize(("rank", "size", "seen"), [("0", "1", [0, 1]), ("3", "8", [3])])
+def test_a_script_that_starts_the_ranks_of_a_larger_world_is_none_of_them(
+    rank: str, size: str, seen: list[int], tmp_path: Path
+) -> None:
+    """But a rank stays one, and the only one, if it starts a small world for some work of its own."""
+    with Rank(tmp_path, STARTS, env={"RANK": rank, "WORLD_SIZE": size}) as one:
+        folder = Path(f"/proc/{one.process.pid}/task/{one.process.pid}/children")
+        wait_for(lambda: len(folder.read_text().split()) == 2, "both processes")
+        below = sorted(map(int, folder.read_text().split()))
+        wait_for(
+            lambda: all(b"WORLD_SIZE=2" in Path(f"/proc/{pid}/environ").read_bytes() for pid in below),
+            "both started",
+        )
+        ranks = one.look("count").ranks
+        assert [found.rank for found in ranks] == seen
+        assert [found.pid for found in ranks] == (below if size == "1" else [one.process.pid])
+
+
+@pytest.mark.parametrize("script", ["train.py", "torchrun"])
+def test_what_a_rank_of_mpi_starts_is_no_rank_though_it_inherits_a_rank_s_variables(
+    script: str, tmp_path: Path
+) -> None:
+    """A launcher of the same numbers, one process a node, is none."""
+    ends = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()']"
+    own = "dict(__import__('os').environ, RANK='1', WORLD_SIZE='2')"
+    (tmp_path / script).write_text(f"{ends}, env={own}, stdin=subprocess.PIPE).wait()\n")
+    mark = "t" + secrets.token_hex(6)
+    known = {**os.environ, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "RINGUP_RUN": mark}
+    with subprocess.Popen([PYTHON, script], cwd=tmp_path, env=known) as process:
+        try:
+            folder = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            wait_for(lambda: folder.read_text().split(), "the child")
+            (child,) = map(int, folder.read_text().split())
+            wait_for(lambda: b"\0RANK=" in Path(f"/proc/{child}/environ").read_bytes(), "its start")
+            start, stdin = bootstrap.python_script(
+                PYTHON, "look", program("snapshot.main"), ("count", mark, "")
+            )
+            done = subprocess.run(["sh", "-c", start], input=stdin, capture_output=True, check=True)
+            (seen,) = decode("n1", json.loads(done.stdout)).ranks
+            assert seen.pid == (process.pid if script == "train.py" else child)
+        finally:
+            process.kill()
+
+
 def test_counting_asks_nobody(tmp_path: Path) -> None:
     with Rank(tmp_path, "time.sleep(60)") as rank:
         seen = rank.seen("count")

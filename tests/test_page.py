@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import zlib
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -193,6 +194,12 @@ def test_no_text_opens_a_tag_in_a_picture(text: str) -> None:
         assert all(tag in OURS for tag, _ in read_alone.tags)
 
 
+@given(st.floats(), st.one_of(st.none(), st.floats()))
+def test_no_rate_is_too_odd_for_a_curve(rate: float, limit: float | None) -> None:
+    picture = curve.curves([curve.Curve("x", [(4, rate), (8, 2)])], limit, "u", "w")
+    assert not picture or ElementTree.fromstring(picture).tag == "svg"
+
+
 def test_pictures_are_svg_that_an_xml_reader_takes() -> None:
     picture = lanes.lane(lanes.Lane("a & b", [lanes.Bar("wait", 1, 2)], range(9), range(9)), 10.0)
     root = ElementTree.fromstring(picture)
@@ -345,6 +352,35 @@ def test_a_pair_that_lacked_cpu_time_is_not_called_slow() -> None:
     assert figure.words.endswith("Pairs in brackets lacked CPU time.")
 
 
+def test_pairs_of_more_than_32_nodes_are_an_image_with_the_slow_and_the_starved_marked() -> None:
+    names = [f"n{number}" for number in range(40)]
+    pairs = [
+        Pair((a, b), 1.0 if "n7" in (a, b) else 9.0)
+        for a in names
+        for b in names
+        if names.index(a) < names.index(b)
+    ]
+    pairs[0] = replace(pairs[0], busbw_gbyte_s=2.0, starved=0.9)  # n0 - n1
+    pairs = [pair for pair in pairs if pair.nodes != ("n3", "n4")]
+    figure = list(network_pictures.of_bench(bench(pairs=tuple(pairs), slow=(Slow("n7", "slow", 1.0, 9.0),))))[
+        1
+    ]
+    data = re.search(r"base64,([^\"]*)", figure.picture)
+    assert data and figure.words.endswith("Slow: n7.")
+    rows = pixels(b64decode(data[1]))
+    scale = len(rows) // 40
+
+    def cell(a: int, b: int) -> int:
+        return max(rows[a * scale + 1][b * scale : (b + 1) * scale])
+
+    fast = matrix.rate(1.0)
+    assert [cell(7, n) for n in (0, 7, 39)] == [matrix.FAILS, matrix.SAME, matrix.FAILS]
+    assert [cell(0, n) for n in (1, 2, 7)] == [matrix.PARTLY, fast, matrix.FAILS]
+    assert cell(3, 4) == cell(4, 3) == matrix.NOT_TRIED and cell(39, 38) == fast
+    assert figure.lines[0].startswith("Nodes in order, from n0 ") and "0 to 9 GB/s" in figure.lines[1]
+    assert figure.lines[2].startswith("Slowest: n") and figure.lines[2].count("n7 1 GB/s") == 7
+
+
 def test_an_hour_of_64_ranks_fits_one_megabyte_where_no_two_ticks_join(tmp_path: Path) -> None:
     ranks = [
         Planted(
@@ -408,8 +444,8 @@ def test_a_restarted_run_that_finished_is_no_failure_on_its_page(tmp_path: Path)
     page = reported(run, to=tmp_path / "r.html")
     read(page)
     head, _, rest = page.partition("</h1>")
-    assert head.endswith("The run finished after 20 s: all ranks exited with 0")
-    assert "attempt-1 of 2, the first that failed" in rest and "Attempts (2)" in rest
+    assert head.endswith("The run finished after 20 s, in attempt 2: all ranks exited with 0")
+    assert "attempt 1 of 2, the first that failed" in rest and "Attempts (2)" in rest
 
 
 def test_a_run_that_is_named_is_found_and_without_a_name_the_newest(

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +91,15 @@ class TestOfRanks:
         assert told["ranks"][0]["error"] == "not tested: waited for rank 1"
 
     def test_an_interrupted_test_blames_no_rank(self, tmp_path: Path) -> None:
-        words = test_words("--env", f"PYTHONPATH={PLANTS}", "--env", "RINGUP_PLANT=1:never-arrives", nproc=1)
+        words = test_words("--anyway", "--env", f"PYTHONPATH={PLANTS}", nproc=1)
+        words += ["--env", "RINGUP_PLANT=1:never-arrives"]
         command = [sys.executable, "-m", "ringup", *words, "--log-dir", str(tmp_path / "logs")]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         ) as child:
             assert child.stderr and child.stdout
-            assert any("ranks started" in line for line in child.stderr)
+            seen = [*takewhile(lambda line: "ranks started" not in line, child.stderr)]
+            assert child.poll() is None, seen
             child.send_signal(signal.SIGINT)
             said = child.stdout.read()
             child.stderr.read()

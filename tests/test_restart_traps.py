@@ -211,7 +211,11 @@ def test_nothing_is_left_of_a_ringup_that_is_killed_while_it_restarts(tmp_path: 
         assert last["outcome"] == ("running" if is_late else "restarting")
         assert len(last["attempts"]) == 1 + is_late
         words = [sys.executable, "-m", "ringup", "runs", "--log-dir", str(tmp_path), "--json"]
-        (row,) = json.loads(subprocess.run(words, capture_output=True, text=True).stdout)["runs"]
+        env = {
+            **os.environ,
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        }  # other runs of this user are elsewhere
+        (row,) = json.loads(subprocess.run(words, env=env, capture_output=True, text=True).stdout)["runs"]
         assert (row["state"], row["outcome"]) == (last["outcome"], None)
 
 

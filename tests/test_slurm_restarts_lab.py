@@ -190,7 +190,9 @@ def test_a_job_without_nodes_enough_ends_with_75_and_is_requeued(at_rest: Slurm,
         at_rest.lab.fault("host-off", host=lost)
         at_rest.kill_node(lost)
         go_on(folder)
-        assert started_again(at_rest, job) == "COMPLETED", out.read_text()
+        state = started_again(at_rest, job)
+        job_now = at_rest.run("scontrol", "-o", "show", "job", job)
+        assert state == "COMPLETED", f"{state} {job_now}\n{out.read_text()}"
         first, second = runs(folder)
         assert first["exit_code"] == 75 and first["attempts"][-1]["decision"] == "stop", out.read_text()
         assert lost not in second["attempts"][0]["nodes"] and second["scheduler_restarts"] == 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from ringup.output import timeline_report
-from ringup.timeline import Timeline, marks
+from ringup.timeline import SCRIPT, Timeline, marks
 from ringup.timeline.read import read, timeline_of
 from tests import flight_dumps, run_folders
 from tests.run_folders import BEGAN_S, Planted, call
@@ -105,6 +107,67 @@ def test_a_rank_that_does_not_come_is_the_planted_one_and_the_others_wait_from_t
     assert [row.is_named for row in rows] == [False, False, True, False] and left_out == 0
     assert rows[2].words.startswith("does not come, data.py:14")
     assert 'class="b-bad"' in rows[2].picture and 'class="b-bad"' not in rows[0].picture
+
+
+def test_ranks_whose_calls_differ_have_each_its_own_call_in_its_words(tmp_path: Path) -> None:
+    usual = [call(1, 8.0, 8.1), call(2, 10.0, None)]
+    other = [call(1, 8.0, 8.1), call(2, 9.0, 9.1, "broadcast", where="eval.py:7"), call(3, 11.0, None)]
+    planted = [Planted(n, ended_s=31.0, code=-15, calls=other if n == 1 else usual) for n in range(3)]
+    run_folders.write(tmp_path, planted, "hung", **run_folders.hang(1))
+    content = json.loads((tmp_path / "run.json").read_text())
+    content["hangs"][0]["missing"] = []
+    content["verdict"] = {"rule": "collective-mismatch", "ranks": [0, 1]}
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    found = timeline(tmp_path)
+    words = [timeline_report.rank_words(line, found.end_s) for line in found.ranks]
+    assert words[0].startswith("calls all_reduce [8] Float train.py:48 for ")
+    assert words[1].startswith("calls broadcast [8] Float eval.py:7 for ")
+    assert words[2].startswith("waits in all_reduce train.py:48 for ")
+
+
+def own(rank: int, pid: int, node: str) -> marks.OwnRank:
+    return marks.OwnRank(run_folders.BEGAN_S + 5.0, rank, pid, node, 0.25)
+
+
+def with_own(folder: Path, *ranks: marks.OwnRank, launcher: str = "python", **missing: Any) -> Timeline:
+    """Of two scripts, a node each, that have started these ranks; one of them did not come."""
+    scripts = [Planted(n, f"node{n}", ended_s=40.0, code=-15) for n in range(2)]
+    run_folders.write(folder, scripts, "hung", **run_folders.hang(0))
+    with (folder / marks.FILE).open("ab") as file:
+        for one in (*ranks, marks.Used(run_folders.BEGAN_S + 9.0, 1, 3.0, 5)):
+            file.write(msgspec.json.encode(one) + b"\n")
+    content = json.loads((folder / "run.json").read_text())
+    content["plan"]["job"]["launcher"] = launcher
+    content["hangs"][0]["missing"] = [{"node": "node0", "where": "data.py:14", **missing}]
+    content["verdict"] = {
+        "rule": "rank-fell-behind",
+        "ranks": [r for r in (missing["rank"],) if r is not None],
+    }
+    (folder / "run.json").write_text(json.dumps(content))
+    return timeline_of(*read([str(folder)]))
+
+
+def test_ranks_that_a_script_starts_have_rows_of_their_own_beside_the_scripts(tmp_path: Path) -> None:
+    ranks = [own(n, 500 + n, f"node{n // 2}") for n in range(4)]
+    found = with_own(tmp_path, *ranks, rank=1, pid=501)
+    rows = {(line.title, line.node): line for line in found.ranks}
+    assert [*rows] == [
+        ("script", "node0"), ("script", "node1"), ("rank 0", "node0"), ("rank 1", "node0"),
+        ("rank 2", "node1"), ("rank 3", "node1"),
+    ]  # fmt: skip
+    assert [line.title for line in found.ranks if line.role == "missing"] == ["rank 1"]
+    assert rows["rank 1", "node0"].where == "data.py:14" and rows["rank 1", "node0"].began_s == 5.0
+    assert [len(line.use) for line in found.ranks] == [0, 0, 0, 1, 0, 0]
+    assert [line.waits_s for line in found.ranks] == [None, None, 10.0, None, 10.0, 10.0]
+    assert found.clock_error_s == 0.25
+
+
+def test_spawned_ranks_are_named_by_their_process(tmp_path: Path) -> None:
+    ranks = [own(-1, 500 + n, f"node{n}") for n in range(2)]
+    found = with_own(tmp_path, *ranks, launcher="spawn", rank=None, pid=501)
+    lines = [line for line in found.ranks if line.name != SCRIPT]
+    assert [(line.title, line.role) for line in lines] == [("process 500", ""), ("process 501", "missing")]
+    assert [row.label for row in timeline_report.rows(found)[0] if row.is_named] == ["process 501"]
 
 
 def test_the_first_failure_stands_where_run_json_has_it(tmp_path: Path) -> None:

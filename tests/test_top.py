@@ -21,8 +21,8 @@ from ringup.cli.watched_job import WatchedJob, job_named
 from ringup.errors import LaunchError
 from ringup.hang.activity import identity
 from ringup.hang.rank_rows import JobState, RankRow, RowLine, job_of, lines_of, rank_rows
-from ringup.hang.snapshots import NodeLook, RankLook
-from ringup.hang.watched_node import Printed, RankOutput, Usage, WatchedNode
+from ringup.hang.snapshots import NodeLook, RankLook, silent
+from ringup.hang.watched_node import GpuUse, Printed, RankOutput, Usage, WatchedNode
 from ringup.hosts import local_nodes
 from ringup.output.screen import Screen
 from ringup.output.top_picture import View, picture
@@ -86,6 +86,27 @@ def test_processes_that_a_script_starts_itself_are_rows_without_a_rank() -> None
     known = seen(*parents(*SLEEPS))
     found = [row.name for row in rank_rows(known, job_of(known, ""))]
     assert found and all(name.startswith("pid ") for name in found)
+
+
+def test_counters_of_processes_that_a_script_starts_are_compared_and_shown() -> None:
+    known = seen(*parents(*SLEEPS, cpu_s=5.0))
+    running = [*parents(*SLEEPS, cpu_s=5.0)]
+    counted = [
+        replace(r, frames=(), children=tuple(replace(c, frames=()) for c in r.children)) for r in running
+    ]
+    earlier = [replace(r, children=tuple(replace(c, cpu_s=0.0) for c in r.children)) for r in counted]
+    used = {("node0", 503, 7): Usage(1 << 30, GpuUse(97.0, 61 << 30, 60 << 30))}
+    known = replace(known, before=nodes(earlier, 0.0), now=nodes(counted, 10.0), usage=used)
+    found = {row.name: row for row in rank_rows(known, job_of(known, ""))}
+    assert {name: row.state for name, row in found.items()} == {
+        **dict.fromkeys(("pid 500", "pid 501", "pid 502"), "waits"), "pid 503": "runs",
+    }  # fmt: skip
+    assert found["pid 503"].cpu_percent == 50.0 and found["pid 503"].memory_bytes == 1 << 30
+    assert (
+        found["pid 503"].where.startswith("train.py:12") and found["pid 503"].gpu == used["node0", 503, 7].gpu
+    )
+    (line,) = [line for line in lines_of([*found.values()], "state") if len(line.rows) == 3]
+    assert "3 processes" in [text for text, _ in picture(view([line]), 200, 20)][2]
 
 
 def test_the_latest_attempt_of_a_run_is_shown_and_of_other_jobs_the_largest() -> None:
@@ -167,15 +188,25 @@ def test_a_small_screen_shows_the_verdict_the_odd_rank_and_its_last_lines() -> N
 
 
 def test_what_a_narrow_screen_leaves_out_of_the_table_is_told_of_the_chosen_line() -> None:
-    row = RankRow(3, "node0", "waits", "all_reduce", 7, 99.6, 3 << 30, (97.0, 61 << 30), 812, 0.25)
+    row = RankRow(
+        3, "node0", "waits", "all_reduce", 7, 99.6, 3 << 30, GpuUse(97.0, 61 << 30, 60 << 30), 812, 0.25
+    )
     shown = view([RowLine("k", (row,))], rates={"node0": {"ib0": 2.0 * (1 << 30), "eno1": 1024.0}})
     wide = [line for line, _ in picture(shown, 200, 20)]
     assert wide[2].split() == [
-        *("3", "node0", "waits", "812", "4.0", "s", "each", "100%", "97%", "61GiB", "3GiB"),
+        *("3", "node0", "waits", "812", "4.0", "s", "each", "100%", "97%", "60GiB", "3GiB"),
         *("ib0", "2", "GiB/s,", "eno1", "1", "KiB/s", "all_reduce"),
     ]
     narrow = " ".join(" ".join(line for line, _ in picture(shown, 60, 20)).split())
-    assert "ib0 2 GiB/s, eno1 1 KiB/s" in narrow and "3GiB memory" in narrow and "61GiB GPU memory" in narrow
+    assert "ib0 2 GiB/s, eno1 1 KiB/s" in narrow and "3GiB memory" in narrow
+    assert "60GiB GPU memory, 61GiB of all processes on that GPU" in narrow
+
+
+def test_where_the_driver_does_not_tell_a_rank_s_share_the_gpu_s_memory_is_called_a_bound() -> None:
+    rows = [RankRow(n, "node0", "waits", "all_reduce", gpu=GpuUse(97.0, 61 << 30, None)) for n in range(2)]
+    text = [line for line, _ in picture(view([RowLine("k", tuple(rows))]), 200, 20)]
+    assert "≤61GiB" in text[2].split()
+    assert "GPU memory: 61GiB of all processes on that GPU" in text[3]
 
 
 def test_rows_that_do_not_fit_are_counted_and_the_chosen_one_is_shown() -> None:
@@ -206,12 +237,15 @@ def test_counters_are_compared_with_those_of_at_least_a_second_before() -> None:
         assert node.before.at_s == {10.0: 0.0, 10.4: 0.0, 10.8: 0.0, 12.0: 10.0, 12.1: 10.0, 14.0: 12.0}[at_s]
 
 
-@pytest.mark.parametrize("gpu", ["x", ["x"], [1, 2, 3], [1.0, 1e99], {"a": 1}])
+@pytest.mark.parametrize("gpu", ["x", ["x"], [1, 2], [1, 2, 3, 4], [1.0, 1e99], [1.0, 5, "x"], {"a": 1}])
 def test_what_is_no_use_of_a_gpu_is_left_out(gpu: object) -> None:
     node, answer = watched(), look(0, 2, "count", 10.0)
     answer["ranks"][0]["gpu"] = gpu
     told(node, answer)
-    assert list(node.usage.values()) == [Usage(3 << 30, (97.0, 61 << 30))] and not node.now.problem
+    assert (
+        list(node.usage.values()) == [Usage(3 << 30, GpuUse(97.0, 61 << 30, 60 << 30))]
+        and not node.now.problem
+    )
 
 
 def test_stacks_stay_until_newer_ones_come() -> None:
@@ -448,11 +482,13 @@ def test_without_a_name_the_newest_run_that_has_not_ended_is_watched(home: Path)
     run_json(home / "runs" / "b", "b", "ok")
     assert named().folder is None  # nobody knows how the nodes of `a` are reached
     with noted(home / "runs" / "a", Noted(), is_wanted=True):  # type: ignore[arg-type]
-        for words in [], ["a"], ["runs/a"]:
+        for words in [], ["a"], ["runs/a"], ["runs/a/"], [str(home / "runs" / "a")]:
             job = named(*words)
             assert (job.name, job.folder, job.hosts) == ("a", home / "runs" / "a", Noted.hosts)
             assert (who := job.owner()) and who.pid == os.getpid() and who.is_alive
         assert named("--local", "1").folder is None
+        assert named("--local", "1", "--log-dir", "runs/a").folder == home / "runs" / "a"
+        assert named("--local", "1", "--log-dir", "runs/b").folder is None
     assert not (home / "runs" / "a" / LAUNCHER).exists()
     with pytest.raises(LaunchError, match="is not known here"):
         named("a")
@@ -470,10 +506,11 @@ def test_a_folder_that_cannot_be_written_ends_no_run(home: Path) -> None:
 
 
 def test_where_nothing_runs_one_picture_says_so() -> None:
-    shown, transport = opened(8, "--once", job=WatchedJob("other", hosts_for(8), None))
+    shown, _ = opened(8, "--once", job=WatchedJob("other", hosts_for(8), None))
+    (node,) = shown.nodes
+    before, node.before = node.before, silent(node.name, "no answer yet")
     assert not shown.end_of_job(shown.seen_s)
-    for node in transport.nodes:
-        told(node.listener, look(node.first, 8, "count", 14.0))  # type: ignore[arg-type]
+    node.before = before
     assert shown.end_of_job(shown.seen_s) == "You have no running ranks on these nodes."
     shown.earlier[0] = "node0"
     assert shown.end_of_job(shown.seen_s + 60.0) == "The job's ranks are gone."

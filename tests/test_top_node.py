@@ -154,10 +154,25 @@ def test_it_rests_so_long_that_it_takes_less_than_a_percent_of_a_core(
         now = max(now, one.due[kind])
         used[0] += cost_s
         one.work(kind, now)
-    assert (used[0] - 3 * cost_s) / now < 0.0081  # without the first work of each kind
+    assert (used[0] - 4 * cost_s) / now < 0.0081  # without the first work of each kind, and the second count
     modes = [mode for mode, _ in one.told]
     if cost_s == 0.001:
         assert modes.count("count") >= 499 and modes.count("stacks") >= 99
+
+
+def test_the_first_three_counts_and_the_stacks_come_whatever_they_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = [0.0]
+    monkeypatch.setattr(watch, "cpu_s", lambda: used[0])
+    monkeypatch.setattr(watch.main, "RanksHere", lambda *_: None)
+    one, now = Costly(), 5.0
+    while len(one.told) < 4:
+        kind = min(("ranks", "count", "stacks"), key=lambda kind: one.due[kind])
+        now = max(now, one.due[kind])
+        used[0] += 0.2
+        one.work(kind, now)
+    assert [mode for mode, _ in one.told] == ["count", "stacks", "count", "count"] and now < 8.5
 
 
 def test_whoever_asks_again_and_again_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,9 +198,12 @@ int nvmlDeviceGetUtilizationRates(void *d, unsigned *u) { if ((long)d == 2) retu
 int nvmlDeviceGetMemoryInfo(void *d, unsigned long long *m) { m[0] = 80; m[2] = 60 + (long)d; return 0; }
 struct process { unsigned pid; unsigned long long memory; unsigned gpu, compute; };
 int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, struct process *p) {
-  if (*n < 2) return 7;
+  if (*n < 3) return 7;
   *n = PROCESSES;
-  for (unsigned i = 0; i < *n; i++) p[i].pid = 100 * (long)d + i;
+  for (unsigned i = 0; i < *n; i++) {
+    p[i].pid = i == 2 ? 7 : 100 * (long)d + i;
+    p[i].memory = i == 1 ? -1 : i == 2 ? 4 * (long)d : 50;
+  }
   return 0;
 }
 """
@@ -193,7 +211,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, struct process
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler for a library that answers as NVML does")
-@pytest.mark.parametrize("processes", [2, 0])
+@pytest.mark.parametrize("processes", [3, 0])
 def test_a_rank_has_the_gpu_that_it_uses(
     processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,11 +232,14 @@ def test_a_rank_has_the_gpu_that_it_uses(
     one = gpus.Gpus()
     wait_for(lambda: one.found, "NVML's answer")
     if processes:
-        assert one.found == [(97, 61, [100, 101]), (None, 62, [200, 201])]
-        assert one.of_rank([5, 201], 0, "") == [None, 62]
+        shares = [{n * 100: 50, n * 100 + 1: None, 7: 4 * n} for n in (1, 2)]
+        assert one.found == [(97, 61, shares[0]), (None, 62, shares[1])]
+        assert one.of_rank([5, 201], 0, "") == [None, 62, None]  # its share is not told
+        assert one.of_rank([7], 0, "") == [None, 62, 8]  # it has most there, and a little on the first
+        assert one.of_rank([100, 101, 200 + 9], 0, "") == [97, 61, 50]
         assert one.of_rank([5], 0, "") is None  # the processes are seen, and it is none of them
     else:  # as in a container
-        assert one.of_rank([5], 1, "") == [None, 62] and one.of_rank([5], 1, "1,0") == [97, 61]
+        assert one.of_rank([5], 1, "") == [None, 62, None] and one.of_rank([5], 1, "1,0") == [97, 61, None]
         assert [one.of_rank([5], *known) for known in ((2, ""), (-1, ""), (0, "GPU-1f"), (0, "7"))] == [
             None
         ] * 4

@@ -50,6 +50,13 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
             "options of the script go after --: ringup script slurm ... -- train.py --lr",
         ),
         (
+            "bench --size 1G",
+            "ringup bench: no option --size",
+            "the sizes are --min and --max: --min 1G --max 1G",
+        ),
+        ("bench --lr 3", "ringup bench: no option --lr", "`ringup bench --help` shows the options"),
+        ("test --size 1G", "ringup test: no option --size", "`ringup test --help` shows the options"),
+        (
             "run --nodes 2 -- train.py",
             "ringup: --nodes 2, but only this machine is known",
             "name the nodes with -H node0,node1",
@@ -134,7 +141,7 @@ def test_help_is_no_wider_than_the_terminal(name: str, columns: int, monkeypatch
 def test_help_keeps_the_paragraphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     text = command_line.parser_for("clean").format_help()
-    assert "\n\nExit code 0 when nothing is left" in text
+    assert "\n\nExit code 0 if nothing is left" in text
 
 
 def test_every_choice_stands_in_the_help() -> None:

@@ -50,7 +50,10 @@ def look(first: int, world_size: int, mode: str, at_s: float) -> dict[str, Any]:
     numbers = range(first, min(first + RANKS_A_NODE, world_size))
     frames = [(SLEEPS if number == ODD else WAITS) if mode != "count" else [] for number in numbers]
     ranks = [
-        {**rank(number, shown), "world_size": world_size, "memory_bytes": 3 << 30, "gpu": [97.0, 61 << 30]}
+        {
+            **rank(number, shown), "world_size": world_size, "memory_bytes": 3 << 30,
+            "gpu": [97.0, 61 << 30, 60 << 30],
+        }
         for number, shown in zip(numbers, frames, strict=True)
     ]  # fmt: skip
     node = {**NODE, "interfaces": {"ib0": 0, "eno1": int(at_s * 5000)}}

@@ -137,6 +137,8 @@ class HeldUp(TypedDict):
     rank: int | None
     node: str
     where: str
+    pid: int
+    """0 where its process had ended."""
 
 
 class Apart(TypedDict):

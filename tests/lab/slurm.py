@@ -173,8 +173,15 @@ class Slurm:
     def wait_end(self, job: str, within_s: float = 180) -> str:
         """Until a job is over; its last state."""
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-        self.wait(lambda: self.state(job) in over, f"the end of job {job}", within_s)
-        return self.state(job)
+        seen = ""
+
+        def is_over() -> bool:
+            nonlocal seen
+            seen = self.state(job)
+            return seen in over
+
+        self.wait(is_over, f"the end of job {job}", within_s)
+        return seen
 
     def wait(self, what: Callable[[], object], why: str, within_s: float) -> None:
         """Poll until `what()` is true."""

@@ -17,14 +17,14 @@ WHERE = {
     "zsh": "a folder of $fpath, as _ringup",
     "fish": "~/.config/fish/completions/ringup.fish",
 }
-"""Files that the shell reads at the first Tab: to write them at each start of a shell takes half a second."""
+"""Files that the shell reads at the first Tab; running this at each start would take half a second."""
 HOSTS = {
     "bash": '_ringup_hosts() { compgen -W "$(awk \'$1 == "Host" { for (i = 2; i <= NF; i++)'
     ' if ($i !~ /[*?!]/) print $i }\' ~/.ssh/config 2>/dev/null)" -- "$1"; }',
     "zsh": "",
     "fish": "",
 }
-FILES = ("F", "PY", "PATH", options.SCRIPT_WORDS, "SCRIPT")
+FILES = ("F", "PY", "PATH", options.SCRIPT_WORDS, options.LINE_WORDS, "SCRIPT")
 HOSTS_OF = {"bash": "_ringup_hosts", "zsh": "_hosts", "fish": "(__fish_print_hostnames)"}
 """Names of nodes, from ssh's configuration."""
 

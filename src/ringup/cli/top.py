@@ -16,6 +16,7 @@ On each node one process of the lowest priority reads counters, with less than 1
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -51,11 +52,11 @@ OPTIONS = (
     options.flag("--quiet", "print only the pictures"),
 )
 BEAT_S = 10.0
-"""How often a node is sent a line; its process ends after a minute without one."""
+"""Seconds between lines to a node; its process ends after a minute without one."""
 TURN_S = 0.5
-"""Shortest time between two updates."""
+"""Shortest time between two updates, except for the first picture."""
 GONE_S = 5.0
-"""A job is over when no rank of it was seen for so long."""
+"""Seconds after which a job is over if no rank of it was seen."""
 FOLDS: dict[By, str] = {"state": "folded by state and place", "node": "folded by node", "rank": "not folded"}
 
 
@@ -71,13 +72,14 @@ class Top:
         self.printed, self.seen, self.earlier = Printed(), JobState(), dict[int, str]()
         self.ranks: JobLook | None = None
         self.lines: list[RowLine] = []
-        self.seen_s = self.read_s = time.monotonic()
+        self.began_s = self.seen_s = time.monotonic()
+        self.drawn_s, self.read_s = 0.0, -math.inf
         self.by: By = "state"
         self.opened: set[Hashable] = set()
         self.chosen: Hashable = None
         self.filter = self.note = self.end_words = ""
         self.asks = ""
-        """What is typed now: "filter", or the answer to "end"."""
+        """The meaning of typed keys: "filter", or the answer to "end"."""
         local = tuple(host.name for host in transport.hosts if host.local)
         names = [host.name for host in transport.hosts if not host.local or host.name == local[0]]
         self.nodes = [WatchedNode(name, local if len(local) > 1 else (), self.is_wanted) for name in names]
@@ -87,7 +89,7 @@ class Top:
             node.send = way.write
 
     def is_wanted(self, rank: Mapping[str, Any]) -> bool:
-        """Whether a rank, as a node describes it, is of the job that is shown."""
+        """Whether a rank, as a node describes it, belongs to the shown job."""
         if not self.ranks or rank["run"] != self.ranks.run:
             return False
         address = ":".join(word for word in rank["job"][:2] if word)
@@ -137,7 +139,7 @@ class Top:
         return [rank for rank in self.ranks.unseen if self.seen.codes.get(rank) != 0] if self.ranks else []
 
     def judge(self, now_s: float) -> None:
-        """Look for a hang, if every rank is seen: a rank that is not may be the one to blame."""
+        """Detect a hang if every rank is seen: an unseen rank may be the one to blame."""
         is_whole = self.ranks and not self.unseen() and not any(node.now.problem for node in self.nodes)
         if not (self.hang and self.ranks and is_whole):
             return
@@ -275,18 +277,28 @@ class Top:
         return ""
 
     def is_known(self) -> bool:
-        """Whether every node has told enough for one picture."""
-        return all(node.state == "closed" or (node.answers >= 3 and node.stacks_s) for node in self.nodes)
+        """Whether every node has reported enough for one picture."""
+        return all(
+            node.state == "closed" or (node.stacks_s and not node.before.problem) for node in self.nodes
+        )
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether a picture is due; printed pictures start once there is something to show."""
+        if self.once or not (self.screen.has_keys or self.drawn_s):
+            is_late = not self.once and now_s - self.began_s >= self.every_s
+            return is_late or self.is_known()
+        return self.screen.has_keys or now_s - self.drawn_s >= self.every_s
 
     def draw(self, now_s: float, *, is_last: bool = False) -> None:
         """`is_last`: without the keys, as the picture stays on the screen."""
+        self.drawn_s = now_s
         lines = picture(self.view(now_s), *self.screen.size(), self.screen.has_keys)
         self.screen.draw(lines[:-1] if is_last and self.screen.has_keys else lines)
 
     def run(self) -> int:
         """The exit code, once the job has ended; raises KeyboardInterrupt when the user leaves."""
-        beat_s = updated_s = drawn_s = 0.0
-        size, has_keys = self.screen.size(), self.screen.has_keys
+        beat_s = updated_s = 0.0
+        size = self.screen.size()
         while True:
             self.transport.turn(0.1)
             now_s, pressed = time.monotonic(), [*self.screen.typed()]
@@ -296,15 +308,16 @@ class Top:
                 beat_s = now_s
                 for node in self.nodes:
                     node.send(b"\n")
-            if not pressed and now_s - updated_s < TURN_S and size == self.screen.size():
+            is_awaited = not self.drawn_s and self.is_known()
+            is_same = not pressed and not is_awaited and size == self.screen.size()
+            if is_same and now_s - updated_s < TURN_S:
                 continue
             updated_s, size = now_s, self.screen.size()
             self.judge(now_s)
             self.update(now_s)
             self.end_words = self.end_of_job(now_s)
-            is_due = self.is_known() if self.once else has_keys or now_s - drawn_s >= self.every_s
+            is_due = self.is_due(now_s)
             if is_due or self.end_words:
-                drawn_s = now_s
                 self.draw(now_s, is_last=bool(self.end_words))
             if self.end_words or (self.once and is_due):
                 return 0 if self.earlier or self.ranks else 1

@@ -15,7 +15,7 @@ LINES = (
     ("var(--work)", "", "circle"), ("var(--bad)", "6 4", "square"), ("var(--wait)", "2 3", "diamond"),
     ("var(--ink)", "8 3 2 3", "circle"), ("var(--init)", "1 2", "square"), ("var(--launch)", "", "diamond"),
 )  # fmt: skip
-"""Colour, dashes and marks: none of the three stands alone."""
+"""Colour, dashes and marks: each pair differs in all three."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,27 @@ def _mark(shape: str, x: float, y: float, colour: str) -> str:
     return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" fill="{colour}"{turned}/>'
 
 
+def _marks(most: float) -> list[float]:
+    """
+    Round values from 0 up to `most`, at most six.
+
+    >>> _marks(12.1), _marks(0.9)
+    ([0.0, 2.5, 5.0, 7.5, 10.0], [0.0, 0.2, 0.4, 0.6, 0.8])
+    """
+    size = 10 ** math.floor(math.log10(most / 5))
+    step = next(size * n for n in (1, 2, 2.5, 5, 10) if size * n >= most / 5)
+    return [round(n * step, 12) for n in range(int(most / step + 1e-9) + 1)]
+
+
 def curves(found: Sequence[Curve], limit: float | None, unit: str, words: str) -> str:
-    """Lines over a size that doubles, the limit dashed across, each line named at its end."""
+    """Lines over a size that doubles, the limit dashed across, each line's name at its end."""
     points = [point for one in found for point in one.points if point[0] > 0 and math.isfinite(point[1])]
     if not points:
         return ""
     first, last = (math.log2(f(size for size, _ in points)) for f in (min, max))
     most = 1.1 * max([rate for _, rate in points] + ([limit] if limit else [])) or 1.0
+    if not 1e-300 < most < 1e300:
+        return ""
     span = max(last - first, 1e-9)
 
     def x(size: float) -> float:
@@ -48,8 +62,7 @@ def curves(found: Sequence[Curve], limit: float | None, unit: str, words: str) -
         return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - 14) * rate / most
 
     body = []
-    for n in range(5):
-        rate = most * n / 4
+    for rate in _marks(most):
         body.append(f'<path class="axis" d="M{LEFT} {y(rate):.1f}H{WIDTH - 110}"/>')
         body.append(f'<text x="{LEFT - 6}" y="{y(rate) + 4:.1f}" text-anchor="end">{rate:.3g}</text>')
     sizes = sorted({size for size, _ in points})

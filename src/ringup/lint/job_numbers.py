@@ -1,4 +1,4 @@
-"""What each node or rank is given by the line that starts it: an address to meet at, GPUs, a port."""
+"""Settings of each node or rank in the line that starts it: rendezvous address, GPUs, port."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from itertools import pairwise
 
 from ringup.launchfiles import marks
-from ringup.launchfiles.directives import gpus_per_node, last, tasks_per_node
+from ringup.launchfiles.directives import gpus_per_node, last, node_count, tasks_per_node
 from ringup.launchfiles.marks import has_mark
-from ringup.launchfiles.model import TORCH, Launch
+from ringup.launchfiles.model import NODE_LAUNCHERS, TORCH, Launch
+from ringup.launchfiles.start import arguments
 from ringup.lint.job_environment import file_at_hand
 from ringup.lint.job_file import JobFile
 from ringup.lint.rule import SHELL, Found, fault
@@ -20,11 +21,18 @@ _LOOPBACK = re.compile(r"(?:tcp://)?(localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[
 _COORDINATOR = re.compile(
     r"coordinator(?:[-_]address)?|(?:init|dist)[-_](?:method|url)|master[-_]addr(?:ess)?"
 )
+_LISTS = {marks.NODES, marks.NAMES}
+_MANY_GPUS = {"num-gpus", "num-machines", "multiprocessing-distributed"}
 _SCHEDULERS = ("SBATCH", "PBS", "BSUB")
 _OF_OPEN_MPI = ("-x", "-mca", "--mca", "--bind-to", "-bind-to", "--allow-run-as-root", "-npernode")
 """Options that other MPIs do not have."""
 _HOSTS_WITH_SLOTS = re.compile(r"[\w.-]{1,255}(?::\d{1,4})?(?:,[\w.-]{1,255}(?::\d{1,4})?){0,255}")
 _LITERAL = re.compile(r"\b(devices|gpus|num_nodes) ?= ?(\d{1,4})\b(?! ?[-+*/])")
+_EACH = r"(?:int\()?os\.environ\[.SLURM_GPUS_ON_NODE.\]|torch\.cuda\.device_count\(\)"
+_EACH_GPU = re.compile(rf"\b(?:devices|gpus) ?= ?(?:.auto[\"']|-1\b|{_EACH})")
+"""The Trainer uses each GPU that it sees."""
+_SAID_BEFORE = re.compile(rf"(?m)^ *(\w{{1,60}}) = ({_EACH})")
+_BY_A_NAME = re.compile(r"\b(devices|gpus) ?= ?(\w{1,60})\b")
 _OF_TRAINER = re.compile(r"(?:\+{0,2}|--)trainer\.(devices|num_nodes)=(\d{1,4})")
 """Of Lightning's command line, and of NeMo's."""
 _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning)\b")
@@ -33,18 +41,30 @@ _LIGHTNING = re.compile(r"(?m)^ *(?:import|from) +(?:pytorch_lightning|lightning
 @fault("rendezvous-endpoint-list", SHELL)
 def rendezvous_endpoint_list(job: JobFile) -> Found:
     """
-    The address at which the ranks meet is a list of nodes, not one of them.
+    The ranks' address, or `srun -w`, is not one node of the job: it is a list of nodes, or another host.
 
     Why: SLURM_JOB_NODELIST is `gpu[01-04]`, and `scontrol show hostnames` gives a line for each node;
-    neither is a host name, so no rank can look it up.
+    neither is a host name, so no rank can look it up.  `NODES=("$LIST")` in quotes is an array of one element
+    with all the names in it.  SLURM_SUBMIT_HOST is where sbatch was typed.
 
-    Fix: `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
+    Fix: `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`; an array without quotes.
     """
     for launch in job.launches:
         held = {mark.name for mark in job.job.marks.all_of(launch.host)}
         literal = re.search(r"\[\d+[-,]\d|\w,\w", launch.host)
-        if (marks.NODES in held and launch.allocated != 1) or literal:
+        if (held & _LISTS and launch.allocated != 1) or literal:
             yield launch.line, f"the ranks meet at {launch.shown(launch.host)}", "the first of these nodes"
+        elif "SLURM_SUBMIT_HOST" in held and launch.launcher in NODE_LAUNCHERS and launch.nnodes != 1:
+            found = "the ranks meet at $SLURM_SUBMIT_HOST, where sbatch was typed: no rank runs there"
+            yield launch.line, found, "the first node of the job"
+    for command in job.job.commands:
+        for step in (*command.around, *command.start.steps):
+            listed = job.job.marks.all_of(step.option("-w", "--nodelist") or "")
+            is_one = step.program == "srun" and step.option("-N", "--nodes") == "1"
+            is_list = any(mark.name in _LISTS for mark in listed)
+            if is_one and is_list and node_count(job.job.directives)[0] > 1:
+                yield command.line, "srun -w with the names of all nodes, and --nodes=1", "one node's name"
+                return
 
 
 def coordinator_at_itself(job: JobFile) -> Found:
@@ -186,13 +206,15 @@ def port_used_twice(job: JobFile) -> Found:
         if launch.backend == "static":
             port = port or launch.option("main-process-port") or launch.setting("master-port")
             port = port or ("29500" if launch.launcher != "accelerate" else "")  # torch's default
-        if (
-            launch.is_away
-            or launch.launcher not in (*TORCH, "accelerate", "deepspeed")
-            or not port.isdecimal()
-        ):
-            continue
-        if port == "0" or launch.nnodes != 1 or launch.command.branches:
+        is_single = launch.launcher in (*TORCH, "accelerate", "deepspeed") and launch.nnodes == 1
+        if launch.launcher == "python" and _MANY_GPUS & launch.arguments.keys():
+            # detectron2 and the like start their ranks themselves, at this address.
+            own = next(
+                (launch.arguments[n] for n in ("dist-url", "init-method") if n in launch.arguments), ""
+            )
+            own = own if _LOOPBACK.match(own) else ""
+            port, is_single = own.rpartition(":")[2], True
+        if launch.is_away or not is_single or not port.isdecimal() or port == "0" or launch.command.branches:
             continue
         other = before.get(port)
         if other is not None and not any(other.line < line < launch.line for line in waits):
@@ -231,7 +253,7 @@ def gpu_count_with_type(job: JobFile) -> Found:
     """
     A launcher takes its number of ranks from a variable of Slurm that also holds the GPU's type.
 
-    Why: `--gpus-per-node=a100:4` makes SLURM_GPUS_PER_NODE `a100:4`, which is no number.
+    Why: `--gpus-per-node=a100:4` makes SLURM_GPUS_PER_NODE `a100:4`, which is not a number.
 
     Fix: SLURM_GPUS_ON_NODE, or the number itself.
     """
@@ -288,7 +310,13 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             continue
         devices, nodes = _of_trainer(job, launch)
         step = launch.srun
-        if step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
+        if step and not step.has("--ntasks-per-node", "--ntasks", "-n") and (line := _fewer(job, tasks)):
+            if _LIGHTNING.search(file_at_hand(job, launch.script) or ""):
+                found = (
+                    f"--ntasks counts, and starts fewer tasks than --ntasks-per-node={tasks} tells Lightning"
+                )
+                yield line, found, "--ntasks-per-node alone"
+        elif step is None and launch.started_by == "batch" and devices * nodes > 1 and max(nodes, tasks) > 1:
             found = f"Lightning waits for {devices * nodes} ranks, and without srun there is one"
             yield launch.line, found, "srun in front of it"
         elif step and gpus and devices > gpus:
@@ -298,6 +326,12 @@ def lightning_tasks_mismatch(job: JobFile) -> Found:
             if each and each != devices:
                 found = f"{plural(each, 'task')} a node, and devices={devices}"
                 yield launch.line, found, f"--ntasks-per-node={devices}"
+
+
+def _fewer(job: JobFile, each: int) -> int:
+    """The line of a smaller --ntasks, 0 for none; sbatch(1): it takes precedence over --ntasks-per-node."""
+    (total, line), nodes = last(job.job.directives, "ntasks", "n"), node_count(job.job.directives)[0] or 1
+    return line if total.isdecimal() and 0 < int(total) < each * nodes else 0
 
 
 def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
@@ -311,8 +345,46 @@ def _of_trainer(job: JobFile, launch: Launch) -> tuple[int, int]:
     literal = dict(_LITERAL.findall(text)) if is_read else {}
     devices = given["devices"] or (launch.arguments.get("devices", "") if is_read else "")
     devices = devices or literal.get("devices", "") or literal.get("gpus", "")
+    if not devices and is_read and not _BINDS.search(job.text) and "cpu" not in text:
+        values = dict(_SAID_BEFORE.findall(text))
+        text = _BY_A_NAME.sub(lambda m: f"{m[1]}={values.get(m[2], m[2])}", text)
+        devices = str(gpus_per_node(job.job.directives)[0]) if _EACH_GPU.search(text) else ""
     nodes = given["num_nodes"] or literal.get("num_nodes", "")
     return int(devices) if devices.isdecimal() else 0, int(nodes) if nodes.isdecimal() and int(nodes) else 1
+
+
+_BINDS = re.compile(r"gpus?-per-task|(?i:gpu[-_]bind|tres[-_]bind|VISIBLE_DEVICES|LOCAL_DEVICE_IDS)")
+"""Options that decide which GPUs of its node a task sees."""
+_BY_TASK = re.compile(r"(?m)^ *(\w{1,60}) = int\(os\.environ\[.SLURM_LOCALID.\]\)$")
+
+
+@fault("gpu-hidden-from-task", SHELL)
+def gpu_hidden_from_task(job: JobFile) -> Found:
+    """
+    Slurm shows a task its own GPU alone, and the program takes another one, or more of them.
+
+    Why: sbatch(1): `--gpus-per-task=1` binds each task to its GPU, which is number 0 there.  JAX and
+    `set_device` with SLURM_LOCALID then look for GPU 1 in task 1, and Lightning for all `devices`.
+
+    Fix: `--gpus-per-node` in place of `--gpus-per-task`, or `--gpu-bind=none`.
+    """
+    value, line = last(job.job.directives, "gpus-per-task")
+    if not re.fullmatch(r"(?:[\w.-]{1,60}:)?1", value) or len(_BINDS.findall(job.text)) > 1:
+        return
+    for launch in job.launches:
+        is_by_srun = launch.launcher == "python" and launch.srun is not None and (launch.per_node or 0) > 1
+        text = (file_at_hand(job, launch.script) if is_by_srun and launch.script else "") or ""
+        devices, own = _of_trainer(job, launch)[0] if is_by_srun else 0, _BY_TASK.search(text)
+        if devices > 1:
+            taken = f"Lightning takes devices={devices}"
+        elif _JAX.search(text) and "VISIBLE_DEVICES" not in text:
+            taken = "JAX takes the GPU of the task's number"
+        elif own and f"set_device({own[1]})" in text and "VISIBLE_DEVICES" not in text:
+            taken = "set_device takes the GPU of SLURM_LOCALID"
+        else:
+            continue
+        yield line, f"each task sees one GPU, number 0, and {taken}", "--gpus-per-node"
+        return
 
 
 _JAX = re.compile(r"\bjax\.distributed\.initialize\([ \t]*\)")
@@ -335,3 +407,31 @@ def jax_device_per_task(job: JobFile) -> Found:
         if text and _JAX.search(text) and 0 < tasks < gpus:
             found = f"{plural(tasks, 'task')} on a node of {gpus} GPUs, and JAX takes one for each"
             yield launch.line, found, f"--ntasks-per-node={gpus}"
+
+
+_SLICE = re.compile(r"v\d\w{0,6}-(\d{1,5})")
+_STARTS = re.compile(r"\bpython3? (?!-m pip)[^;&|]|\.sh\b|\b(?:ray|docker|tmux|screen|nohup) ")
+
+
+@fault("tpu-host-alone", SHELL)
+def tpu_host_alone(job: JobFile) -> Found:
+    """
+    A program is started on one host of a TPU slice that has several.
+
+    Why: `gcloud compute tpus tpu-vm ssh` runs its command on worker 0 unless `--worker` says otherwise.  A
+    slice of more than 8 (`v4-32`) has several hosts, and JAX waits on this one for the chips of the others.
+
+    Fix: `--worker=all`.
+    """
+    commands = [c for c in job.job.commands if c.texts[0] == "gcloud" and "tpu-vm" in c.texts[:5]]
+    asked = [(c, arguments(c.texts)) for c in commands]
+    sizes = [m for _, given in asked if (m := _SLICE.fullmatch(given.get("accelerator-type", "")))]
+    if len(sizes) != 1 or int(sizes[0][1]) <= 8 or "xla_dist" in job.text:
+        return
+    starts = [(c, given) for c, given in asked if _STARTS.search(given.get("command", ""))]
+    if any(given.get("worker", "0") != "0" for _, given in starts):
+        return
+    for command, given in starts:
+        if re.search(r"\bpython3? (?:-m )?[\w./]{0,80}train", given["command"]):
+            found = f"started on one host of {sizes[0][0]}, which has several"
+            yield command.line, found, "--worker=all"

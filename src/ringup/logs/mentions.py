@@ -1,9 +1,9 @@
 """
-Text that mentions an error and is none: who prints a line does not say that it happened.
+Text that mentions an error which did not happen.
 
 Pure.  Commands that a shell echoes, source code, comments, help texts and remedies speak of what may happen.
-A count of none says that nothing did.  What stands in quotation marks is somebody else's, unless the word
-before them is the speaker's own ("error: '...'").
+A count of none reports that nothing did.  Text in quotation marks is somebody else's, unless the word
+before them belongs to the speaker ("error: '...'").
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NONE = re.compile(
     r"|(?:\s[:=]|:)\s{1,4}(?:\[\]|none|no|not? active|false|0|n/a)\W{0,3}$",
     re.IGNORECASE,
 )
-"""What counts nothing, or answers no."""
+"""Counts of none, and the answer no."""
 CODE = re.compile(
     r"(?:[-+](?= ))?\s*(?:\++ \S|#+ ?(?!of tasks|Avg bus|ERROR|FATAL)[^\W\d]|\$ \S"
     r"|(?:[*-] )?[Ff]ix(?:e[sd])?\b"

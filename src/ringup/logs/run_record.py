@@ -1,4 +1,4 @@
-"""How a run ended, as `ringup run` itself recorded it: its verdict goes before what the logs suggest."""
+"""The end of a run as `ringup run` itself recorded it: its verdict has priority over the logs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from ringup.logs.lines import Event
 from ringup.units import printable
 
 MOST_BYTES = 16 << 20
+MOST_LINES = 5
+"""Lines of proof above the last line."""
 
 
 class RunVerdict(msgspec.Struct):
-    """What held the run up; `rule` is empty where nothing was named."""
+    """The cause of the hang; `rule` is empty if none was named."""
 
     rule: str = ""
     text: str = ""
@@ -35,17 +37,19 @@ class _Record(msgspec.Struct):
 
 
 class RunEnd(NamedTuple):
-    """How a run ended, as run.json has it, and the last line of ringup.log."""
+    """The end of a run, from run.json, and the last line of ringup.log."""
 
     outcome: str
     verdict: RunVerdict
     line: Event
+    proof: tuple[Event, ...] = ()
+    """The lines above it: the place of the missing ranks, and their flight recorder entries."""
     left_before: tuple[str, ...] = ()
     """Ranks that had ended with code 0 when the others lost them: "rank 3 on node1, 0.2 s before"."""
 
 
 def end_of_run(paths: Sequence[str]) -> RunEnd | None:
-    """The end of the run whose folder the files are from; None without ringup.log and run.json of one run."""
+    """The end of the run in the files' folder; None without ringup.log and run.json of one run."""
     own = [number for number, path in enumerate(paths) if Path(path).name == files.END_FILE]
     if len(own) != 1:
         return None
@@ -58,6 +62,10 @@ def end_of_run(paths: Sequence[str]) -> RunEnd | None:
         return None
     if not lines:
         return None
-    line = Event("run-ended", own[0], len(lines), printable(lines[-1], 300))
+    numbered = [*enumerate(lines, 1)][-1 - MOST_LINES :]
+    shown = [(n, text) for n, text in numbered if text.startswith(("  rank ", "  flight recorder: "))]
+    *proof, line = (
+        Event("run-ended", own[0], n, printable(text.strip(), 300)) for n, text in [*shown, numbered[-1]]
+    )
     left = tuple(printable(one, 120) for one in (record.first_failure or _FirstFailure()).left_before[:8])
-    return RunEnd(record.outcome, record.verdict or RunVerdict(), line, left)
+    return RunEnd(record.outcome, record.verdict or RunVerdict(), line, tuple(proof), left)

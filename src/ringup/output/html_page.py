@@ -62,7 +62,7 @@ VERSIONS = {
 
 @dataclass(frozen=True)
 class Block:
-    """A cause or a finding as it is shown."""
+    """A cause or a finding as shown."""
 
     severity: str
     rule: str
@@ -87,7 +87,7 @@ class Details:
 
 @dataclass
 class Page:
-    """What a page shows, from the top."""
+    """The content of a page, from the top."""
 
     command: str
     again: str = ""
@@ -98,7 +98,7 @@ class Page:
     facts: list[tuple[str, str]] = field(default_factory=list)
     entries: list[Block] = field(default_factory=list)
     first: int = MOST_FIRST
-    """How many entries are above the pictures."""
+    """Number of entries above the pictures."""
     timeline: Timeline | None = None
     figures: list[Figure] = field(default_factory=list)
     findings: list[Block] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Page:
 
 
 def _harmless(value: object) -> object:
-    """Anything from a node without secrets and control characters; `autoescape` makes it text of HTML."""
+    """Text from a node without secrets and control characters; `autoescape` makes it text of HTML."""
     if isinstance(value, Markup | jinja2.Undefined):
         return value
     return "\n".join(safe(line, 2000) for line in str(value).split("\n"))
@@ -188,7 +188,7 @@ def _finding(one: Finding) -> Block:
 
 
 def add_check(page: Page, report: Report) -> None:
-    """Findings, pictures of the network and the nodes, what is expected and set."""
+    """Findings, pictures of the network and the nodes, the expected selection and set variables."""
     found = folded(report.findings, report.cluster)
     size = f"{plural(len(report.cluster.nodes), 'node')}, {counts(report.findings)}"
     if not page.headline:
@@ -210,7 +210,7 @@ def add_check(page: Page, report: Report) -> None:
 
 
 def _versions(nodes: Iterable[Node]) -> Iterator[Details]:
-    """Versions, and which of them differ between nodes."""
+    """Versions, and those that differ between nodes."""
     reached = [(node.name, node.versions) for node in nodes if not node.unreached]
     kinds = grouped(
         ((what, own.get(key, "none")), name) for name, own in reached for what, key in VERSIONS.items()
@@ -232,13 +232,18 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) ->
 # -- logs and runs -----------------------------------------------------------------------------
 
 
+def _said(cause: Cause) -> str:
+    """Its text without words that a headline already has."""
+    return cause.text.removesuffix("; the run was ended as hung")
+
+
 def _cause(cause: Cause, diagnosis: Diagnosis, headline: str) -> Block:
     files = diagnosis.story.files
     places = ", ".join([*cause.nodes[:16], *([show_ranks(cause.ranks)] if cause.ranks else [])])
     evidence = cause.evidence[:MOST_EVIDENCE]
     lines = [f"{path_shown(files[e.file].path)}:{e.line}  {printable(e.text, 300)}" for e in evidence]
     fields = [("where", places), ("confidence", cause.confidence)]
-    if cause.text not in headline:
+    if _said(cause) not in headline:
         fields.insert(0, ("cause", cause.text))
     if defect := cause.known_defect:
         fields.append(("known", f"{defect.id}: {defect.text}"))
@@ -246,7 +251,7 @@ def _cause(cause: Cause, diagnosis: Diagnosis, headline: str) -> Block:
 
 
 def add_logs(page: Page, diagnosis: Diagnosis) -> None:
-    """The causes, and what the logs hold."""
+    """The causes, and the content of the logs."""
     from ringup.output.logs_report import used_devices
 
     causes = diagnosis.causes
@@ -255,7 +260,7 @@ def add_logs(page: Page, diagnosis: Diagnosis) -> None:
         page.headline = leads.text if leads else "No failure found"
         page.tone = (leads.severity or "error") if leads else "ok"
     elif leads and leads.severity == "error" == page.tone:
-        page.headline += f": {leads.text}"
+        page.headline += f": {_said(leads)}"
     page.entries += [_cause(cause, diagnosis, page.headline) for cause in causes[:MOST_CAUSES]]
     networks = [
         [h.name, h.kind, " ".join(h.bootstrap or ()), ", ".join(used_devices(h)), ", ".join(h.interfaces)]
@@ -286,15 +291,20 @@ def add_logs(page: Page, diagnosis: Diagnosis) -> None:
 
 
 def add_run(page: Page, record: SavedRun) -> None:
-    """How a run ended, its attempts, environment and findings."""
+    """The end of a run, its attempts, environment and findings."""
     how, took = OUTCOMES.get(record.outcome, record.outcome), show_seconds(record.seconds)
     page.headline = f"{how} after {took}"
+    if len(record.attempts) > 1:
+        page.headline += f", in attempt {len(record.attempts)}"
     if record.outcome == "ok":
         page.headline += ": all ranks exited with 0"
     page.tone = "ok" if record.outcome in ("ok", "saved") else "note" if record.exit_code is None else "error"
     plan = record.plan
     if plan:
-        what = [plural(len(record.ranks), "rank"), f"on {summarize_names([n.node for n in plan.nodes], 8)}"]
+        what = [
+            plural(len(record.ranks) or plan.world_size, "rank"),
+            f"on {summarize_names([n.node for n in plan.nodes], 8)}",
+        ]
         page.facts.append(("run", f"{record.run}: {plan.job.script} ({' '.join(what)})"))
     began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.started))
     page.facts.append(("started", began))
@@ -303,8 +313,9 @@ def add_run(page: Page, record: SavedRun) -> None:
             ("first failure", f"{printable(failure.what, 160)}, {show_seconds(failure.at_s)} after the start")
         )
     for hang in [h for h in record.hangs if h.verdict == "stalled"][-1:]:
-        since, seen = show_seconds(max(hang.at_s - hang.quiet_s, 0)), show_seconds(hang.at_s)
-        page.facts.append(("no progress", f"from {since} after the start on; noticed after {seen}"))
+        quiet_s = max(hang.at_s - hang.quiet_s, 0.0)
+        since = f"{show_seconds(quiet_s)} after the start" if quiet_s >= 0.1 else "the start"
+        page.facts.append(("no progress", f"from {since} on; noticed after {show_seconds(hang.at_s)}"))
     if record.verdict and record.verdict.evidence:
         page.facts.append(("ranks", "\n".join(record.verdict.evidence)))
     page.details += _of_run(record)
@@ -362,7 +373,7 @@ def add_bench(page: Page, outcome: BandwidthReport) -> None:
 
 
 def add_bench_of(page: Page, path: Path) -> None:
-    """What a bench wrote into its folder; nothing where there is no such file."""
+    """The results of a bench in its folder; nothing without such a file."""
     import msgspec
 
     from ringup.collective_tests import BandwidthReport
@@ -372,7 +383,7 @@ def add_bench_of(page: Page, path: Path) -> None:
 
 
 def add_test(page: Page, outcome: CorrectnessReport) -> None:
-    """Which ranks are at fault, and every rank's result."""
+    """The ranks at fault, and every rank's result."""
     from ringup.output.collective_report import test_verdict
 
     page.tone = "ok" if outcome.ok else "error"
@@ -400,7 +411,7 @@ def logs_page(diagnosis: Diagnosis) -> str:
 
 
 def add_logs_of(page: Page, paths: Sequence[str]) -> None:
-    """Logs of a job or a run; of a restarted run those of the attempt that failed first."""
+    """Logs of a job or a run; for a restarted run those of the attempt that failed first."""
     from ringup.timeline.read import read
 
     diagnosis, folder = read(paths)
@@ -409,21 +420,23 @@ def add_logs_of(page: Page, paths: Sequence[str]) -> None:
 
 
 def add_folder(page: Page, diagnosis: Diagnosis, folder: Path | None, whole: SavedRun | None = None) -> None:
-    """Logs with their timeline, and the run they are of; `whole`: that of which it is an attempt."""
+    """Logs with their timeline, and their run; `whole`: the run of which it is an attempt."""
     from ringup.timeline.read import timeline_of
 
     record = whole or (saved_run.read(folder) if folder else None)
     if record:
         add_run(page, record)
         if whole and folder:
-            page.facts.append(("shown", f"{folder.name} of {len(whole.attempts)}, the first that failed"))
+            number, count = folder.name.removeprefix("attempt-"), len(whole.attempts)
+            words = f"attempt {number} of {count}, the first that failed: its cause and its timeline"
+            page.facts.append(("below", words))
         page.findings += map(_finding, record.findings)
     page.timeline = timeline_of(diagnosis, folder)
     add_logs(page, diagnosis)
 
 
 def diff_page(heads: Sequence[str], rows: Sequence[Sequence[str]], lacking: Sequence[str]) -> str:
-    """What is compared, a row for each difference, and what could not be compared."""
+    """The two sides, a row for each difference, and facts that could not be compared."""
     page = Page("diff", rows[0][0] if rows else "ok", plural(len(rows), "difference"))
     page.facts = [(head[:1], head[2:]) for head in heads]
     page.facts.append(("not compared", "\n".join(lacking)))

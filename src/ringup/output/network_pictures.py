@@ -1,4 +1,4 @@
-"""Pictures of a network: who reaches whom, what each node has and uses, how fast it is."""
+"""Pictures of a network: reachability, the devices of each node, and rates."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ MOST_IN_TABLE, MOST_NODES, MOST_MAPS, MOST_BOXES = 32, 2000, 4, 16
 SLOW_SHARE = 0.7
 """A pair slower than this share of the median is marked."""
 SLOW_TIMES, LEAST_SLOW_MS = 5, 1.0
-"""A round trip is named if it is so many times the median and at least so long."""
+"""A round trip is named if it is this many times the median and at least this long."""
 
 
 @dataclass(frozen=True)
 class Figure:
     title: str
     words: str
-    """What it shows, in a sentence."""
+    """Its meaning, in a sentence."""
     picture: str = ""
-    """SVG or an image; "" where the table is the picture."""
+    """SVG or an image; "" if the table is the picture."""
     names: Sequence[str] = ()
     cells: Sequence[Sequence[tuple[str, str]]] = ()
     """Of a table of nodes: words and class of each cell."""
@@ -66,7 +66,7 @@ def works(link: Link) -> bool:
 
 
 def _reach(title: str, cluster: Cluster, links: Sequence[Link]) -> Figure:
-    """Node x node: how many of the tested paths work."""
+    """Node x node: the number of tested paths that work."""
     names = [node.name for node in cluster.nodes][:MOST_NODES]
     tried = grouped(((link.src, link.dst), works(link)) for link in links)
     good = sum(map(sum, tried.values()))
@@ -122,7 +122,7 @@ def _bad_rows(names: Sequence[str], tried: dict[tuple[str, str], list[bool]]) ->
 
 
 def _slow_paths(links: Sequence[Link]) -> Iterator[str]:
-    """How long answers took, and the paths far from that."""
+    """Response times, and the paths far from the usual."""
     times = {link: link.rtt_ms for link in links if link.rtt_ms is not None}
     if times:
         usual = median(times.values())
@@ -147,14 +147,14 @@ def _node_maps(report: Report) -> Iterator[Figure]:
             shape = (*cards, node.gpu_count, made.prediction.likeness if made else None)
             kinds.setdefault(shape, ([], node, made))[0].append(node.name)
     for names, node, made in islice(kinds.values(), MOST_MAPS):
-        if node.gpus or node.rdma_ports or any(i.kind != "loopback" for i in node.interfaces):
+        if node.rdma_ports or any(i.kind != "loopback" for i in node.interfaces):
             yield _node_map(names, node, made)
     if len(kinds) > MOST_MAPS:
         yield Figure("More kinds of nodes", f"{len(kinds) - MOST_MAPS} more kinds of nodes are not drawn.")
 
 
 def _interfaces(made: Prediction | None) -> set[str]:
-    """What a selection uses: devices, interfaces, the bootstrap's."""
+    """The devices, interfaces and bootstrap interface of a selection."""
     if made is None:
         return set()
     boot = {made.bootstrap.interface} if made.bootstrap else set()
@@ -162,7 +162,7 @@ def _interfaces(made: Prediction | None) -> set[str]:
 
 
 def _node_map(names: Sequence[str], node: Node, expected: Expected | None) -> Figure:
-    """GPUs, NICs, how far they are from each other, and what is expected to be used."""
+    """GPUs, NICs, their distances, and the expected ones."""
     made = expected.prediction if expected else None
     alone = _interfaces(expected.alone if expected else None)
     devices = {one.bus_id: one for one in node.pci}
@@ -245,12 +245,10 @@ def _pairs(outcome: BandwidthReport, pairs: Sequence[Pair]) -> Figure:
     words = f"Pairs of nodes: median {median(rates):.3g} GB/s, slowest {min(rates):.3g} GB/s."
     if outcome.slow:
         words += f" Slow: {summarize_names((short(one.node) for one in outcome.slow), 8)}."
+    if len(names) > MOST_IN_TABLE:
+        return _pair_image(words, names, list(by_nodes.values()), least)
     if any(pair.starved >= cpu_starvation.SHARE for pair in pairs):
         words += " Pairs in brackets lacked CPU time."
-    if len(names) > MOST_IN_TABLE:
-        worst = sorted(by_nodes.values(), key=lambda pair: pair.busbw_gbyte_s)[:10]
-        lines = [f"{' - '.join(map(short, pair.nodes))}: {pair.busbw_gbyte_s:.3g} GB/s" for pair in worst]
-        return Figure("Bandwidth of pairs", words, lines=lines)
 
     def cell(a: str, b: str) -> tuple[str, str]:
         pair = by_nodes.get(frozenset((a, b))) if a != b else None
@@ -263,3 +261,26 @@ def _pairs(outcome: BandwidthReport, pairs: Sequence[Pair]) -> Figure:
 
     table = [[cell(a, b) for b in names] for a in names]
     return Figure("Bandwidth of pairs (GB/s)", words, names=names, cells=table)
+
+
+def _pair_image(words: str, names: Sequence[str], pairs: Sequence[Pair], least: float) -> Figure:
+    """Like `_pairs`, for more nodes than a table can show; `least`: a slower pair is marked."""
+    fastest = max(pair.busbw_gbyte_s for pair in pairs)
+    places = {name: place for place, name in enumerate(names[:MOST_NODES])}
+    cells = [[matrix.SAME if a == b else matrix.NOT_TRIED for b in places] for a in places]
+    for pair in pairs:
+        a, b = (places.get(name) for name in pair.nodes)
+        if a is None or b is None:
+            continue
+        rate = pair.busbw_gbyte_s
+        how = matrix.FAILS if rate < least else matrix.rate(rate / fastest if fastest else 0.0)
+        cells[a][b] = cells[b][a] = matrix.PARTLY if pair.starved >= cpu_starvation.SHARE else how
+    worst = sorted(pairs, key=lambda pair: pair.busbw_gbyte_s)[:10]
+    slowest = [f"{' - '.join(map(short, pair.nodes))} {pair.busbw_gbyte_s:.3g} GB/s" for pair in worst]
+    lines = [
+        f"Nodes in order, from {short(names[0])} (top left) to {short(names[-1])}.",
+        f"Dark to yellow: 0 to {fastest:.3g} GB/s. Red with a cross: slower than {SLOW_SHARE:.0%} of the"
+        " median. Orange with a stripe: lacked CPU time. White: not measured.",
+        f"Slowest: {', '.join(slowest)}.",
+    ]
+    return Figure("Bandwidth of pairs", words, matrix.image(cells, words), lines=lines)

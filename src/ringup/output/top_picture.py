@@ -1,4 +1,4 @@
-"""What `ringup top` shows, as lines that a screen of a given size holds."""
+"""The picture of `ringup top`, as lines that fit a screen of a given size."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ringup.hang.rank_rows import RowLine, state_counts
+from ringup.hang.watched_node import GpuUse
 from ringup.hosts.folding import folded
 from ringup.output import terminal
 from ringup.units import plural, printable, ranges, show_bytes, show_seconds, summarize_names
 
 LEAST_WHERE = 36
-"""Characters for where a rank is; other columns are left out where there are fewer."""
+"""Characters for a rank's place; other columns are left out if there are fewer."""
 MOST_NOTES = 4
 LEAST_ROWS = 6
 TAIL_SHARE = 0.3
@@ -28,7 +29,7 @@ KEYS = "q leave  s stacks now  f fold  Enter open  / filter  e end the run"
 
 @dataclass(frozen=True)
 class View:
-    """What is shown; every text is safe for a terminal."""
+    """The content of the picture; every text is safe for a terminal."""
 
     title: str
     verdict: tuple[str, ...]
@@ -51,7 +52,7 @@ class View:
 
 def _span(values: Iterable[float | None], unit: str = "") -> str:
     """
-    The least and the greatest, as whole numbers; "" where nothing is known.
+    The least and the greatest, as whole numbers; "" if unknown.
 
     >>> _span([97.2, 100.0, None], "%"), _span([3.0]), _span([None])
     ('97-100%', '3', '')
@@ -64,7 +65,7 @@ def _span(values: Iterable[float | None], unit: str = "") -> str:
 
 def _rate(per_s: float) -> str:
     """
-    Steps a second, or the time of one.
+    Steps per second, or the time of one.
 
     >>> _rate(12.3), _rate(0.25), _rate(0.0)
     ('12.3/s', '4.0 s each', 'none')
@@ -75,6 +76,17 @@ def _rate(per_s: float) -> str:
 def _size(values: Iterable[int]) -> str:
     most = max(values, default=0)
     return show_bytes(most).replace(" ", "") if most else ""
+
+
+def _gpu_memory(used: Sequence[GpuUse]) -> str:
+    """
+    The most that a rank uses; if a rank's share is unknown, at most the use of all together.
+
+    >>> _gpu_memory([GpuUse(97.0, 60 << 30, 9 << 30)]), _gpu_memory([GpuUse(97.0, 60 << 30, None)])
+    ('9GiB', '≤60GiB')
+    """
+    own = [one.own_bytes for one in used if one.own_bytes is not None]
+    return _size(own) if len(own) == len(used) else f"≤{_size(one.all_bytes for one in used)}"
 
 
 def network(nodes: Iterable[str], rates: Mapping[str, Mapping[str, float]]) -> str:
@@ -101,7 +113,8 @@ def _cells(line: RowLine, rates: Mapping[str, Mapping[str, float]]) -> dict[str,
     states, places = state_counts(rows), Counter(row.where for row in rows)
     steps = [row.step for row in rows]
     speed = [row.steps_per_s for row in rows if row.steps_per_s is not None]
-    names = ranges(numbers) if len(numbers) == len(rows) else rows[0].name
+    names = rows[0].name if len(rows) == 1 else f"{len(rows)} processes"
+    names = ranges(numbers) if len(numbers) == len(rows) else names
     mark = "  " if line.is_inner else "- " if line.is_open else "+ " if len(rows) > 1 else "  "
     return {
         "RANKS": mark + (names if len(names) <= 16 else f"{len(rows)} ({names[:9]}…)"),
@@ -112,8 +125,8 @@ def _cells(line: RowLine, rates: Mapping[str, Mapping[str, float]]) -> dict[str,
         "STEP": _span(steps),
         "SPEED": _rate(min(speed)) if speed else "",
         "CPU": _span((row.cpu_percent for row in rows), "%"),
-        "GPU": _span((row.gpu[0] for row in rows if row.gpu), "%"),
-        "GPUMEM": _size(row.gpu[1] for row in rows if row.gpu),
+        "GPU": _span((row.gpu.busy_percent for row in rows if row.gpu), "%"),
+        "GPUMEM": _gpu_memory([row.gpu for row in rows if row.gpu]),
         "MEM": _size(row.memory_bytes for row in rows),
         "NET": network((row.node for row in rows), rates),
         "WHERE": summarize_names((place for place, _ in places.most_common() if place), 1, "; "),
@@ -122,7 +135,7 @@ def _cells(line: RowLine, rates: Mapping[str, Mapping[str, float]]) -> dict[str,
 
 COLUMNS = ("RANKS", "NODE", "STATE", "STEP", "SPEED", "CPU", "GPU", "GPUMEM", "MEM", "NET", "WHERE")
 LEFT_OUT = ("MEM", "NET", "GPUMEM", "NODE", "SPEED", "STEP", "GPU", "CPU")
-"""Columns that a narrow screen leaves out, in this order.  What they hold is shown of the chosen line."""
+"""Columns that a narrow screen leaves out, in this order.  The details of the chosen line have them."""
 WIDEST = {"NODE": 20, "NET": 32, "STATE": 30}
 
 
@@ -148,12 +161,16 @@ def table(lines: Sequence[RowLine], rates: Mapping[str, Mapping[str, float]], wi
 
 
 def details(line: RowLine, view: View) -> str:
-    """All that is known of a line: who, where, and what a narrow table leaves out."""
+    """All details of a line: ranks, places, and the columns that a narrow table leaves out."""
     row, found = line.rows[0], _cells(line, view.rates)
     who = f"rank {row.name}" if row.rank >= 0 else row.name
     parts = [f"{who} on {row.node}" if row.node else who, f"pid {row.pid}" if row.pid else "", row.where]
-    sizes = ("MEM", "memory"), ("GPUMEM", "GPU memory")
-    parts += [f"{found[name]} {words}" for name, words in sizes if found[name]]
+    parts.append(f"{found['MEM']} memory" if found["MEM"] else "")
+    if row.gpu:
+        every = f"{_size([row.gpu.all_bytes])} of all processes on that GPU"
+        parts.append(
+            f"{_gpu_memory([row.gpu])} GPU memory, {every}" if row.gpu.own_bytes else f"GPU memory: {every}"
+        )
     parts.append(network([row.node], view.rates))
     return printable("; ".join(part for part in parts if part), 1000)
 
@@ -180,7 +197,7 @@ def _below(view: View, width: int, height: int) -> list[Text]:
 
 
 def picture(view: View, width: int, height: int, with_keys: bool = True) -> list[Text]:
-    """All of it, at most `width` by `height`; `with_keys`: where somebody can type."""
+    """All of it, at most `width` by `height`; `with_keys`: if keys can be typed."""
     below = _below(view, width, height) if with_keys else []
     above = _above(view, width)[: max(2, height - len(below) - LEAST_ROWS)]
     room = max(1, height - len(above) - len(below) - 1)

@@ -1,4 +1,4 @@
-"""A timeline out of what there is: a run's folder, or logs and dumps of any job."""
+"""Makes a timeline from a run's folder, or from logs and dumps of any job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringup.logs import counts, files
 from ringup.logs.evidence import LogEvidence
 from ringup.logs.read import Diagnosis, read_attempts, read_logs
 from ringup.saved_run import SavedRun
-from ringup.timeline import PENDING, CallSource, RankLine, RankUse, Role, Timeline, Track
+from ringup.timeline import PENDING, SCRIPT, CallSource, RankLine, RankUse, Role, Timeline, Track
 from ringup.timeline.calls import CallReader, FileCalls, Group, Kinds, Places, recorded
 from ringup.timeline.marks import Times, recorded_calls
 from ringup.timeline.marks import read as times_in
@@ -24,7 +24,7 @@ ROLES: dict[str, Role] = {"rank-fell-behind": "missing", "collective-mismatch": 
 
 
 def folder_of(diagnosis: Diagnosis) -> Path | None:
-    """The folder of the run whose logs were read; None where they are of several folders, or of no run."""
+    """The folder of the run with these logs; None if they are from several folders, or from no run."""
     folders = {Path(info.path).parent for info in diagnosis.logs}
     found = [folder for folder in folders if (folder / saved_run.FILE).is_file()]
     return found[0] if len(found) == 1 else None
@@ -32,8 +32,6 @@ def folder_of(diagnosis: Diagnosis) -> Path | None:
 
 @dataclass
 class _Reading:
-    """A timeline in the making."""
-
     diagnosis: Diagnosis
     folder: Path | None
     record: SavedRun | None
@@ -41,18 +39,25 @@ class _Reading:
     kinds: Kinds = field(default_factory=dict)
     ranks: dict[int, RankLine] = field(default_factory=dict)
     is_ordered: bool = False
-    """Whether calls have no times, only their order."""
+    """Whether calls have only their order, no times."""
+    own: dict[int, RankLine] = field(default_factory=dict)
+    """Ranks that the script started itself, by their number, or by minus their pid."""
 
     def rank(self, number: int) -> RankLine:
         return self.ranks.setdefault(number, RankLine(number))
 
+    def seen(self, number: int) -> RankLine | None:
+        """The rank with that name among the run's processes, if known."""
+        lines = self.own if any(one >= 0 for one in self.own) else self.ranks
+        return lines.get(number)
+
 
 def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
     """
-    Diagnosis of logs, and the folder of the run they are of; None where they are of none.
+    Diagnosis of logs, and the folder of their run; None without one.
 
-    Of a restarted run, those of the attempt that failed first.  Raises LogsError where nothing is to be read;
-    a run that has printed nothing yet has an empty diagnosis.
+    For a restarted run, those of the attempt that failed first.  Raises LogsError if there is nothing to
+    read; a run that has printed nothing yet has an empty diagnosis.
     """
     if attempts := files.attempts(paths):
         diagnosis = read_attempts(attempts)[0]
@@ -67,7 +72,7 @@ def read(paths: Sequence[str]) -> tuple[Diagnosis, Path | None]:
 
 
 def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
-    """The timeline of the run in a folder, or of logs and dumps of any job, whose diagnosis this is."""
+    """The timeline of the run in a folder, or of any job's logs and dumps, with this diagnosis."""
     record, times = (saved_run.read(folder), times_in(folder)) if folder else (None, None)
     reading = _Reading(diagnosis, folder, record, times)
     _add_ranks(reading)
@@ -82,15 +87,17 @@ def timeline_of(diagnosis: Diagnosis, folder: Path | None) -> Timeline:
         found.clock = "order"
     elif reading.times:
         errors = [one.error_s for one in reading.times.ranks.values()]
+        errors += [own.error_s for own in reading.times.own]
         known = [error_s for error_s in errors if error_s is not None]
         found.clock, found.clock_error_s = "one", max(known) if len(known) == len(errors) else None
     return found
 
 
 def _add_ranks(reading: _Reading) -> None:
-    """Every rank of the plan, of run.json and of the logs; of each when it began and ended."""
+    """Every rank of the plan, of run.json and of the logs, each with its begin and end."""
     record, times = reading.record, reading.times
-    for node in record.plan.nodes if record and record.plan else ():
+    starts_own = record is not None and record.plan is not None and record.plan.job.launcher == "spawn"
+    for node in record.plan.nodes if record and record.plan and not starts_own else ():
         for number in range(node.first_rank, min(node.first_rank + node.nproc, MOST_RANKS)):
             reading.rank(number).node = node.node
     for one in record.ranks if record else ():
@@ -103,10 +110,17 @@ def _add_ranks(reading: _Reading) -> None:
     for number, ended in times.ends.items() if times else ():
         if number in reading.ranks:
             reading.ranks[number].ended_s, reading.ranks[number].code = ended.at_s, ended.code
+    for place, own in enumerate(times.own if times else (), MOST_RANKS):
+        line = reading.rank(place)
+        line.name = f"rank {own.rank}" if own.rank >= 0 else f"process {own.pid}"
+        line.node, line.began_s, line.clock_error_s = own.node, own.at_s, own.error_s
+        reading.own[own.rank if own.rank >= 0 else -own.pid] = line
+    for line in reading.ranks.values() if reading.own else ():
+        line.name = line.name or SCRIPT
     for number, used in times.used.items() if times else ():
-        if number in reading.ranks:
-            reading.ranks[number].use = [RankUse(one.at_s, one.cpu_s, one.io_bytes) for one in used]
-    if not record:
+        if known := reading.seen(number):
+            known.use = [RankUse(one.at_s, one.cpu_s, one.io_bytes) for one in used]
+    if not record or (starts_own and not reading.own):
         for info in reading.diagnosis.story.files:
             if info.rank is not None and 0 <= info.rank < MOST_RANKS:
                 line = reading.rank(info.rank)
@@ -119,12 +133,12 @@ def _add_ranks(reading: _Reading) -> None:
 
 
 def _add_recorded(reading: _Reading) -> CallSource:
-    """Collectives of torch's flight recorder, as the watch got them, else of dumps."""
+    """Collectives of torch's flight recorder, from the watch, else from dumps."""
     times, dumps = reading.times, reading.diagnosis.story.recorded.dumps
     if times and times.calls:
         for number, found in times.calls.items():
-            if number in reading.ranks:
-                reading.ranks[number].tracks = list(recorded(found.calls, reading.kinds))
+            if line := reading.seen(number):
+                line.tracks = list(recorded(found.calls, reading.kinds))
         return "watch"
     if not dumps:
         return ""
@@ -151,9 +165,9 @@ def _places(diagnosis: Diagnosis, path: str) -> Places:
 
 def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
     """
-    Steps, NCCL's set-up and, where wanted, NCCL's lines of calls.
+    Steps, NCCL's set-up and, if wanted, NCCL's log lines of calls.
 
-    Stamps of lines and times of a record or of dumps have no common begin: they are not mixed.
+    Stamps of lines and times of a record or of dumps have no common origin: they are not mixed.
     """
     if not reading.times and (reading.record or not with_calls):
         return ""
@@ -169,7 +183,7 @@ def _add_logs(reading: _Reading, with_calls: bool) -> CallSource:
 
 
 def _owner(path: str, rank: int | None, reading: _Reading) -> int | None:
-    """The rank whose output a file is, as the run named it or the log shows it."""
+    """The rank that wrote a file, from the run's file name or from the log's content."""
     name = Path(path).name
     if reading.folder and name.startswith(("rank-", "nccl-")) and name[5:10].isdigit():
         return int(name[5:10])
@@ -177,7 +191,7 @@ def _owner(path: str, rank: int | None, reading: _Reading) -> int | None:
 
 
 def _read_logs(reading: _Reading) -> Iterator[tuple[int | None, FileCalls]]:
-    """The rank that a log is of, and its calls."""
+    """The rank of a log, and its calls."""
     for info in reading.diagnosis.logs:
         lengths = reading.times.files.get(Path(info.path).name) if reading.times else None
         if info.path == "-" or (reading.times and lengths is None):
@@ -235,21 +249,24 @@ def _set_end(found: Timeline, reading: _Reading) -> None:
 
 
 def _add_verdict(found: Timeline, reading: _Reading) -> None:
-    """Who is named, since when the others wait, when the first failed."""
+    """The named ranks, since when the others wait, and when the first failed."""
     record, ranks = reading.record, reading.ranks
     hang = next((h for h in reversed(record.hangs) if h.verdict == "stalled"), None) if record else None
     if record and record.verdict:
-        for number in record.verdict.ranks:
-            if number in ranks:
-                ranks[number].role = ROLES.get(record.verdict.rule, "named")
+        named = [reading.seen(number) for number in record.verdict.ranks]
+        named += [reading.own.get(-one.pid) for one in hang.missing if one.rank is None] if hang else []
+        for known in filter(None, named):
+            known.role = ROLES.get(record.verdict.rule, "named")
     failure = record.first_failure if record else None
     if failure and failure.rank in ranks:
         ranks[failure.rank].role, ranks[failure.rank].failed_s = "failed", failure.at_s
     if not any(line.role for line in found.ranks):
         _name_by_cause(found, reading)
+    _set_differing_calls(found)
     for one in hang.missing if hang else ():
-        if one.rank in ranks:
-            ranks[one.rank].where = one.where
+        absent = reading.own.get(-one.pid) if one.rank is None else reading.seen(one.rank)
+        if absent:
+            absent.where = one.where
     for line in found.ranks:
         pending = _first_pending(line.tracks)
         if pending:
@@ -257,12 +274,25 @@ def _add_verdict(found: Timeline, reading: _Reading) -> None:
             kind = found.kinds[track.kind[place]]
             line.where = line.where or " ".join(filter(None, (kind.op, kind.where)))
             line.waits_s = None if line.role == "missing" else track.begun_s[place]
-        elif hang and line.role != "missing" and line.code != 0:
+        elif hang and line.role != "missing" and line.code != 0 and line.name != SCRIPT:
             line.waits_s = max(hang.at_s - hang.quiet_s, 0.0)
 
 
+def _set_differing_calls(found: Timeline) -> None:
+    """For ranks whose calls differ: the call of each at the place where the first of them still waits."""
+    odd = [line for line in found.ranks if line.role == "differs"]
+    pending = [one for line in odd if (one := _first_pending(line.tracks))]
+    if not pending:
+        return
+    first, place = min(pending, key=lambda one: one[0].begun_s[one[1]])
+    for line in odd:
+        for track in line.tracks:
+            if track.group == first.group and first.number[place] in track.number:
+                kind = found.kinds[track.kind[track.number.index(first.number[place])]]
+                line.where = " ".join(filter(None, (kind.op, kind.what, kind.where)))
+
+
 def _first_pending(tracks: Iterable[Track]) -> tuple[Track, int] | None:
-    """The call that has been pending longest."""
     found = [
         (track, place)
         for track in tracks
@@ -273,7 +303,7 @@ def _first_pending(tracks: Iterable[Track]) -> tuple[Track, int] | None:
 
 
 def _name_by_cause(found: Timeline, reading: _Reading) -> None:
-    """The ranks of the first cause, where it does not name most of them."""
+    """The ranks of the first cause, unless it names most of them."""
     cause = next((c for c in reading.diagnosis.causes if c.severity == "error"), None)
     if cause and cause.ranks and 2 * len(cause.ranks) <= len(found.ranks):
         for number in cause.ranks:

@@ -1,8 +1,8 @@
 """
-A timeline as Chrome trace events, which Perfetto and chrome://tracing open.
+A timeline as Chrome trace events, for Perfetto and chrome://tracing.
 
-A process a node, a thread a rank, and a thread for each of its groups, since slices of one thread have to
-nest (google/perfetto#4280).  Numbers of processes, threads and arrows begin at 1.  Format: Perfetto's
+One process per node, one thread per rank, and one thread for each of its groups, because slices of one thread
+must nest (google/perfetto#4280).  Numbers of processes, threads and arrows begin at 1.  Format: Perfetto's
 documentation, "Other formats", Chrome JSON.
 """
 
@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from ringup.flight_recorder.compare import show_group
 from ringup.secrets import safe
 from ringup.timeline import PENDING, Kind, RankLine, Seconds, Timeline, Track
 from ringup.version import __version__
 
 UNKNOWN_END_S = 1e-6
-"""A call whose end is not known is drawn so long, and says so."""
+"""Drawn length of a call with an unknown end; its arguments say so."""
 BATCH = 4096
 MOST_NUMBERS = 1 << 24
-"""Between a group's first and last collective; what lies further apart gets no arrows."""
+"""Between a group's first and last collective; a larger range gets no arrows."""
 
 NAMES = {
     "launch": "launch and rendezvous", "start": "start", "init": "NCCL set-up", "work": "run",
@@ -33,7 +34,7 @@ NAMES = {
 
 
 def document(timeline: Timeline, about: dict[str, Any]) -> Iterator[str]:
-    """The file's text in pieces; `about` is for who opens it."""
+    """The file's text in pieces; `about` is for its reader."""
     head = json.dumps({"ringup": __version__, **{key: safe(str(value)) for key, value in about.items()}})
     yield f'{{"displayTimeUnit":"ms","otherData":{head},"traceEvents":[\n'
     every = events(timeline)
@@ -45,7 +46,7 @@ def document(timeline: Timeline, about: dict[str, Any]) -> Iterator[str]:
 
 
 def events(timeline: Timeline) -> Iterator[str]:
-    """Each event as JSON; of one thread in order of time."""
+    """Each event as JSON; the events of one thread in order of time."""
     nodes = {node: pid for pid, node in enumerate(dict.fromkeys(line.node for line in timeline.ranks), 1)}
     for node, pid in nodes.items():
         yield _meta("process_name", pid, 0, name=safe(node) or "node")
@@ -56,8 +57,8 @@ def events(timeline: Timeline) -> Iterator[str]:
     order = 0
     for line in timeline.ranks:
         pid = nodes[line.node]
-        own = [(line.rank + 1, f"rank {line.rank}")]
-        own += [(tid + n, f"rank {line.rank}: {safe(track.group)}") for n, track in enumerate(line.tracks, 1)]
+        own = [(line.rank + 1, line.title)]
+        own += [(tid + n, f"{line.title}: {_shown(track.group)}") for n, track in enumerate(line.tracks, 1)]
         for number, name in own:
             order += 1
             yield _meta("thread_name", pid, number, name=name)
@@ -69,16 +70,26 @@ def events(timeline: Timeline) -> Iterator[str]:
             yield from _calls(timeline, line, track, (pid, tid), drawn, arrow)
 
 
+def _shown(group: str) -> str:
+    """
+    A group's name, and of transfers their way.
+
+    >>> _shown("1:undefined"), _shown("0:default_pg send 0->1"), _shown("0x6a")
+    ('group 1', 'default_pg send 0->1', '0x6a')
+    """
+    name, _, way = group.partition(" ")
+    return safe(f"{show_group(name) if ':' in name else name} {way}".rstrip())
+
+
 def _meta(what: str, pid: int, tid: int, **args: object) -> str:
     return json.dumps({"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": what, "args": args})
 
 
 def _rank_events(line: RankLine, pid: int, end_s: float) -> Iterator[str]:
-    """What a rank did, and what happened to it."""
     base = {"pid": pid, "tid": line.rank + 1}
     for phase in line.phases(end_s):
         if phase.to_s > phase.from_s:
-            long = {"ts": _us(phase.from_s), "dur": _us(phase.to_s - phase.from_s)}
+            long = {"ts": _us(phase.from_s), "dur": round(_us(phase.to_s) - _us(phase.from_s), 1)}
             args = {"where": safe(line.where)} if phase.name == "wait" and line.where else {}
             yield json.dumps(
                 {"name": NAMES[phase.name], "cat": "phase", "ph": "X", **base, **long, "args": args}
@@ -102,7 +113,7 @@ def _rank_events(line: RankLine, pid: int, end_s: float) -> Iterator[str]:
                 "bytes per s": (second.io_bytes - first.io_bytes) / took_s,
             }
             for name, rate in rates.items():
-                counter = {"name": f"rank {line.rank} {name}", "ph": "C", **base, "ts": _us(first.at_s)}
+                counter = {"name": f"{line.title} {name}", "ph": "C", **base, "ts": _us(first.at_s)}
                 yield json.dumps({**counter, "args": {"value": round(rate, 3)}})
 
 
@@ -112,10 +123,10 @@ def _us(seconds: float) -> float:
 
 def _slices(track: Track, end_s: float) -> tuple[Seconds, Seconds]:
     """
-    Begin and length of each call as it is drawn, so that slices of a thread nest.
+    Begin and drawn length of each call, so that slices of a thread nest.
 
-    A group does one call after the other: a call that was begun while another was under way is drawn from
-    where that ended.  Calls that have not ended all last to the end of the run.
+    A group runs one call after the other: a call that began during another one is drawn from the other's end.
+    Calls that have not ended all last to the end of the run.
     """
     begins, lengths, free_s = array("d"), array("d"), 0.0
     for begun_s, ended_s in zip(track.begun_s, track.ended_s, strict=True):
@@ -133,12 +144,12 @@ def _slices(track: Track, end_s: float) -> tuple[Seconds, Seconds]:
 
 @dataclass
 class _Arrow:
-    """Of each collective of a group, by its number: which rank called it first and which last, and when."""
+    """For each collective of a group, by number: the first and the last rank that called it, and when."""
 
     least: int
     """The first number."""
     ids: int
-    """Of its arrow, less one."""
+    """Number of its arrow, minus one."""
     first_s: Seconds
     last_s: Seconds
     first: array[int]
@@ -146,7 +157,7 @@ class _Arrow:
 
 
 def _arrows(timeline: Timeline, slices: Mapping[int, tuple[Seconds, Seconds]]) -> dict[str, _Arrow]:
-    """Arrows by group, from the rank that came first, and waits, to the one that it waits for."""
+    """Arrows by group, from the first rank, which waits, to the last one."""
     numbers: dict[str, tuple[int, int]] = {}
     for track in (track for line in timeline.ranks for track in line.tracks if max(track.number, default=0)):
         least, most = numbers.get(track.group, (track.number[0], 0))
@@ -177,7 +188,7 @@ def _add_calls(arrow: _Arrow, rank: int, numbers: array[int], begins: Seconds) -
 
 
 def _heads(kinds: Sequence[Kind], thread: str, group: str) -> list[tuple[str, str]]:
-    """What the events of each kind begin with, and their arguments that do not change."""
+    """The constant beginning of each kind's events, and their constant arguments."""
     found = []
     for kind in kinds:
         category = "transfer" if kind.peers else "collective"
@@ -199,7 +210,7 @@ def _calls(
     drawn: tuple[Seconds, Seconds],
     arrow: _Arrow | None,
 ) -> Iterator[str]:
-    """The slices of a track, and where its arrows begin and end."""
+    """The slices of a track, and the ends of its arrows."""
     place_of = f'"pid":{thread[0]},"tid":{thread[1]}'
     peers = f',"ranks":{track.ranks}' if track.ranks else ""
     heads = _heads(timeline.kinds, place_of, track.group)
@@ -210,8 +221,10 @@ def _calls(
         state = (
             "" if ended_s < PENDING else ',"end":"not ended"' if ended_s == PENDING else ',"end":"not known"'
         )
-        ts = f"{begin_s * 1e6:.1f}"
-        yield f'{head}{ts},"dur":{long_s * 1e6:.1f},"args":{{{args},"number":{number}{peers}{state}}}}}'
+        # Both ends are rounded, so that a slice never ends after the next one begins.
+        begin, end = round(begin_s * 1e7), round((begin_s + long_s) * 1e7)
+        ts = begin / 10
+        yield f'{head}{ts},"dur":{(end - begin) / 10},"args":{{{args},"number":{number}{peers}{state}}}}}'
         place = number - arrow.least if arrow and number else -1
         if arrow is None or not 0 <= place < len(arrow.first):
             continue

@@ -1,9 +1,11 @@
-"""How busy the node's NVIDIA GPUs are, by NVML."""
+"""Use of the node's NVIDIA GPUs, by NVML."""
 
 import ctypes
 import threading
 
 MOST_GPUS, MOST_PROCESSES = 64, 256
+NOT_AVAILABLE = (1 << 64) - 1
+"""`NVML_VALUE_NOT_AVAILABLE` of nvml.h, in place of a process's bytes."""
 
 
 class _Process(ctypes.Structure):
@@ -14,9 +16,10 @@ class _Process(ctypes.Structure):
 
 class Gpus(threading.Thread):
     """
-    Reads them in a thread of its own: a driver that is stuck holds up nothing else.
+    Reads the GPUs in its own thread: a driver that is stuck delays nothing else.
 
-    `found`: (percent of the time busy, bytes used, pids) of each, in NVML's order; [] without a driver.
+    `found`: (percent of the time busy, bytes used by all, bytes by pid) of each, in NVML's order; [] without
+    a driver.  A process has None if the driver does not report its share.
     """
 
     def __init__(self):
@@ -47,17 +50,26 @@ class Gpus(threading.Thread):
         query = getattr(self.nvml, "nvmlDeviceGetComputeRunningProcesses_v3", None)
         if not query or query(device, ctypes.byref(count), processes):
             count.value = 0
-        pids = [process.pid for process in processes[: count.value]]
-        return busy[0] if is_known else None, memory[2], pids
+        users = {
+            one.pid: None if one.memory == NOT_AVAILABLE else one.memory for one in processes[: count.value]
+        }
+        return busy[0] if is_known else None, memory[2], users
 
     def of_rank(self, pids, local_rank, visible):
-        """[percent busy, bytes used] of the GPU of these processes; None where it is not known."""
-        for busy, memory, users in self.found:
-            if set(users) & set(pids):
-                return [busy, memory]
-        # A container hides the processes: there a rank's GPU is by custom the one of its local rank.
+        """
+        [percent busy, bytes used by all, bytes used by these processes] of their GPU.
+
+        It is the GPU that they use most: often every rank has a little memory on the first one, too.  None
+        if unknown; the last number is None if the driver does not report it.
+        """
+        shares = [[users[pid] or 0 for pid in pids if pid in users] for _, _, users in self.found]
+        own = [(sum(share), -index) for index, share in enumerate(shares) if share]
+        if own:
+            used, index = max(own)
+            return [*self.found[-index][:2], used or None]
+        # A container hides the processes: there a rank usually has the GPU of its local rank.
         order = visible.split(",") if visible else [str(index) for index in range(len(self.found))]
         index = order[local_rank] if 0 <= local_rank < len(order) else ""
         if any(users for _, _, users in self.found) or not index.isdigit() or int(index) >= len(self.found):
             return None
-        return list(self.found[int(index)][:2])
+        return [*self.found[int(index)][:2], None]

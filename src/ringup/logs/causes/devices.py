@@ -19,8 +19,12 @@ from ringup.logs.rule import Found, cause, report
 from ringup.units import parse_size_bytes
 
 _HELD = re.compile(r"Process (\d{1,9}) has ([\d.]{1,12} [GM]iB) memory in use")
+_TOO_LARGE = re.compile(
+    r"Tried to allocate (\d{1,9}\.\d\d) ([MG]iB)\. GPU \d+ has a total capacity of (\d{1,9}\.\d\d) ([MG]iB)"
+)
+"""c10/cuda/CUDACachingAllocator.cpp (torch 2.1 to 2.13)."""
 _UNOPENED = re.compile(r"unable to open shared memory object\b(?:.{0,160}mode)?(?P<why>: .+|$)?")
-"""torch's words for a failed shm_open, which needs a descriptor, not space; before 1.10 without errno."""
+"""torch's messages for a failed shm_open, which needs a descriptor, not space; before 1.10 without errno."""
 
 
 @cause("shm-too-small")
@@ -69,6 +73,10 @@ def gpu_out_of_memory(log: LogEvidence) -> Found:
         return None
     who = f"rank {events[0].rank}" if events[0].rank is not None else f"a rank{on(events[0].host)}"
     text = f"{who} got no GPU memory; closed sockets and timeouts elsewhere follow from it"
+    asked = _TOO_LARGE.search(refused[0].text) if refused else None
+    if asked and parse_size_bytes(asked[1] + asked[2]) > parse_size_bytes(asked[3] + asked[4]):
+        size, whole = f"{asked[1]} {asked[2]}", f"{asked[3]} {asked[4]}"
+        return report(events, f"{who} asked for {size} at once, more than its whole GPU has ({whole})")
     held = [m for e in refused if (m := _HELD.search(e.text))][:1]
     held_by = [e for m in held for e in log.all("gpu-process", pid=m[1])]
     if held:
@@ -88,7 +96,7 @@ def nvlink_failed(log: LogEvidence) -> Found:
     errors = log.all("nvlink-error")
     host = next((e.host for e in errors if e.host), "")
     text = f"an NVLink of a GPU{f' of {host}' if host else ''} has an uncorrectable error"
-    # The driver's own code for a link says more than CUDA's word for it.
+    # The driver's own code for a link is more precise than CUDA's message.
     return report(errors, text, "medium" if xid_codes(log) else "high")
 
 
@@ -158,7 +166,7 @@ def gpus_hidden_between_ranks(log: LogEvidence) -> Found:
     In logs: `nvmlDeviceGetHandleByPciBusId() failed: Not Found`.
     """
     hidden = log.all("nvml-lookup") + [e for e in log.all("bad-ordinal") if is_of_a_peer(e)]
-    # NCCL asks first whether peers reach each other; who then cannot open the peer's handle does not see it.
+    # NCCL first checks whether peers reach each other; a rank that cannot open the peer's handle does not.
     shut = log.all("peer-access", has="(?i)ipc ?(?:open)?(?:mem)?handle")
     if hidden or shut:
         text = "a rank cannot look up its neighbour's GPU: containers or cgroups hide it"

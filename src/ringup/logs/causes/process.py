@@ -35,16 +35,16 @@ WRAPPERS = re.compile(
     r"|TimeoutExpired|CancelledError|RemoteError|XlaRuntimeError|"
     r"EngineCore\w{0,99}|NodeDiedError|GeneratorExit|BackendCompilerFailed)$"
 )
-"""Exceptions that only carry another failure: what they wrap is what counts."""
+"""Exceptions that only carry another failure: the wrapped one counts."""
 
 _EITHER_WAY = (
     r"(?i)(?:common|likely|possible|potential) (?:root )?(?:causes|reasons)"
     r"|\(1\) the process (?:is|was) killed|may have been (?:killed|terminated)"
 )
-"""Sentences that list what may have happened (Ray prints one for every dead worker): they say nothing."""
+"""Sentences that list possible causes (Ray prints one for every dead worker): they prove nothing."""
 
 _OF_A_HANDLER = r"\bhandlers?\b(?! called)|\b(?:un)?regist|\binstall|\bignor|\btrap(?:s|ping)\b|\bmask"
-"""Sentences on what a process does if a signal comes: none has."""
+"""Sentences on the effect of a signal that may come: none has."""
 
 
 _OF_A_HANDLER_CALLED = re.compile(
@@ -103,6 +103,22 @@ def oom_killer_ran(log: LogEvidence) -> Found:
     return report(lines, text, "low")
 
 
+@cause("node-lost", overcome=None)
+def node_lost(log: LogEvidence) -> Found:
+    """
+    A node stopped responding, and ringup ended the run.
+
+    Why: the node crashed, was powered off or booted again, or its network was cut.
+    Fix: `ping` and `ssh` to it from another node; `uptime` there, its console, the scheduler's state of it.
+    In logs: `first failure: node1: no contact for 14 s: the node or its network is down`.
+    """
+    lost = log.all("node-silent")
+    nodes = [e["host"] for e in lost]
+    return report(
+        lost, f"{', '.join(dict.fromkeys(nodes))} stopped responding: down, or cut off", nodes=nodes
+    )
+
+
 @cause("rank-killed", overcome=None)
 def rank_killed(log: LogEvidence) -> Found:
     """
@@ -149,14 +165,14 @@ def rank_crashed(log: LogEvidence) -> Found:
         return None
     aborted = [e for number, e in exits(log) if number == 6]
     text = f"{_who(aborted)} aborted (SIGABRT); that rank's output above has the reason"
-    # Python's handler of the signal and C++ speak on the rank that died, not on its peers.
+    # Python's handler of the signal and C++ print on the rank that died, not on its peers.
     words = log.all("abort-word", has="Fatal Python error|terminate called", lacks="c10::|gloo::|nccl")
     return report([*aborted, *words], text, "medium" if aborted and words else "low")
 
 
 @cause("rank-crashed", overcome=None, fallback=True)
 def aborted_with_a_word(log: LogEvidence) -> Found:
-    """An abort that says of what, or leaves a core, and nothing else tells more."""
+    """An abort with its reason, or with a core, if nothing else is more precise."""
     ends = log.all("abort-word", has="core dumped|terminate called|Assertion|received at time")
     ends += [e for number, e in exits(log) if number == 6]
     if not ends or log.has("work", "watchdog-stuck"):
@@ -182,17 +198,17 @@ def rank_raised_exception(log: LogEvidence) -> Found:
 
 
 def own_exceptions(log: LogEvidence) -> list[Event]:
-    """Exceptions of the program that the run did not overcome, and whose text no other name covers."""
+    """Exceptions of the program after which the run did not work, and whose text no other cause covers."""
     own = [e for e in log.all("exception") if _is_of_the_program(log, e) and not log.outcome.overcome(e)]
     own = [e for e in own if not LAUNCHER_FRAMES.search(e["frame"])]
-    if all(e["carried"] for e in own):  # Ray's head names a type, and the line it carries is told of above
+    if all(e["carried"] for e in own):  # Ray's head names a type, and the line above it has the details
         told = {(e.file, e["type"].rpartition(".")[2]) for e in log.all("exception") if not e["carried"]}
         own = [e for e in own if (e.file, e["type"]) not in told]
     return [e for e in own if not _of_others(log, e) - OF_ROLE["context"]]
 
 
 def _of_others(log: LogEvidence, event: Event) -> set[str]:
-    """The tags with which an exception may be the matter of another cause."""
+    """The tags with which an exception may belong to another cause."""
     missing = [e for e in log.at(event.file, event.line) if e.tag == "module-missing"]
     of_nobody = {"module-missing"} if not any(OWN_MODULES.match(e["module"]) for e in missing) else set()
     return _tags_with(log, event) - of_nobody
@@ -200,7 +216,7 @@ def _of_others(log: LogEvidence, event: Event) -> set[str]:
 
 @cause("rank-raised-exception", overcome=None, fallback=True)
 def exception_in_other_words(log: LogEvidence) -> Found:
-    """An exception that speaks of what another cause is about, where that cause did not come about."""
+    """An exception about another cause's subject, if that cause was not found."""
     left = [*filter(_is_its_own, _in_other_words(log))]
     return _raised(log, left) if left else None
 
@@ -208,7 +224,7 @@ def exception_in_other_words(log: LogEvidence) -> Found:
 def _in_other_words(log: LogEvidence) -> list[Event]:
     left = [e for e in log.all("exception") if _is_of_the_program(log, e) and not made_do(e)]
     left = [e for e in left if not log.outcome.overcome(e) and "cancelled" not in log.tags_at(e)]
-    if log.has("exit", "child-failed"):  # else a launcher's own exception is what ended it
+    if log.has("exit", "child-failed"):  # else a launcher's own exception ended it
         left = [e for e in left if not LAUNCHER_FRAMES.search(e["frame"])]
     return left
 
@@ -270,9 +286,9 @@ _BELOW_A_TITLE = 12
 
 
 def _ended_elsewhere(log: LogEvidence) -> Cause | None:
-    """The launcher's summary names the first rank that failed; why, only that rank's own output says."""
+    """The launcher's summary names the first rank that failed; only that rank's own output has the reason."""
     codes = log.outcome.before_the_end((e for number, e in exits(log) if not number))
-    # Who follows every process's end knows which came first: what peers say of it followed.
+    # A program that follows every process's end knows which came first: messages of peers follow from it.
     if proven := [e for e in codes if e["first"]][:1]:
         if any(e.rank == proven[0].rank for e in _in_other_words(log)):
             return None  # its own output is here
@@ -281,7 +297,7 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
     roots = log.all("child-failed", has="Root Cause")
     first = [e for e in codes for r in roots if e.file == r.file and 0 < e.line - r.line < _BELOW_A_TITLE]
     first = first or [e for e in codes if e.rank is not None] or codes
-    # Whom the launcher saw end first, without a word of its own, the others' lost connections follow.
+    # The others' lost connections follow from the rank whose end the launcher saw first.
     lost = log.has(*OF_ROLE["consequence"])
     spoke = {e.rank for e in log.all("exception", *OF_ROLE["consequence"])} | {None}
     own = [e for e in log.all("exception") if _is_of_the_program(log, e)]
@@ -298,7 +314,7 @@ def _ended_elsewhere(log: LogEvidence) -> Cause | None:
 
 
 def _loader_gone(log: LogEvidence) -> Cause | None:
-    """A data loader's worker ended and nothing tells of what."""
+    """A data loader's worker ended, and nothing shows the reason."""
     if log.has("loader-killed", "loader-bus", "shm-torch", "oom-kill", "killed-word", "too-many-files"):
         return None
     gone = [e for e in log.all("loader-exited") if not log.outcome.overcome(e)]
@@ -307,7 +323,7 @@ def _loader_gone(log: LogEvidence) -> Cause | None:
 
 
 def _checkpoint_unfit(log: LogEvidence) -> Cause | None:
-    """The lines below a load_state_dict's error, where the error line itself is not in the log."""
+    """The lines below a load_state_dict's error, if the error line itself is not in the log."""
     if log.outcome.went_on or log.has("exception"):
         return None
     sizes = log.all("state-dict")
@@ -327,15 +343,15 @@ _OF_THE_HOST = re.compile(
 
 
 def _is_its_own(event: Event) -> bool:
-    """Whether an exception tells what the program did wrong; who waits in vain is not who is at fault."""
+    """Whether an exception shows a fault of the program; a rank that waits in vain is not at fault."""
     waits = event["type"].lower().endswith(("timeout", "timeouterror"))
     return not (waits or _OF_THE_HOST.search(event["text"]))
 
 
 def _is_of_the_program(log: LogEvidence, event: Event) -> bool:
-    """Whether an exception is neither a wrapping, nor a warning, nor the consequence of another's end."""
-    empty_file = event["type"] == "EOFError" and event["text"]  # a pipe that closed has no words
-    # Python prints no colon where there is no message: this one of torch's spawn begins on the next line.
+    """Whether an exception is neither a wrapper, nor a warning, nor the consequence of another's end."""
+    empty_file = event["type"] == "EOFError" and event["text"]  # a closed pipe has no message
+    # Python prints no colon without a message: this one of torch's spawn begins on the next line.
     if event["type"] == "Exception" and not event["text"]:
         return False
     if (WRAPPERS.search(event["type"]) and not empty_file) or _HARMLESS.search(event.text):
@@ -361,7 +377,7 @@ def terminal_closed(log: LogEvidence) -> Found:
 @cause("job-cancelled", severity="warning", overcome="warning")
 def job_cancelled(log: LogEvidence) -> Found:
     """
-    The scheduler or a user ended the job; this is no failure of the program.
+    The scheduler or a user ended the job; the program did not fail.
 
     Why: scancel, a time limit, preemption or Ctrl-C.
     Fix: for a time limit, checkpoints and a longer limit; otherwise nothing.

@@ -1,5 +1,5 @@
 """
-The words by which the form of a line is known (`logs.forms`), and what stands in front of messages.
+The words that identify the form of a line (`logs.forms`), and the prefixes of messages.
 
 No program's own wording: errors, waits, ends and their consequences as any program words them.
 """
@@ -56,7 +56,7 @@ HARMLESS = Pattern(
     r"libibverbs|No device found|Could not find: lib|plugin not|Missing \"iommu=pt\"|iommu|\bNUMA\b|affinity|Failed to find CUDA library|NCCL_\w+ value"
     r"|Could not enable P2P|NCCL_THREADS|User asked for|dlvsym|dlsym|gdrwrap|GDRCOPY|FastSocket|incoming CPU|Maximum retry|hugepages|wrong magic|wrong type|deprecated|NET/OFI (?:Using|Selected)|\bignor(?:ing|ed)\b",
 )
-"""What NCCL warns of and goes on after."""
+"""NCCL's warnings after which it continues."""
 PROGRAM = Pattern(
     "program",
     r"^\S{1,160} (?:fatal )?(?:error|fatal) {0,8}: \S|^(?:INTERNAL|UNAVAILABLE|ABORTED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|INVALID_ARGUMENT): \S"
@@ -84,7 +84,7 @@ CONSEQUENCE = (
     r"|taking the entire process down|remote (?:worker crash|server shutdown)|failed to send RPC to coordination|num_nodes_waiting|Error encountered progressing operation"
     r"|exitcode\s*: -15|received 15 death signal|-> 6(?: \[|$|\s)|got 0 bytes|Connection was likely closed|EngineDeadError|ActorDiedError|ConnectionResetError|Horovod has been shut down"
 )
-"""Another end, whoever says it."""
+"""Another end, of any program."""
 FOLLOWS = Pattern(
     "follows",
     CONSEQUENCE
@@ -97,13 +97,13 @@ FOLLOWS = Pattern(
     r"|Test NCCL failure|Test failure|file:\d+ -> \d|A worker died|Worker (?:exit|unexpectedly)|Exception raised from|Some NCCL operations have failed|received sigquit|Root Cause \(first|\.py FAILED\s*$|\btask failed\b|connect EPS failed|setup connections failed"
     r"|printing (?:enroot|contents)|(?:^|pyxis: )(?:child|container start)\b.{0,30} failed with error code|couldn't start container|failed to (?:import|start|create) (?:docker |the )?(?:image|container)|launch(?:ed)? failed with|failed to start\.?$|Exited with exit code|raised (?:error|exception)|stack trace (?:of|above)"
     r"|mpi_abort|call to MPI_Finalize|ORTE was unable to reliably|Command '.{1,300}' returned|failed \(exitcode|Application startup failed"
-    r"|Polled an error|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
+    r"|Polled an error|WatchTasksAsync failed|error polling to propagate|an error from this or another task|Barrier failed because|Shutdown barrier|Exception \(either an error|should dump|heartbeat ?monitor|connection error code|lost connection|Executor failed|worker failed|Worker exited|returned value error"
     r"|(?:DistBackend|DistStore|DistNetwork|ProcessRaised|ProcessExited|Rendezvous\w{0,40}|Worker\w{0,20})(?:Error|Exception)|Engine core initialization",
 )
-"""And what wraps an end that is told elsewhere."""
+"""And lines around an end that another line reports."""
 NOISE = Pattern(
     "noise",
-    r"^\s*(?:File \"|\^{1,200}\s*$|~{1,200}\^|frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
+    r"^\s*(?:File \"|Additional GRPC error information|:UNAVAILABLE:|\^{1,200}\s*$|~{1,200}\^|frame #\d+|at [\w./]+:\d+|\d{1,3} {1,3}/\S+\.so|#\d+ 0x|\*{4,}|-{6,}|={6,})|destroy_process_group\(\) was not called|Exception ignored in"
     r"|(?:Future|Deprecation|User|Runtime|Resource|Syntax)Warning|using GPU \d+ (?:to perform|as device)|CUDA kernel errors might|For debugging consider|Compile with `TORCH_USE_CUDA"
     r"|cuFFT factory|cuBLAS factory|cuDNN factory|computation placer|TF-TRT|hostname of the client socket cannot|OMP_NUM_THREADS|error_if_nonfinite|error_file\b|: <?N/A>?\s*$|To enable traceback"
     r"|Stack trace of the failed collective not found|potential root causes|number of (?:skipped|nan)|Out of bounds values : 0|#wrong|Failed to find nccl\w+ symbol|Could not find: ?lib"
@@ -162,4 +162,4 @@ MEANINGS = (
     (Pattern("meaning", r"cuda|hip failure|cudnn|cublas"), "a CUDA call failed: run with CUDA_LAUNCH_BLOCKING=1, and read the kernel log of that host for Xid lines"),
 )
 # fmt: on
-"""What an error means in general, whoever prints it, and where to look next."""
+"""General meaning of an error, of any program, and where to look next."""

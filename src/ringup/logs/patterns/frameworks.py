@@ -1,4 +1,4 @@
-"""What DeepSpeed, Lightning, Accelerate, Ray and their like print, and launchers around the words of their ranks."""
+"""Lines of DeepSpeed, Lightning, Accelerate, Ray and similar, and of launchers around the output of their ranks."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ TAGS = (
         r"(?:checkpoint|model|weights|state) (?:successfully )?saved (?:to|in|at)\b|successfully saved checkpoint"
         r"|(?:Model|Optimizer) (?:weights|state) saved in|[Ss]aved (?:the )?(?:checkpoint|model|weights) (?:to|in|at)\b",
         keep=2),
-    # Words of failing and waiting: a line that holds one is looked at; what it means its form tells (`logs.forms`).
+    # Words of failing and waiting: a line that contains one is read; its form gives its meaning (`logs.forms`).
     tag("scare", "context",
         r"error|fail|fatal|exception|warn|cannot|can't|couldn't|could not|unable|abort|refused|denied|timed out|timed-out|timeout|times out|timing out|not found"
         r"|no such|invalid|killed|segfault|segmentation|signal|panic|xid|lockup|exit code|exitcode|exited|exit status|zero status|status=|status:|status code|died"

@@ -1,4 +1,4 @@
-"""What the operating system, the kernel, CUDA, ssh, schedulers and RDMA commands print; stacks, sockets, processes."""
+"""Lines of the operating system, the kernel, CUDA, ssh, schedulers and RDMA commands; stacks, sockets, processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TAGS = (
     tag("hostfile-needed", "",
         r"no extra nodes available|Hostfile contains (?:a bad|multiple) entr|[Hh]ostfile is (?:empty|not formatted)|Num nodes is ?> ?1 but|Hostfile .{0,80}(?:does not exist|not found|is empty)|hostfile .{0,40}not (?:found|exist)"),
     tag("bad-ordinal", "",
-        r"invalid device ordinal|invalid device \d+(?:,\d+)* requested|insufficient CUDA devices|CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice|hipErrorInvalidDevice|CUDA error 101|Invalid device \d+ \(totalnDev=\d+\)|rank \d+ exceeds ndev|Attempting to deserialize object on CUDA device \d+ but torch\.cuda\.device_count\(\) is|You requested gpus?: ?\[[\d, ]*\]|Invalid device id|device_?id.{0,30}out of range|requested .{0,30}GPUs? .{0,30}only \d+ (?:are |is )?(?:available|visible)|nproc_per_node.{0,60}(?:exceeds|greater than|larger than|more than).{0,40}(?:gpu|device)|invalid device (?:number|id)|Using \d+ GPUs? .{0,20}only \d+"),
+        r"invalid device ordinal|no CUDA device \d+ for local rank|invalid device \d+(?:,\d+)* requested|insufficient CUDA devices|CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice|hipErrorInvalidDevice|CUDA error 101|Invalid device \d+ \(totalnDev=\d+\)|rank \d+ exceeds ndev|Attempting to deserialize object on CUDA device \d+ but torch\.cuda\.device_count\(\) is|You requested gpus?: ?\[[\d, ]*\]|Invalid device id|device_?id.{0,30}out of range|requested .{0,30}GPUs? .{0,30}only \d+ (?:are |is )?(?:available|visible)|nproc_per_node.{0,60}(?:exceeds|greater than|larger than|more than).{0,40}(?:gpu|device)|invalid device (?:number|id)|Using \d+ GPUs? .{0,20}only \d+"),
     tag("no-cuda", "",
         r"Torch not compiled with CUDA enabled|only supported with GPUs, no GPUs found|RuntimeError: Found no NVIDIA driver|no GPU resources available"
         r"|Cannot access accelerator device when none is available|No supported gpu backend found|Accelerator` can not run on your system since"
@@ -43,7 +43,7 @@ TAGS = (
         r"no CUDA-capable device is detected|No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE|No HIP GPUs are available|hipErrorNoDevice|no supported devices found for platform (?:CUDA|ROCM)"),
     tag("visible-devices", "context", r"CUDA_VISIBLE_DEVICES(?:=|: ?\[?)(?P<devices>[\d,]+)", keep=4),
     tag("gpu-oom", "failure local",
-        r"CUDA out of memory|OutOfMemoryError|HIP out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Tried to allocate [\d.]+ [GMK]iB|\b(?:cuda|hip)\w* (?:call )?(?:failed|returned)\b.{0,40}\bout of memory"),
+        r"CUDA out of memory|OutOfMemoryError(?!: out of resource)|HIP out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Tried to allocate [\d.]+ [GMK]iB|\b(?:cuda|hip)\w* (?:call )?(?:failed|returned)\b.{0,40}\bout of memory"),
     tag("ecc", "",
         r"uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE|ECC_UNCORRECTABLE|[Uu]ncorrectable ECC(?!(?: errors?)?(?: count)? (?:0\b|N/A|none))|[Dd]ouble[- ]?[Bb]it ECC|row remapp?ing (?:fail|pending)"),
     tag("nvlink-error", "",
@@ -100,7 +100,7 @@ TAGS = (
     tag("disk-full", "context", r"No space left on device"),
     # multiprocessing makes its locks as files in /dev/shm (sem_open of glibc).
     tag("semaphore", "", r"\b_?SemLock(?:\.__init__)?\("),
-    # torch from 2.9 on tells which signals it has handlers for; submitit is told of a preemption by it.
+    # torch from 2.9 on lists the signals that it handles; submitit learns of a preemption by a signal.
     tag("sighup", "",
         r"closing signal SIGHUP|Signals\.SIGHUP|^(?!.{0,300}(?:handl|regist|install|ignor|SIGTERM|SIGINT|Caught signal)).{0,300}\bSIGHUP\b|Hangup|Received 1 death signal|got signal: 1\b|Received Signals\.SIGHUP"),
     tag("orphan-row", "",
@@ -115,12 +115,12 @@ TAGS = (
     # Schedulers, and the programs they stop, where a job is taken away.
     tag("cancelled", "",
         r"CANCELLED(?: AT| DUE TO| by|\+)(?:.{0,40}DUE TO (?P<why9>[A-Z]+(?: [A-Z]+)?))?|\b(?P<why10>TIMEOUT|PREEMPTED|NODE_FAIL) +\d+:\d+ *$|\bCANCELLED\b.{0,20}\*\*\*|DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|slurmstepd: error: \*\*\* (?:JOB|STEP)(?:.{0,120}DUE TO (?P<why11>[A-Z]+(?: [A-Z]+)?))?|(?:PBS|qdel|bkill).{0,40}(?:(?P<why2>walltime)|killed|deleted)|(?P<why3>walltime) .{0,20}exceeded limit|exceeded (?:its )?(?P<why4>wall ?(?:time|clock)|time) limit|(?P<why5>time limit) for job execution has been reached|KeyboardInterrupt|Sending Ctrl-C to processes as requested|Received 15 death signal|Received 2 death signal|got signal: (?:2|15)\b|Received Signals\.SIG(?:TERM|INT)|TERM_RUNLIMIT|job .{0,20}(?:(?P<why6>preempted)|deleted)|this job is (?P<why7>timed-out)|\(state: (?P<why8>TIMEOUT|PREEMPTED|NODE_FAIL|CANCELLED)|Received SIG(?:TERM|INT): \d|[Hh]andling (?:SLURM )?auto-requeue signal|DeadlineExceeded: Job was active|[Aa]llocation \d+ has been revoked|\b(?P<why12>Evicted) +(?:\d+[smh]|pod/|kubelet)|[Rr]eason: +(?P<why13>Evicted|Preempt\w+|NodeShutdown|NodeLost)|low on resource: (?P<why14>ephemeral-storage)|^(?!.{0,300}(?:handl|regist|install|ignor|SIGTERM|SIGHUP)).{0,300}\bSIGINT\b"),
-    # What a host's own RDMA commands print, where somebody pasted them into a log.
+    # Output of a host's own RDMA commands that somebody pasted into a log.
     tag("ibstatus-device", "", r"Infiniband device '(?P<device>[\w.]+)' port (?P<port>\d+) status"),
     tag("ibdev2netdev", "", r"(?P<device>[\w.]+) port (?P<port>\d+) ==> (?P<netdev>\S+) \((?P<state>\w+)\)"),
     tag("rdma-link", "",
         r"link (?P<device>[\w.]+)/(?P<port>\d+) .{0,200}?state (?P<state>[A-Z]{1,20})(?:.{0,50}?netdev (?P<netdev>\S+))?"),
-    # What people paste beside a log.
+    # Text that people paste next to a log.
     # py-spy dump
     tag("stack-process", "context", r"^Process (?P<pid>\d+)(?: \(rank (?P<rank>\d{1,6})\))?: \S", keep=400),
     tag("stack-thread", "context", r"^Thread (?:0x[0-9A-Fa-f]+|\d+) \((?:active|idle|active\+gil)[^)]*\)(?:: \"(?P<name>[^\"]+)\")?", keep=400),

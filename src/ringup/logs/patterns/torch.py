@@ -1,4 +1,4 @@
-"""What torch and training scripts print once they run, and at their end."""
+"""Lines of torch and training scripts during training and at the end."""
 
 from __future__ import annotations
 
@@ -90,6 +90,8 @@ TAGS = (
     tag("state-dict", "", r"size mismatch for \S+: copying a param with shape"),
     tag("loader-exited", "", r"DataLoader worker \(pid\(s\) (?P<pids>[\d, ]+)\) exited unexpectedly"),
     # The last words of `ringup run`, which saw every end.
+    tag("node-silent", "failure end",
+        r"^first failure: (?P<host>[^\s:]{1,80}): (?P<first>no contact for .{1,30}: the node or its network is down)"),
     tag("exit", "failure end context local",
         r"^first failure: rank (?P<rank>\d+) on (?P<host>\S+): (?:.{1,400} \()?"
         r"(?:exit code (?P<code>\d+)|killed by (?P<name>SIG\w+)).{0,80}, .{1,40}(?P<first>after the start)",
@@ -122,7 +124,8 @@ TAGS = (
     tag("run-apart", "",
         r"^warning the run: (?P<text>(?:each of the \d+ ranks counted one process|no connection was seen between \d+ parts).{1,600})$"),
     tag("run-hung", "",
-        r"^hung after .{1,30}: ranks? (?P<ranks>\d[\d, .]*) on (?P<nodes>.{1,600}) (?P<first>missing from) (?P<op>.{1,64})$"),
+        r"^hung after .{1,30}: ranks? (?P<ranks>\d[\d, .]*) on (?P<nodes>.{1,600}) (?P<first>missing from) (?P<op>.{1,64})$",
+        r"^hung after .{1,30}: (?P<who>rank \d.{0,600}?) (?P<first>(?:is|are) missing)(?: from (?P<op>[^:]{1,64}))?(?=:|$)"),
     tag("summary-host", "", r"^\s*host\s+: (?P<host>\S+)"),
     tag("summary-rank", "",
         r"^\s*rank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)",
